@@ -1,0 +1,1 @@
+//! What a command is, the lookup table, and the families.

@@ -1,0 +1,2 @@
+//! The server binary: configuration, wiring, signals.
+fn main() {}

@@ -1,0 +1,1 @@
+//! Runs commands: plan, session, transactions, blocking, pub/sub, workers.

@@ -1,0 +1,1 @@
+//! All keys: shards, segments, expiry, the sequence of writes and snapshots.

@@ -1,0 +1,1 @@
+//! Event loops, listeners and connections: the only client sockets.

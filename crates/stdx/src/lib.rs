@@ -1,0 +1,1 @@
+//! Clock, numbers, glob patterns, pages, queues: what every crate may use. Has never heard of Redis.
