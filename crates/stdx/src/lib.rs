@@ -1,1 +1,5 @@
 //! Clock, numbers, glob patterns, pages, queues: what every crate may use. Has never heard of Redis.
+
+pub mod clock;
+pub mod hash;
+pub mod reclaim;
