@@ -2,4 +2,6 @@
 
 pub mod clock;
 pub mod hash;
+pub mod locks;
+pub mod pages;
 pub mod reclaim;
