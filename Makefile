@@ -1,0 +1,28 @@
+# The front door. `make run` serves, `make test` proves, `make bench` measures.
+# Each target stands alone; what CI runs, anyone can run.
+
+CARGO ?= cargo
+PEERS ?= $(if $(EVENKEEL_PEERS),$(EVENKEEL_PEERS),$(HOME)/.cache/evenkeel-peers)
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+
+# --- run ----------------------------------------------------------------------
+
+# --- test ---------------------------------------------------------------------
+
+# --- bench --------------------------------------------------------------------
+
+.PHONY: peers
+peers: ## build Valkey 9 and Redis 8 to compare with (once, into a cache)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+
+# BENCH_ARGS: see `evenkeel-bench --help`, e.g. BENCH_ARGS='--md report.md' or 'growth --keys 20000000'.
+.PHONY: bench
+bench: ## measure beside Valkey 9 and Redis 8 (a few minutes)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- $(BENCH_ARGS)
