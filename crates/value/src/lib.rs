@@ -1,1 +1,205 @@
 //! The values: strings, lists, hashes, sets and sorted sets that are cloned in O(1).
+//!
+//! ```text
+//! Value ─┬─ Str    flat bytes, or a counted tree of chunks          str.rs
+//!        ├─ List   counted tree of packed leaves                    list.rs   ctree/
+//!        ├─ Hash   one packed leaf, or a hash trie of packed leaves hash.rs   trie/
+//!        ├─ Set    the same, with integer leaves                    set.rs    trie/
+//!        └─ ZSet   counted tree by (score, member) and a hash trie  zset.rs   ctree/ trie/
+//! ```
+//!
+//! - V1: cloning any value is O(1): one count goes up, whatever its size. A clone never sees later changes of the
+//!   original, nor the other way round.
+//! - V2: a node with one owner is changed in place, a shared one is copied first, and only after the look-up has
+//!   shown that something changes. Uniqueness is tested from the root down: below a shared node everything is shared.
+//! - V3: no node or leaf is larger than a few kilobytes; elements of more than [`elem::INLINE_MAX`] bytes live in
+//!   blocks of their own. So the first touch under a snapshot copies a bounded amount.
+//! - V4: the last owner of something large hands it to `stdx::reclaim` instead of freeing it.
+//! - V5: reads never change anything, not even a statistic.
+
+pub mod arc;
+pub mod ctree;
+pub mod elem;
+pub mod hash;
+pub mod limits;
+pub mod list;
+pub mod packed;
+pub mod set;
+pub mod str;
+pub mod trie;
+pub mod zset;
+
+pub use elem::Elem;
+pub use hash::Hash;
+pub use list::List;
+pub use set::Set;
+pub use str::{Str, StrRef};
+pub use zset::ZSet;
+
+/// A value of any type. 16 bytes; `clone` is O(1).
+#[derive(Clone)]
+pub enum Value {
+    Str(Str),
+    List(List),
+    Hash(Hash),
+    Set(Set),
+    ZSet(ZSet),
+}
+
+/// A borrowed value of any type; strings may also be bytes that live inside a key's entry.
+#[derive(Clone, Copy)]
+pub enum ValueRef<'a> {
+    Str(StrRef<'a>),
+    List(&'a List),
+    Hash(&'a Hash),
+    Set(&'a Set),
+    ZSet(&'a ZSet),
+}
+
+/// The five types of value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[repr(u8)]
+pub enum Kind {
+    Str,
+    List,
+    Hash,
+    Set,
+    ZSet,
+}
+
+/// How Redis would say the value is encoded (`OBJECT ENCODING`). Ours is another matter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Enc {
+    Int,
+    EmbStr,
+    Raw,
+    ListPack,
+    ListPackEx,
+    QuickList,
+    IntSet,
+    HashTable,
+    SkipList,
+}
+
+impl Kind {
+    /// The name `TYPE` answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Kind::Str => "string",
+            Kind::List => "list",
+            Kind::Hash => "hash",
+            Kind::Set => "set",
+            Kind::ZSet => "zset",
+        }
+    }
+}
+
+impl Enc {
+    /// The name `OBJECT ENCODING` answers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Enc::Int => "int",
+            Enc::EmbStr => "embstr",
+            Enc::Raw => "raw",
+            Enc::ListPack => "listpack",
+            Enc::ListPackEx => "listpackex",
+            Enc::QuickList => "quicklist",
+            Enc::IntSet => "intset",
+            Enc::HashTable => "hashtable",
+            Enc::SkipList => "skiplist",
+        }
+    }
+}
+
+impl Value {
+    /// The type of the value.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            Value::Str(_) => Kind::Str,
+            Value::List(_) => Kind::List,
+            Value::Hash(_) => Kind::Hash,
+            Value::Set(_) => Kind::Set,
+            Value::ZSet(_) => Kind::ZSet,
+        }
+    }
+
+    /// Bytes of a string, elements of a collection. O(1).
+    pub fn len(&self) -> usize {
+        match self {
+            Value::Str(v) => v.len(),
+            Value::List(v) => v.len(),
+            Value::Hash(v) => v.len(),
+            Value::Set(v) => v.len(),
+            Value::ZSet(v) => v.len(),
+        }
+    }
+
+    /// True for the empty string and for collections without elements (which a keyspace does not keep).
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes the value occupies, shared nodes counted fully. O(1).
+    pub fn mem_bytes(&self) -> usize {
+        match self {
+            Value::Str(v) => v.mem_bytes(),
+            Value::List(v) => v.mem_bytes(),
+            Value::Hash(v) => v.mem_bytes(),
+            Value::Set(v) => v.mem_bytes(),
+            Value::ZSet(v) => v.mem_bytes(),
+        }
+    }
+
+    /// What Redis would call the encoding.
+    pub fn encoding(&self) -> Enc {
+        match self {
+            Value::Str(v) => v.encoding(),
+            Value::List(v) => v.encoding(),
+            Value::Hash(v) => v.encoding(),
+            Value::Set(v) => v.encoding(),
+            Value::ZSet(v) => v.encoding(),
+        }
+    }
+
+    /// Borrows the value.
+    pub fn as_ref(&self) -> ValueRef<'_> {
+        match self {
+            Value::Str(v) => ValueRef::Str(v.as_ref()),
+            Value::List(v) => ValueRef::List(v),
+            Value::Hash(v) => ValueRef::Hash(v),
+            Value::Set(v) => ValueRef::Set(v),
+            Value::ZSet(v) => ValueRef::ZSet(v),
+        }
+    }
+}
+
+impl ValueRef<'_> {
+    /// The type of the value.
+    pub const fn kind(&self) -> Kind {
+        match self {
+            ValueRef::Str(_) => Kind::Str,
+            ValueRef::List(_) => Kind::List,
+            ValueRef::Hash(_) => Kind::Hash,
+            ValueRef::Set(_) => Kind::Set,
+            ValueRef::ZSet(_) => Kind::ZSet,
+        }
+    }
+
+    /// An owned handle: O(1), but for strings that live inside an entry, which are copied (they are short).
+    pub fn to_value(&self) -> Value {
+        match *self {
+            ValueRef::Str(v) => Value::Str(v.to_str()),
+            ValueRef::List(v) => Value::List(v.clone()),
+            ValueRef::Hash(v) => Value::Hash(v.clone()),
+            ValueRef::Set(v) => Value::Set(v.clone()),
+            ValueRef::ZSet(v) => Value::ZSet(v.clone()),
+        }
+    }
+}
+
+const _: () = {
+    const fn shared<T: Send + Sync + Clone>() {}
+    shared::<Value>();
+    assert!(size_of::<Value>() <= 16);
+};

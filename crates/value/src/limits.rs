@@ -1,0 +1,46 @@
+//! The limits that decide what `OBJECT ENCODING` answers. How values are really packed does not depend on them.
+//!
+//! They are process-wide, set by `CONFIG SET` and read without synchronization: a value that is being changed just
+//! then follows one limit or the other.
+
+use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering::Relaxed};
+
+/// One limit: an atomic number with Redis's default.
+pub struct Limit(AtomicUsize);
+
+impl Limit {
+    const fn new(value: usize) -> Limit {
+        Limit(AtomicUsize::new(value))
+    }
+
+    /// The limit now.
+    #[inline]
+    pub fn get(&self) -> usize {
+        self.0.load(Relaxed)
+    }
+
+    /// Sets the limit for later changes; values do not change their encoding by it.
+    pub fn set(&self, value: usize) {
+        self.0.store(value, Relaxed);
+    }
+}
+
+pub static SET_MAX_INTSET_ENTRIES: Limit = Limit::new(512);
+pub static SET_MAX_LISTPACK_ENTRIES: Limit = Limit::new(128);
+pub static SET_MAX_LISTPACK_VALUE: Limit = Limit::new(64);
+pub static HASH_MAX_LISTPACK_ENTRIES: Limit = Limit::new(512);
+pub static HASH_MAX_LISTPACK_VALUE: Limit = Limit::new(64);
+pub static ZSET_MAX_LISTPACK_ENTRIES: Limit = Limit::new(128);
+pub static ZSET_MAX_LISTPACK_VALUE: Limit = Limit::new(64);
+
+static LIST_MAX_LISTPACK_SIZE: AtomicI64 = AtomicI64::new(-2);
+
+/// `list-max-listpack-size`: entries if positive, -1 to -5 mean 4 to 64 KB.
+pub fn list_max_listpack_size() -> i64 {
+    LIST_MAX_LISTPACK_SIZE.load(Relaxed)
+}
+
+/// Sets `list-max-listpack-size`.
+pub fn set_list_max_listpack_size(value: i64) {
+    LIST_MAX_LISTPACK_SIZE.store(value, Relaxed);
+}

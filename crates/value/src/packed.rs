@@ -1,0 +1,1 @@
+//! Cells: how one element, field or value lies in a leaf.
