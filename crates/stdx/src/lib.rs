@@ -3,5 +3,6 @@
 pub mod clock;
 pub mod hash;
 pub mod locks;
+pub mod num;
 pub mod pages;
 pub mod reclaim;
