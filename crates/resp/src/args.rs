@@ -1,0 +1,265 @@
+//! The words of a command: a buffer and the places of the words in it.
+//!
+//! [`Args`] is two slices, so it is passed by value; reading an argument is one bounds check and no
+//! pointer chase but the span's. [`OwnedArgs`] is the same for a command that outlives the read
+//! buffer (queued by MULTI, parked by BLPOP, handed to a worker): one buffer and one list of spans
+//! however many words.
+
+/// The place of one word: bytes `start..end` of a buffer. Always `start <= end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    start: u32,
+    end: u32,
+}
+
+impl Span {
+    /// A span of bytes `start..end`; the caller keeps commands below 4 GiB (see `Limits`).
+    pub(crate) fn new(start: usize, end: usize) -> Span {
+        debug_assert!(start <= end && end <= u32::MAX as usize);
+        Span { start: start as u32, end: end as u32 }
+    }
+
+    pub(crate) fn shifted(self, by: usize) -> Span {
+        Span::new(self.start as usize + by, self.end as usize + by)
+    }
+
+    fn of(self, buf: &[u8]) -> &[u8] {
+        &buf[self.start as usize..self.end as usize]
+    }
+
+    fn len(self) -> usize {
+        (self.end - self.start) as usize
+    }
+}
+
+/// A command's words, the name first, borrowed from wherever they lie.
+#[derive(Clone, Copy)]
+pub struct Args<'a> {
+    buf: &'a [u8],
+    spans: &'a [Span],
+}
+
+impl<'a> Args<'a> {
+    pub(crate) fn new(buf: &'a [u8], spans: &'a [Span]) -> Args<'a> {
+        Args { buf, spans }
+    }
+
+    /// No words at all.
+    pub const EMPTY: Args<'static> = Args { buf: &[], spans: &[] };
+
+    /// Number of words, the command's name included.
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// The `i`-th word. Panics past the end: for words whose presence the command's arity guarantees.
+    #[inline]
+    pub fn at(&self, i: usize) -> &'a [u8] {
+        self.spans[i].of(self.buf)
+    }
+
+    /// The `i`-th word, if there is one.
+    #[inline]
+    pub fn get(&self, i: usize) -> Option<&'a [u8]> {
+        self.spans.get(i).map(|span| span.of(self.buf))
+    }
+
+    pub fn first(&self) -> Option<&'a [u8]> {
+        self.get(0)
+    }
+
+    pub fn last(&self) -> Option<&'a [u8]> {
+        self.spans.last().map(|span| span.of(self.buf))
+    }
+
+    /// The words from the `i`-th on; none if there are fewer.
+    pub fn from(&self, i: usize) -> Args<'a> {
+        Args { buf: self.buf, spans: self.spans.get(i..).unwrap_or(&[]) }
+    }
+
+    /// The words before the `i`-th; all if there are fewer.
+    pub fn to(&self, i: usize) -> Args<'a> {
+        Args { buf: self.buf, spans: self.spans.get(..i).unwrap_or(self.spans) }
+    }
+
+    pub fn iter(&self) -> ArgIter<'a> {
+        ArgIter { buf: self.buf, spans: self.spans.iter() }
+    }
+
+    /// Sum of the words' lengths. O(words).
+    pub fn bytes(&self) -> usize {
+        self.spans.iter().map(|span| span.len()).sum()
+    }
+
+    /// A copy that owns its bytes. Two allocations whatever the number of words.
+    pub fn to_owned(&self) -> OwnedArgs {
+        let mut owned = OwnedArgs::with_capacity(self.len(), self.bytes());
+        owned.extend(self.iter());
+        owned
+    }
+}
+
+impl<'a> IntoIterator for Args<'a> {
+    type Item = &'a [u8];
+    type IntoIter = ArgIter<'a>;
+
+    fn into_iter(self) -> ArgIter<'a> {
+        self.iter()
+    }
+}
+
+impl PartialEq for Args<'_> {
+    fn eq(&self, other: &Args<'_>) -> bool {
+        self.len() == other.len() && self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for Args<'_> {}
+
+impl std::fmt::Debug for Args<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_list().entries(self.iter().map(|word| word.escape_ascii().to_string())).finish()
+    }
+}
+
+/// Iterator over the words of [`Args`].
+#[derive(Clone)]
+pub struct ArgIter<'a> {
+    buf: &'a [u8],
+    spans: std::slice::Iter<'a, Span>,
+}
+
+impl<'a> Iterator for ArgIter<'a> {
+    type Item = &'a [u8];
+
+    #[inline]
+    fn next(&mut self) -> Option<&'a [u8]> {
+        self.spans.next().map(|span| span.of(self.buf))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.spans.size_hint()
+    }
+}
+
+impl DoubleEndedIterator for ArgIter<'_> {
+    fn next_back(&mut self) -> Option<Self::Item> {
+        self.spans.next_back().map(|span| span.of(self.buf))
+    }
+}
+
+impl ExactSizeIterator for ArgIter<'_> {}
+
+/// Words with a buffer of their own.
+#[derive(Clone, Default)]
+pub struct OwnedArgs {
+    buf: Vec<u8>,
+    spans: Vec<Span>,
+}
+
+impl OwnedArgs {
+    pub fn new() -> OwnedArgs {
+        OwnedArgs::default()
+    }
+
+    pub fn with_capacity(words: usize, bytes: usize) -> OwnedArgs {
+        OwnedArgs { buf: Vec::with_capacity(bytes), spans: Vec::with_capacity(words) }
+    }
+
+    pub fn from_slices(words: &[&[u8]]) -> OwnedArgs {
+        let mut owned = OwnedArgs::with_capacity(words.len(), words.iter().map(|word| word.len()).sum());
+        owned.extend(words.iter().copied());
+        owned
+    }
+
+    pub fn args(&self) -> Args<'_> {
+        Args { buf: &self.buf, spans: &self.spans }
+    }
+
+    /// Append a word. Panics if all words together would pass 4 GiB; ask [`OwnedArgs::fits`] first where the
+    /// words are not from a parser (which refuses such commands).
+    pub fn push(&mut self, word: &[u8]) {
+        assert!(self.fits(word.len()), "the words of one command stay below 4 GiB");
+        let start = self.buf.len();
+        self.buf.extend_from_slice(word);
+        self.spans.push(Span::new(start, self.buf.len()));
+    }
+
+    /// Whether a further word of `bytes` bytes may be pushed.
+    pub fn fits(&self, bytes: usize) -> bool {
+        self.buf.len().checked_add(bytes).is_some_and(|total| total <= u32::MAX as usize)
+    }
+
+    /// Forget the words, keep the memory.
+    pub fn clear(&mut self) {
+        self.buf.clear();
+        self.spans.clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.spans.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.spans.is_empty()
+    }
+
+    /// Heap bytes held.
+    pub fn mem_bytes(&self) -> usize {
+        self.buf.capacity() + self.spans.capacity() * size_of::<Span>()
+    }
+}
+
+impl<'w> Extend<&'w [u8]> for OwnedArgs {
+    fn extend<I: IntoIterator<Item = &'w [u8]>>(&mut self, words: I) {
+        words.into_iter().for_each(|word| self.push(word));
+    }
+}
+
+impl<'w> FromIterator<&'w [u8]> for OwnedArgs {
+    fn from_iter<I: IntoIterator<Item = &'w [u8]>>(words: I) -> OwnedArgs {
+        let mut owned = OwnedArgs::new();
+        owned.extend(words);
+        owned
+    }
+}
+
+impl PartialEq for OwnedArgs {
+    fn eq(&self, other: &OwnedArgs) -> bool {
+        self.args() == other.args()
+    }
+}
+
+impl Eq for OwnedArgs {}
+
+impl std::fmt::Debug for OwnedArgs {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.args().fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_tails_and_iteration_agree() {
+        let owned = OwnedArgs::from_slices(&[b"SET", b"key", b"", b"v"]);
+        let args = owned.args();
+        assert_eq!(args.len(), 4);
+        assert_eq!(args.at(1), b"key");
+        assert_eq!(args.get(2), Some(&b""[..]));
+        assert_eq!(args.get(4), None);
+        assert_eq!(args.from(3).iter().collect::<Vec<_>>(), [b"v"]);
+        assert!(args.from(9).is_empty());
+        assert_eq!(args.to(1).at(0), b"SET");
+        assert_eq!(args.iter().next_back(), Some(&b"v"[..]));
+        assert_eq!(args.bytes(), 7);
+        assert_eq!(args.from(1).to_owned(), OwnedArgs::from_slices(&[b"key", b"", b"v"]));
+        assert!(args.first() == Some(b"SET") && args.last() == Some(b"v"));
+    }
+}

@@ -1,0 +1,107 @@
+//! Several pipelined commands at once, so that their keys can be looked up together.
+
+use crate::{Args, OwnedArgs, Parsed, Parser, ProtocolError, Span};
+
+/// Commands parsed from one read buffer; reused from turn to turn.
+#[derive(Debug, Default)]
+pub struct Batch {
+    commands: Vec<Entry>,
+    spans: Vec<Span>,
+    /// Words of inline commands.
+    text: Vec<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    /// Index of the first word in `spans`; the words end where the next entry's begin.
+    spans: usize,
+    /// Where in the read buffer the command starts.
+    base: usize,
+    inline: bool,
+}
+
+/// Why [`Batch::fill`] stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// The batch has `max` commands.
+    Full,
+    /// The buffer's rest is no whole command: at least `need` more bytes are needed.
+    More { need: usize },
+    /// The bytes after the commands are not RESP: execute the commands, send the error, close.
+    Error(ProtocolError),
+}
+
+/// Outcome of [`Batch::fill`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Filled {
+    /// Bytes of the buffer to drop once the batch has been executed.
+    pub used: usize,
+    pub stop: Stop,
+}
+
+impl Batch {
+    pub fn new() -> Batch {
+        Batch::default()
+    }
+
+    /// Replace the batch's commands by the first up to `max` commands of `buf`. O(bytes parsed).
+    pub fn fill(&mut self, parser: &mut Parser, buf: &[u8], max: usize) -> Filled {
+        self.clear();
+        let mut used = 0;
+        let stop = loop {
+            if self.commands.len() == max {
+                break Stop::Full;
+            }
+            match parser.parse(&buf[used..]) {
+                Ok(Parsed::Command { used: bytes }) => {
+                    self.push(parser, used);
+                    used += bytes;
+                }
+                Ok(Parsed::Empty { used: bytes }) => used += bytes,
+                Ok(Parsed::More { need }) => break Stop::More { need },
+                Err(error) => break Stop::Error(error),
+            }
+        };
+        Filled { used, stop }
+    }
+
+    pub fn clear(&mut self) {
+        self.commands.clear();
+        self.spans.clear();
+        self.text.clear();
+    }
+
+    /// Number of commands.
+    pub fn len(&self) -> usize {
+        self.commands.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty()
+    }
+
+    /// The words of the `i`-th command; `buf` is the slice [`Batch::fill`] was given. Panics past the end.
+    pub fn args<'a>(&'a self, i: usize, buf: &'a [u8]) -> Args<'a> {
+        let entry = self.commands[i];
+        let end = self.commands.get(i + 1).map_or(self.spans.len(), |next| next.spans);
+        Args::new(if entry.inline { &self.text } else { &buf[entry.base..] }, &self.spans[entry.spans..end])
+    }
+
+    /// The commands with buffers of their own.
+    pub fn to_owned(&self, buf: &[u8]) -> Vec<OwnedArgs> {
+        (0..self.len()).map(|i| self.args(i, buf).to_owned()).collect()
+    }
+
+    fn push(&mut self, parser: &Parser, base: usize) {
+        let inline = parser.inline_text();
+        self.commands.push(Entry { spans: self.spans.len(), base, inline: inline.is_some() });
+        match inline {
+            None => self.spans.extend_from_slice(parser.spans()),
+            Some(text) => {
+                let shift = self.text.len();
+                self.text.extend_from_slice(text);
+                self.spans.extend(parser.spans().iter().map(|span| span.shifted(shift)));
+            }
+        }
+    }
+}

@@ -1,0 +1,526 @@
+//! Replies: the only place where bytes for a client are made.
+//!
+//! A `Reply` appends to one growing buffer, which the connection writes out once per turn. Handlers say what they
+//! mean (`map`, `double`, `null`) and the protocol version decides the bytes:
+//!
+//! ```text
+//! said          RESP3              RESP2
+//! null          _                  $-1
+//! null_array    _                  *-1
+//! map(n)        %n                 *2n
+//! set(n)        ~n                 *n
+//! push(n)       >n                 *n
+//! double(3.5)   ,3.5               $3 3.5
+//! bool(true)    #t                 :1
+//! verbatim      =7 txt:abc         $3 abc
+//! big_number    (123               $3 123
+//! ```
+//!
+//! Aggregates announce their length first; where it is only known afterwards, write the elements and then
+//! insert the header at a [`Mark`] (one move of the bytes written since).
+//!
+//! Cost: `int`, `array` and `bulk` reserve once and append one to three slices. Lengths below 100, nearly all there
+//! are, go out as one fixed-size store; other numbers are built backwards on the stack, two digits a step.
+
+use stdx::num::format_f64;
+
+/// Longest header or integer line: type byte, 20 characters, CRLF.
+const LINE_MAX: usize = 23;
+
+/// A position in a [`Reply`], to insert a header at or to return to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Mark(usize);
+
+/// Wire bytes for one client, in its protocol version.
+#[derive(Clone, Debug, Default)]
+pub struct Reply {
+    buf: Vec<u8>,
+    resp3: bool,
+}
+
+impl Reply {
+    pub fn new(resp3: bool) -> Reply {
+        Reply { buf: Vec::new(), resp3 }
+    }
+
+    /// A reply that appends to `buf` (to reuse its memory, or to go on where another left off).
+    pub fn with_buffer(buf: Vec<u8>, resp3: bool) -> Reply {
+        Reply { buf, resp3 }
+    }
+
+    pub fn resp3(&self) -> bool {
+        self.resp3
+    }
+
+    /// Change the protocol version for what is written from now on (HELLO).
+    pub fn set_resp3(&mut self, resp3: bool) {
+        self.resp3 = resp3;
+    }
+
+    // Lines.
+
+    /// `+OK`
+    #[inline]
+    pub fn ok(&mut self) {
+        self.buf.extend_from_slice(b"+OK\r\n");
+    }
+
+    /// A status line. Line breaks in `text` become spaces.
+    pub fn simple(&mut self, text: &str) {
+        self.line(b'+', text.as_bytes());
+    }
+
+    /// A status line made of bytes that need not be UTF-8 (scripts).
+    pub fn simple_bytes(&mut self, text: &[u8]) {
+        self.line(b'+', text);
+    }
+
+    /// An error line; `text` starts with its code (`ERR ...`), without `-`. Line breaks at either end go, others
+    /// become spaces.
+    pub fn error(&mut self, text: &str) {
+        self.error_bytes(text.as_bytes());
+    }
+
+    /// An error line made of bytes that need not be UTF-8 (it may quote a client's argument).
+    pub fn error_bytes(&mut self, text: &[u8]) {
+        let is_break = |byte: &u8| matches!(byte, b'\r' | b'\n');
+        let start = text.iter().position(|byte| !is_break(byte)).unwrap_or(text.len());
+        let end = text.iter().rposition(|byte| !is_break(byte)).map_or(start, |last| last + 1);
+        self.line(b'-', &text[start..end]);
+    }
+
+    fn line(&mut self, kind: u8, text: &[u8]) {
+        self.buf.reserve(text.len() + 3);
+        self.buf.push(kind);
+        let start = self.buf.len();
+        self.buf.extend_from_slice(text);
+        if memchr::memchr2(b'\r', b'\n', text).is_some() {
+            let written = &mut self.buf[start..];
+            written.iter_mut().filter(|byte| matches!(byte, b'\r' | b'\n')).for_each(|byte| *byte = b' ');
+        }
+        self.buf.extend_from_slice(b"\r\n");
+    }
+
+    // Scalars.
+
+    #[inline]
+    pub fn int(&mut self, value: i64) {
+        match u64::try_from(value) {
+            Ok(value) => self.header(b':', value),
+            Err(_) => self.negative(value),
+        }
+    }
+
+    #[cold]
+    fn negative(&mut self, value: i64) {
+        let mut line = Backwards::new();
+        line.put(b"\r\n");
+        line.number(value.unsigned_abs());
+        line.put(b":-");
+        self.buf.extend_from_slice(line.text());
+    }
+
+    /// `$<length>`, the bytes.
+    #[inline]
+    pub fn bulk(&mut self, bytes: &[u8]) {
+        self.buf.reserve(bytes.len() + LINE_MAX + 2);
+        self.header(b'$', bytes.len() as u64);
+        self.buf.extend_from_slice(bytes);
+        self.buf.extend_from_slice(b"\r\n");
+    }
+
+    /// A bulk, or null for `None`.
+    #[inline]
+    pub fn bulk_or_null(&mut self, bytes: Option<&[u8]>) {
+        match bytes {
+            Some(bytes) => self.bulk(bytes),
+            None => self.null(),
+        }
+    }
+
+    /// A bulk holding the decimal digits of `value`.
+    #[inline]
+    pub fn bulk_int(&mut self, value: i64) {
+        let mut line = Backwards::new();
+        line.put(b"\r\n");
+        let end = line.start;
+        line.number(value.unsigned_abs());
+        if value < 0 {
+            line.put(b"-");
+        }
+        let digits = end - line.start;
+        line.put(b"\r\n");
+        line.number(digits as u64);
+        line.put(b"$");
+        self.buf.extend_from_slice(line.text());
+    }
+
+    /// No value. (RESP2: the null bulk.)
+    #[inline]
+    pub fn null(&mut self) {
+        self.buf.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"$-1\r\n" });
+    }
+
+    /// No value where an array was to be expected. (RESP2: the null array.)
+    pub fn null_array(&mut self) {
+        self.buf.extend_from_slice(if self.resp3 { b"_\r\n" } else { b"*-1\r\n" });
+    }
+
+    /// A double, with the fewest digits that read back as `value`. (RESP2: a bulk.)
+    pub fn double(&mut self, value: f64) {
+        if self.resp3 {
+            self.buf.push(b',');
+            format_f64(value, &mut self.buf);
+            self.buf.extend_from_slice(b"\r\n");
+            return;
+        }
+        let start = self.buf.len();
+        format_f64(value, &mut self.buf);
+        let digits = self.buf.len() - start;
+        self.header(b'$', digits as u64);
+        self.buf[start..].rotate_left(digits);
+        self.buf.extend_from_slice(b"\r\n");
+    }
+
+    /// A boolean. (RESP2: 1 or 0.)
+    pub fn bool(&mut self, value: bool) {
+        self.buf.extend_from_slice(match (self.resp3, value) {
+            (true, true) => b"#t\r\n",
+            (true, false) => b"#f\r\n",
+            (false, true) => b":1\r\n",
+            (false, false) => b":0\r\n",
+        });
+    }
+
+    /// A number of any size, as decimal text. (RESP2: a bulk.)
+    pub fn big_number(&mut self, digits: &str) {
+        if self.resp3 { self.line(b'(', digits.as_bytes()) } else { self.bulk(digits.as_bytes()) }
+    }
+
+    /// Text with a three-letter format, `txt` or `mkd`. (RESP2: a bulk.) Other lengths are cut or padded.
+    pub fn verbatim(&mut self, format: &str, text: &[u8]) {
+        if !self.resp3 {
+            return self.bulk(text);
+        }
+        let mut prefix = [b' ', b' ', b' ', b':'];
+        prefix[..3].iter_mut().zip(format.bytes()).for_each(|(to, from)| *to = from);
+        self.buf.reserve(text.len() + 4 + LINE_MAX + 2);
+        self.header(b'=', text.len() as u64 + 4);
+        self.buf.extend_from_slice(&prefix);
+        self.buf.extend_from_slice(text);
+        self.buf.extend_from_slice(b"\r\n");
+    }
+
+    // Aggregates: the header, then the caller writes the elements.
+
+    #[inline]
+    pub fn array(&mut self, len: usize) {
+        self.header(b'*', len as u64);
+    }
+
+    /// `pairs` keys, each followed by its value. (RESP2: an array of twice as many.)
+    pub fn map(&mut self, pairs: usize) {
+        let (kind, len) = self.map_header(pairs);
+        self.header(kind, len);
+    }
+
+    /// Distinct elements. (RESP2: an array.)
+    pub fn set(&mut self, len: usize) {
+        self.header(self.set_kind(), len as u64);
+    }
+
+    /// A message nobody asked for. (RESP2: an array.)
+    pub fn push(&mut self, len: usize) {
+        self.header(if self.resp3 { b'>' } else { b'*' }, len as u64);
+    }
+
+    /// `pairs` keys and values of remarks about the reply that follows. Answers whether to write them: RESP2 has
+    /// no attributes, and then nothing is written.
+    #[must_use = "in RESP2 the pairs must not be written"]
+    pub fn attribute(&mut self, pairs: usize) -> bool {
+        if self.resp3 {
+            self.header(b'|', pairs as u64);
+        }
+        self.resp3
+    }
+
+    fn map_header(&self, pairs: usize) -> (u8, u64) {
+        if self.resp3 { (b'%', pairs as u64) } else { (b'*', 2 * pairs as u64) }
+    }
+
+    fn set_kind(&self) -> u8 {
+        if self.resp3 { b'~' } else { b'*' }
+    }
+
+    // Aggregates whose length turns out later.
+
+    /// Where the next byte goes.
+    pub fn mark(&self) -> Mark {
+        Mark(self.buf.len())
+    }
+
+    /// Make what was written since `mark` the `len` elements of an array. O(bytes since).
+    pub fn array_at(&mut self, mark: Mark, len: usize) {
+        self.header_at(mark, b'*', len as u64);
+    }
+
+    /// Make what was written since `mark` the `pairs` pairs of a map. O(bytes since).
+    pub fn map_at(&mut self, mark: Mark, pairs: usize) {
+        let (kind, len) = self.map_header(pairs);
+        self.header_at(mark, kind, len);
+    }
+
+    /// Make what was written since `mark` the `len` elements of a set. O(bytes since).
+    pub fn set_at(&mut self, mark: Mark, len: usize) {
+        self.header_at(mark, self.set_kind(), len as u64);
+    }
+
+    fn header_at(&mut self, mark: Mark, kind: u8, len: u64) {
+        let line = Backwards::header(kind, len);
+        let end = self.buf.len();
+        self.buf.extend_from_slice(line.text());
+        self.buf.copy_within(mark.0..end, mark.0 + line.text().len());
+        self.buf[mark.0..mark.0 + line.text().len()].copy_from_slice(line.text());
+    }
+
+    /// Take back everything written since `mark`.
+    pub fn rewind(&mut self, mark: Mark) {
+        self.buf.truncate(mark.0);
+    }
+
+    // A bulk in pieces: `begin_bulk`, pieces whose lengths add up to what it announced, `end_bulk`.
+
+    pub fn begin_bulk(&mut self, len: usize) {
+        self.header(b'$', len as u64);
+    }
+
+    pub fn bulk_part(&mut self, part: &[u8]) {
+        self.buf.extend_from_slice(part);
+    }
+
+    pub fn bulk_zeros(&mut self, len: usize) {
+        self.buf.resize(self.buf.len() + len, 0);
+    }
+
+    pub fn end_bulk(&mut self) {
+        self.buf.extend_from_slice(b"\r\n");
+    }
+
+    /// Append whole replies encoded earlier for the same protocol version (a message for many subscribers).
+    pub fn encoded(&mut self, replies: &[u8]) {
+        self.buf.extend_from_slice(replies);
+    }
+
+    // The buffer.
+
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.buf
+    }
+
+    /// Bytes written.
+    pub fn len(&self) -> usize {
+        self.buf.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.buf.is_empty()
+    }
+
+    /// Take back what was written beyond the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        self.buf.truncate(len);
+    }
+
+    pub fn clear(&mut self) {
+        self.buf.clear();
+    }
+
+    /// Make room for `bytes` more, for a reply whose size is known to be large.
+    pub fn reserve(&mut self, bytes: usize) {
+        self.buf.reserve(bytes);
+    }
+
+    pub fn capacity(&self) -> usize {
+        self.buf.capacity()
+    }
+
+    /// The bytes, leaving an empty buffer without memory.
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.buf)
+    }
+
+    /// Exchange the bytes with `other`'s, so that a connection can keep two buffers in use.
+    pub fn swap(&mut self, other: &mut Vec<u8>) {
+        std::mem::swap(&mut self.buf, other);
+    }
+
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.buf
+    }
+
+    /// A type byte, a number, CRLF.
+    #[inline]
+    fn header(&mut self, kind: u8, value: u64) {
+        if value < 10 {
+            self.buf.extend_from_slice(&[kind, b'0' + value as u8, b'\r', b'\n']);
+        } else if value < 100 {
+            let value = value as u8;
+            self.buf.extend_from_slice(&[kind, b'0' + value / 10, b'0' + value % 10, b'\r', b'\n']);
+        } else {
+            self.buf.extend_from_slice(Backwards::header(kind, value).text());
+        }
+    }
+}
+
+/// `00`, `01`, ... `99`.
+static PAIRS: [[u8; 2]; 100] = {
+    let mut pairs = [[b'0'; 2]; 100];
+    let mut i = 0;
+    while i < 100 {
+        pairs[i] = [b'0' + (i / 10) as u8, b'0' + (i % 10) as u8];
+        i += 1;
+    }
+    pairs
+};
+
+/// A short text written from its end.
+struct Backwards {
+    bytes: [u8; Backwards::SIZE],
+    start: usize,
+}
+
+impl Backwards {
+    /// The longest text: a bulk of an integer of 20 characters, `$20 CRLF <digits> CRLF`.
+    const SIZE: usize = 32;
+
+    #[inline]
+    fn new() -> Backwards {
+        Backwards { bytes: [0; Backwards::SIZE], start: Backwards::SIZE }
+    }
+
+    #[inline]
+    fn header(kind: u8, value: u64) -> Backwards {
+        let mut line = Backwards::new();
+        line.put(b"\r\n");
+        line.number(value);
+        line.put(&[kind]);
+        line
+    }
+
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        self.start -= bytes.len();
+        self.bytes[self.start..self.start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    #[inline]
+    fn number(&mut self, mut value: u64) {
+        while value >= 100 {
+            self.put(&PAIRS[(value % 100) as usize]);
+            value /= 100;
+        }
+        if value >= 10 {
+            self.put(&PAIRS[value as usize]);
+        } else {
+            self.put(&[b'0' + value as u8]);
+        }
+    }
+
+    #[inline]
+    fn text(&self) -> &[u8] {
+        &self.bytes[self.start..]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn both(write: impl Fn(&mut Reply)) -> (String, String) {
+        let text = |resp3| {
+            let mut reply = Reply::new(resp3);
+            write(&mut reply);
+            String::from_utf8(reply.take()).unwrap()
+        };
+        (text(false), text(true))
+    }
+
+    #[test]
+    fn each_version_gets_its_own_bytes() {
+        type Write = fn(&mut Reply);
+        let table: &[(Write, &str, &str)] = &[
+            (|r| r.ok(), "+OK\r\n", "+OK\r\n"),
+            (|r| r.simple("a\r\nb"), "+a  b\r\n", "+a  b\r\n"),
+            (|r| r.error("ERR a\r\nb\n\r"), "-ERR a  b\r\n", "-ERR a  b\r\n"),
+            (|r| r.error("\r\n"), "-\r\n", "-\r\n"),
+            (|r| r.int(7), ":7\r\n", ":7\r\n"),
+            (|r| r.int(i64::MIN), ":-9223372036854775808\r\n", ":-9223372036854775808\r\n"),
+            (|r| r.bulk(b""), "$0\r\n\r\n", "$0\r\n\r\n"),
+            (|r| r.bulk_int(-120), "$4\r\n-120\r\n", "$4\r\n-120\r\n"),
+            (|r| r.bulk_int(i64::MIN), "$20\r\n-9223372036854775808\r\n", "$20\r\n-9223372036854775808\r\n"),
+            (|r| r.null(), "$-1\r\n", "_\r\n"),
+            (|r| r.null_array(), "*-1\r\n", "_\r\n"),
+            (|r| r.bulk_or_null(None), "$-1\r\n", "_\r\n"),
+            (|r| r.double(3.5), "$3\r\n3.5\r\n", ",3.5\r\n"),
+            (|r| r.double(f64::INFINITY), "$3\r\ninf\r\n", ",inf\r\n"),
+            (|r| r.double(1.0 / 3.0), "$18\r\n0.3333333333333333\r\n", ",0.3333333333333333\r\n"),
+            (|r| r.bool(true), ":1\r\n", "#t\r\n"),
+            (|r| r.bool(false), ":0\r\n", "#f\r\n"),
+            (|r| r.big_number("123"), "$3\r\n123\r\n", "(123\r\n"),
+            (|r| r.verbatim("txt", b"abc"), "$3\r\nabc\r\n", "=7\r\ntxt:abc\r\n"),
+            (|r| r.array(3), "*3\r\n", "*3\r\n"),
+            (|r| r.map(6), "*12\r\n", "%6\r\n"),
+            (|r| r.set(100), "*100\r\n", "~100\r\n"),
+            (|r| r.push(3), "*3\r\n", ">3\r\n"),
+            (|r| assert_eq!(r.attribute(1), r.resp3()), "", "|1\r\n"),
+        ];
+        for (write, resp2, resp3) in table {
+            assert_eq!(both(write), (resp2.to_string(), resp3.to_string()));
+        }
+    }
+
+    #[test]
+    fn lengths_may_come_afterwards_and_replies_may_be_taken_back() {
+        let mut reply = Reply::new(true);
+        reply.ok();
+        let mark = reply.mark();
+        (0..12).for_each(|i| reply.int(i));
+        reply.map_at(mark, 6);
+        assert!(reply.as_bytes().starts_with(b"+OK\r\n%6\r\n:0\r\n:1\r\n"));
+        assert!(reply.as_bytes().ends_with(b":9\r\n:10\r\n:11\r\n"));
+        reply.rewind(mark);
+        reply.array_at(mark, 0);
+        reply.begin_bulk(5);
+        reply.bulk_part(b"ab");
+        reply.bulk_zeros(3);
+        reply.end_bulk();
+        assert_eq!(reply.as_bytes(), b"+OK\r\n*0\r\n$5\r\nab\0\0\0\r\n");
+    }
+
+    proptest! {
+        #[test]
+        fn numbers_are_decimal(value: i64, shift in 0u32..64) {
+            let value = value >> shift;
+            let mut reply = Reply::new(false);
+            reply.int(value);
+            prop_assert_eq!(reply.take(), format!(":{value}\r\n").into_bytes());
+            reply.bulk_int(value);
+            let text = value.to_string();
+            prop_assert_eq!(reply.take(), format!("${}\r\n{text}\r\n", text.len()).into_bytes());
+            let len = (value as u64 >> 1) as usize;
+            reply.array(len);
+            prop_assert_eq!(reply.take(), format!("*{len}\r\n").into_bytes());
+        }
+
+        #[test]
+        fn bulks_carry_their_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let mut reply = Reply::new(false);
+            reply.bulk(&bytes);
+            let mut expect = format!("${}\r\n", bytes.len()).into_bytes();
+            expect.extend_from_slice(&bytes);
+            expect.extend_from_slice(b"\r\n");
+            prop_assert_eq!(reply.take(), expect);
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! Client queries: what is parsed, what is refused, and that it does not matter how the bytes were cut.
+
+use proptest::prelude::*;
+use resp::{Batch, INLINE_BYTES_MAX, Limits, OwnedArgs, Parsed, Parser, ProtocolError, Reply, Stop};
+
+/// Everything a stream says: its commands (empty ones left out), and how it ends.
+#[derive(Debug, PartialEq)]
+struct Said {
+    commands: Vec<OwnedArgs>,
+    error: Option<ProtocolError>,
+    /// Bytes of whole commands.
+    used: usize,
+}
+
+/// Feed `stream` to the parser in pieces that end at `cuts`, as a connection would.
+fn said(mut parser: Parser, stream: &[u8], cuts: &[usize]) -> Said {
+    let mut said = Said { commands: Vec::new(), error: None, used: 0 };
+    let ends = cuts.iter().copied().chain([stream.len()]);
+    for end in ends {
+        loop {
+            let buf = &stream[said.used..end];
+            match parser.parse(buf) {
+                Ok(Parsed::Command { used }) => {
+                    said.commands.push(parser.args(buf).to_owned());
+                    said.used += used;
+                }
+                Ok(Parsed::Empty { used }) => said.used += used,
+                Ok(Parsed::More { need }) => {
+                    assert!(need > 0);
+                    break;
+                }
+                Err(error) => {
+                    assert_eq!(parser.parse(buf), Err(error), "an error stays");
+                    said.error = Some(error);
+                    return said;
+                }
+            }
+        }
+    }
+    said
+}
+
+fn whole(stream: &[u8]) -> Said {
+    said(Parser::default(), stream, &[])
+}
+
+fn words(stream: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    let said = whole(stream);
+    assert_eq!((said.error, said.used), (None, stream.len()), "{}", stream.escape_ascii());
+    said.commands.iter().map(|command| command.args().iter().map(<[u8]>::to_vec).collect()).collect()
+}
+
+fn error_line(stream: &[u8]) -> String {
+    let mut reply = Reply::new(false);
+    whole(stream).error.expect("the stream is broken").write(&mut reply);
+    String::from_utf8_lossy(reply.as_bytes()).into_owned()
+}
+
+fn encode(words: &[Vec<u8>]) -> Vec<u8> {
+    let mut reply = Reply::new(false);
+    reply.array(words.len());
+    words.iter().for_each(|word| reply.bulk(word));
+    reply.take()
+}
+
+#[test]
+fn commands_come_as_arrays_or_lines() {
+    assert_eq!(words(b"*2\r\n$3\r\nGET\r\n$0\r\n\r\n"), [[b"GET".to_vec(), b"".to_vec()]]);
+    assert_eq!(words(b"GET  a\r\nPING\n"), [vec![b"GET".to_vec(), b"a".to_vec()], vec![b"PING".to_vec()]]);
+    assert_eq!(words(b"SET k \"a\\x00b\"\r\n"), [[b"SET".to_vec(), b"k".to_vec(), b"a\0b".to_vec()]]);
+    let long = vec![b"SET".to_vec(), vec![b'k'; 100], vec![b'v'; 12345]];
+    assert_eq!(words(&encode(&long)), [long]);
+}
+
+#[test]
+fn empty_commands_are_passed_over() {
+    for empty in ["*0\r\n", "*-1\r\n", "*-99999\r\n", "\r\n", "\n", "  \r\n", "\r\r\n"] {
+        let stream = format!("{empty}PING\r\n{empty}*1\r\n$4\r\nPING\r\n{empty}");
+        assert_eq!(words(stream.as_bytes()), [[b"PING"], [b"PING"]], "{empty:?}");
+    }
+}
+
+#[test]
+fn line_ends_are_taken_on_trust_as_redis_does() {
+    assert_eq!(words(b"*1\rX$4\rYPINGab*1\r\n$4\r\nPINGabPING\r\n"), [[b"PING"], [b"PING"], [b"PING"]]);
+}
+
+#[test]
+fn broken_requests_get_the_error_redis_gives() {
+    let cases: &[(&[u8], &str)] = &[
+        (b"*x\r\n", "invalid multibulk length"),
+        (b"*\r\n", "invalid multibulk length"),
+        (b"*+1\r\n", "invalid multibulk length"),
+        (b"*01\r\n", "invalid multibulk length"),
+        (b"*-0\r\n", "invalid multibulk length"),
+        (b"*1048577\r\n", "invalid multibulk length"),
+        (b"*9999999999999999999999\r\n", "invalid multibulk length"),
+        (b"*1\r\nPING\r\n", "expected '$', got 'P'"),
+        (b"*1\r\n\r\n", "expected '$', got ' '"),
+        (b"*1\r\n\nx\r\n", "expected '$', got ' '"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n$x\r\n", "invalid bulk length"),
+        (b"*1\r\n$04\r\nPING\r\n", "invalid bulk length"),
+        (b"*1\r\n$536870913\r\n", "invalid bulk length"),
+        (b"PING \"\r\n", "unbalanced quotes in request"),
+        (b"PING \"a\"b\r\n", "unbalanced quotes in request"),
+    ];
+    for (stream, text) in cases {
+        assert_eq!(
+            error_line(stream),
+            format!("-ERR Protocol error: {text}\r\n"),
+            "{}",
+            stream.escape_ascii()
+        );
+    }
+    let digits = |prefix: &str| format!("{prefix}{}", "1".repeat(INLINE_BYTES_MAX)).into_bytes();
+    assert_eq!(error_line(&digits("*")), "-ERR Protocol error: too big mbulk count string\r\n");
+    assert_eq!(error_line(&digits("*1\r\n$")), "-ERR Protocol error: too big bulk count string\r\n");
+    assert_eq!(error_line(&digits("1")), "-ERR Protocol error: too big inline request\r\n");
+    assert_eq!(whole(&digits("")).error, None, "64 KB exactly may still become a line");
+}
+
+#[test]
+fn limits_can_be_changed() {
+    let tight = Parser::new(Limits { words_max: 2, bulk_bytes_max: 4 });
+    assert_eq!(said(tight, b"*2\r\n$4\r\nECHO\r\n$1\r\na\r\n", &[]).commands.len(), 1);
+    let tight = Parser::new(Limits { words_max: 2, bulk_bytes_max: 4 });
+    assert_eq!(said(tight, b"*3\r\n", &[]).error, Some(ProtocolError::InvalidMultibulkLength));
+    let tight = Parser::new(Limits { words_max: 2, bulk_bytes_max: 4 });
+    assert_eq!(said(tight, b"*2\r\n$5\r\n", &[]).error, Some(ProtocolError::InvalidBulkLength));
+}
+
+#[test]
+fn strangers_may_only_send_small_commands() {
+    let answer = |stream: &[u8]| {
+        let mut parser = Parser::default();
+        parser.set_authenticated(false);
+        said(parser, stream, &[]).error
+    };
+    assert_eq!(answer(b"*10\r\n"), None);
+    assert_eq!(answer(b"*11\r\n"), Some(ProtocolError::UnauthenticatedMultibulkLength));
+    assert_eq!(answer(b"*1\r\n$16384\r\n"), None);
+    assert_eq!(answer(b"*1\r\n$16385\r\n"), Some(ProtocolError::UnauthenticatedBulkLength));
+}
+
+#[test]
+fn a_command_of_4_gb_is_refused_before_it_is_buffered() {
+    let parser = Parser::new(Limits { words_max: 10, bulk_bytes_max: usize::MAX });
+    assert_eq!(said(parser, b"*1\r\n$4294967290\r\n", &[]).error, Some(ProtocolError::TooBigRequest));
+}
+
+#[test]
+fn the_reader_learns_how_much_of_a_bulk_is_missing() {
+    let mut parser = Parser::default();
+    let head = b"*2\r\n$3\r\nGET\r\n$1000000\r\nabc";
+    assert_eq!(parser.parse(head), Ok(Parsed::More { need: 1_000_000 - 3 + 2 }));
+    assert!(parser.is_mid_command());
+    let mut stream = head.to_vec();
+    stream.resize(stream.len() + 1_000_000 - 3 + 2, b'x');
+    assert_eq!(parser.parse(&stream), Ok(Parsed::Command { used: stream.len() }));
+    assert!(!parser.is_mid_command());
+    assert_eq!(parser.args(&stream).at(1).len(), 1_000_000);
+}
+
+#[test]
+fn a_slow_stream_of_many_words_is_parsed_once() {
+    // 300,000 words, a byte at a time: quadratic work would take hours.
+    let words = vec![b"x".to_vec(); 300_000];
+    let stream = encode(&words);
+    let cuts: Vec<usize> = (1..stream.len()).collect();
+    assert_eq!(said(Parser::default(), &stream, &cuts).commands[0].len(), words.len());
+}
+
+fn word() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        4 => prop::collection::vec(any::<u8>(), 0..12),
+        1 => prop::collection::vec(any::<u8>(), 90..130),
+        1 => Just(b"\r\n$1\r\n*".to_vec()),
+    ]
+}
+
+/// One command, or something broken.
+fn piece() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        8 => prop::collection::vec(word(), 1..14).prop_map(|words| encode(&words)),
+        3 => "[a-z \"'\\\\]{0,20}\r?\n".prop_map(String::into_bytes),
+        1 => Just(b"*0\r\n".to_vec()),
+        1 => Just(b"*-1\r\n".to_vec()),
+        1 => prop::collection::vec(any::<u8>(), 0..20),
+        1 => "[*$][-0-9]{0,5}\r\n".prop_map(String::into_bytes),
+    ]
+}
+
+proptest! {
+    #[test]
+    fn commands_are_read_back(commands in prop::collection::vec(prop::collection::vec(word(), 1..5), 0..5)) {
+        let stream: Vec<u8> = commands.iter().flat_map(|command| encode(command)).collect();
+        prop_assert_eq!(words(&stream), commands);
+    }
+
+    #[test]
+    fn cutting_a_stream_in_two_changes_nothing(pieces in prop::collection::vec(piece(), 1..4)) {
+        let stream = pieces.concat();
+        let expect = whole(&stream);
+        for cut in 0..stream.len() {
+            prop_assert_eq!(&said(Parser::default(), &stream, &[cut]), &expect, "cut at {}", cut);
+        }
+    }
+
+    #[test]
+    fn cutting_a_stream_anywhere_changes_nothing(
+        pieces in prop::collection::vec(piece(), 1..10),
+        mut cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+        every_byte: bool,
+    ) {
+        let stream = pieces.concat();
+        let mut ends: Vec<usize> = cuts.drain(..).map(|cut| cut.index(stream.len() + 1)).collect();
+        if every_byte {
+            ends.extend(0..=stream.len());
+        }
+        ends.sort_unstable();
+        prop_assert_eq!(said(Parser::default(), &stream, &ends), whole(&stream));
+    }
+
+    #[test]
+    fn batches_hold_the_same_commands(pieces in prop::collection::vec(piece(), 1..12), max in 1usize..5) {
+        let stream = pieces.concat();
+        let expect = whole(&stream);
+        let (mut parser, mut batch) = (Parser::default(), Batch::new());
+        let (mut commands, mut pos) = (Vec::new(), 0);
+        let stop = loop {
+            let buf = &stream[pos..];
+            let filled = batch.fill(&mut parser, buf, max);
+            prop_assert!(batch.len() <= max);
+            commands.extend(batch.to_owned(buf));
+            pos += filled.used;
+            if filled.stop != Stop::Full {
+                break filled.stop;
+            }
+        };
+        prop_assert_eq!(&commands, &expect.commands);
+        prop_assert_eq!(pos, expect.used);
+        match stop {
+            Stop::Error(error) => prop_assert_eq!(Some(error), expect.error),
+            _ => prop_assert_eq!(None, expect.error),
+        }
+    }
+}
