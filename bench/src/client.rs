@@ -1,0 +1,58 @@
+//! A plain blocking connection, for preparing data and checking answers.
+
+use crate::wire::{self, Scanner, Value};
+use std::io::{self, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+pub struct Client {
+    stream: BufReader<TcpStream>,
+    out: Vec<u8>,
+}
+
+impl Client {
+    pub fn connect(port: u16) -> io::Result<Client> {
+        let stream = TcpStream::connect(("127.0.0.1", port))?;
+        stream.set_nodelay(true)?;
+        stream.set_read_timeout(Some(Duration::from_secs(180)))?;
+        Ok(Client { stream: BufReader::with_capacity(64 << 10, stream), out: Vec::new() })
+    }
+
+    /// Sends one command and reads its reply; an error reply is an error.
+    pub fn call(&mut self, parts: &[&[u8]]) -> io::Result<Value> {
+        self.out.clear();
+        wire::command(&mut self.out, parts);
+        self.stream.get_mut().write_all(&self.out)?;
+        match Value::read(&mut self.stream)? {
+            Value::Error(text) => Err(io::Error::other(text)),
+            value => Ok(value),
+        }
+    }
+
+    /// Sends one command written as words separated by spaces.
+    pub fn words(&mut self, line: &str) -> io::Result<Value> {
+        let parts: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
+        self.call(&parts)
+    }
+
+    /// Sends encoded commands and passes over `replies` replies; returns how long that took.
+    /// Errors: as [`Client::call`].
+    pub fn discard(&mut self, commands: &[u8], replies: u64) -> io::Result<Duration> {
+        let start = Instant::now();
+        self.stream.get_mut().write_all(commands)?;
+        let mut scanner = Scanner::default();
+        let mut buffer = vec![0; 256 << 10];
+        let mut complete = 0;
+        while complete < replies {
+            let n = self.stream.read(&mut buffer)?;
+            if n == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            complete += scanner.feed(&buffer[..n]);
+        }
+        match scanner.errors() {
+            (0, _) => Ok(start.elapsed()),
+            (_, text) => Err(io::Error::other(text)),
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Filling a server with data, fast.
+
+use crate::load::{Load, Outcome};
+use crate::random::{key40, value40};
+use crate::server::Server;
+use crate::wire;
+use std::io;
+
+/// Connections and pipeline of a fill: enough to keep a server busy, few enough not to queue for long.
+const CONNS: usize = 4;
+const PIPELINE: usize = 50;
+/// Elements of a collection sent with one command.
+const BATCH: u64 = 100;
+
+/// Sends one command per number of `numbers`, pipelined over a few connections.
+pub fn each(
+    server: &Server,
+    mut numbers: impl Iterator<Item = u64>,
+    mut write: impl FnMut(&mut Vec<u8>, u64),
+) -> io::Result<Outcome> {
+    Load::connect(server.port, CONNS, 1)?.run(PIPELINE, None, &mut |out| match numbers.next() {
+        Some(n) => {
+            write(out, n);
+            true
+        }
+        None => false,
+    })
+}
+
+/// `SET key value EX ttl_s` for the 40-byte keys `0..n`.
+pub fn strings(server: &Server, n: u64, ttl_s: u64) -> io::Result<Outcome> {
+    let mut ttl = Vec::new();
+    wire::decimal(&mut ttl, ttl_s);
+    each(server, 0..n, |out, i| wire::command(out, &[b"SET", &key40(i), &value40(i), b"EX", &ttl]))
+}
+
+/// Adds elements `0..n` to the collection at `key`, a hundred with each command: `command key part..`, where
+/// `parts` appends the `per_element` arguments of one element.
+pub fn collection(
+    server: &Server,
+    command: &[u8],
+    key: &[u8],
+    n: u64,
+    per_element: u64,
+    mut parts: impl FnMut(&mut Vec<u8>, u64),
+) -> io::Result<Outcome> {
+    let mut load = Load::connect(server.port, 1, 1)?;
+    let mut at = 0;
+    load.run(10, None, &mut |out| {
+        let end = (at + BATCH).min(n);
+        if at == end {
+            return false;
+        }
+        wire::header(out, b'*', (2 + (end - at) * per_element) as usize);
+        wire::bulk(out, command);
+        wire::bulk(out, key);
+        for i in at..end {
+            parts(out, i);
+        }
+        at = end;
+        true
+    })
+}
+
+/// Appends `n` as a decimal bulk.
+pub fn decimal_part(out: &mut Vec<u8>, n: u64) {
+    let mut digits = Vec::with_capacity(20);
+    wire::decimal(&mut digits, n);
+    wire::bulk(out, &digits);
+}

@@ -1,0 +1,173 @@
+//! A closed-loop load generator: many connections, one thread, epoll, nothing parsed that need not be.
+//!
+//! Each connection sends `pipeline` commands in one write and the next ones when all replies are in. Connections
+//! may be bound into groups: a group sends again when all its members are done, as a caller does who waits for
+//! several answers. It is cheap on purpose: on a small machine a generator that needs as much CPU as the server
+//! measures itself.
+
+use crate::sys::{Epoll, Interest};
+use crate::wire::Scanner;
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// A server that answers nothing for this long is given up.
+const SILENCE: Duration = Duration::from_secs(180);
+
+struct Conn {
+    stream: TcpStream,
+    out: Vec<u8>,
+    written: usize,
+    wants_write: bool,
+    awaited: u64,
+    scanner: Scanner,
+}
+
+/// Connections ready to be loaded; may be run several times.
+pub struct Load {
+    epoll: Epoll,
+    conns: Vec<Conn>,
+    group: usize,
+    buffer: Vec<u8>,
+}
+
+/// What a run did.
+pub struct Outcome {
+    pub replies: u64,
+    pub elapsed: Duration,
+}
+
+impl Load {
+    /// Opens `conns` connections in groups of `group`.
+    pub fn connect(port: u16, conns: usize, group: usize) -> io::Result<Load> {
+        assert!(group > 0 && conns.is_multiple_of(group));
+        let epoll = Epoll::new()?;
+        let mut opened = Vec::with_capacity(conns);
+        for token in 0..conns {
+            let stream = TcpStream::connect(("127.0.0.1", port))?;
+            stream.set_nodelay(true)?;
+            stream.set_nonblocking(true)?;
+            epoll.add(&stream, token, Interest::Read)?;
+            opened.push(Conn {
+                stream,
+                out: Vec::new(),
+                written: 0,
+                wants_write: false,
+                awaited: 0,
+                scanner: Scanner::default(),
+            });
+        }
+        Ok(Load { epoll, conns: opened, group, buffer: vec![0; 256 << 10] })
+    }
+
+    /// Runs until `next` has no more commands or `until` has passed, then waits for the outstanding replies.
+    /// `next` appends one command and says whether it did. Errors: the connection's; an error reply of the
+    /// server, with its text; silence.
+    pub fn run(
+        &mut self,
+        pipeline: usize,
+        until: Option<Instant>,
+        next: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+    ) -> io::Result<Outcome> {
+        let Load { epoll, conns, group, buffer } = self;
+        let start = Instant::now();
+        let mut replies = 0;
+        let mut busy = vec![0usize; conns.len() / *group];
+        let mut more = true;
+        let mut ready = Vec::new();
+        for token in 0..conns.len() {
+            if send_batch(epoll, conns, token, pipeline, &mut more, next)? {
+                busy[token / *group] += 1;
+            }
+        }
+        let mut heard = start;
+        while busy.iter().any(|&n| n > 0) {
+            epoll.wait(Duration::from_secs(1), &mut ready)?;
+            let now = Instant::now();
+            if !ready.is_empty() {
+                heard = now;
+            } else if now - heard > SILENCE {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server stopped answering"));
+            }
+            more = more && until.is_none_or(|until| now < until);
+            for &(token, writable) in &ready {
+                let conn = &mut conns[token];
+                if writable {
+                    flush(epoll, conn, token)?;
+                }
+                let complete = receive(conn, buffer)?;
+                replies += complete;
+                conn.awaited = conn.awaited.checked_sub(complete).ok_or(io::ErrorKind::InvalidData)?;
+                if complete == 0 || conn.awaited > 0 {
+                    continue;
+                }
+                let members = token / *group;
+                busy[members] -= 1;
+                if busy[members] == 0 && more {
+                    for member in members * *group..(members + 1) * *group {
+                        busy[members] +=
+                            usize::from(send_batch(epoll, conns, member, pipeline, &mut more, next)?);
+                    }
+                }
+            }
+        }
+        let elapsed = start.elapsed();
+        for conn in conns {
+            let (errors, text) = conn.scanner.errors();
+            if errors > 0 {
+                return Err(io::Error::other(format!("{errors} error replies, the first: {text}")));
+            }
+        }
+        Ok(Outcome { replies, elapsed })
+    }
+}
+
+fn send_batch(
+    epoll: &Epoll,
+    conns: &mut [Conn],
+    token: usize,
+    pipeline: usize,
+    more: &mut bool,
+    next: &mut dyn FnMut(&mut Vec<u8>) -> bool,
+) -> io::Result<bool> {
+    let conn = &mut conns[token];
+    conn.out.clear();
+    conn.written = 0;
+    while *more && conn.awaited < pipeline as u64 {
+        if next(&mut conn.out) {
+            conn.awaited += 1;
+        } else {
+            *more = false;
+        }
+    }
+    flush(epoll, conn, token)?;
+    Ok(conn.awaited > 0)
+}
+
+fn flush(epoll: &Epoll, conn: &mut Conn, token: usize) -> io::Result<()> {
+    while conn.written < conn.out.len() {
+        match conn.stream.write(&conn.out[conn.written..]) {
+            Ok(n) => conn.written += n,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return Err(error),
+        }
+    }
+    let wants_write = conn.written < conn.out.len();
+    if wants_write != conn.wants_write {
+        conn.wants_write = wants_write;
+        let interest = if wants_write { Interest::ReadWrite } else { Interest::Read };
+        epoll.modify(&conn.stream, token, interest)?;
+    }
+    Ok(())
+}
+
+/// Reads what is there, once: level-triggered epoll comes back for the rest.
+fn receive(conn: &mut Conn, buffer: &mut [u8]) -> io::Result<u64> {
+    match conn.stream.read(buffer) {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+        Ok(n) => Ok(conn.scanner.feed(&buffer[..n])),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => Ok(0),
+        Err(error) => Err(error),
+    }
+}

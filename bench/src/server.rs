@@ -1,0 +1,176 @@
+//! The servers under test: where they are, starting one on a free loopback port, what the kernel says of it.
+//!
+//! A [`Server`] owns its process: dropping it kills and reaps it and removes its directory, and should this
+//! program itself be killed the kernel takes the server with it. CPU time is the on-CPU nanoseconds of all
+//! threads as the scheduler counts them, memory is the resident set: both measured from outside, the same
+//! for every server.
+
+use crate::client::Client;
+use crate::sys;
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+/// A server program.
+#[derive(Clone)]
+pub struct Target {
+    pub label: String,
+    pub path: PathBuf,
+    pub cpus: Vec<usize>,
+}
+
+impl Target {
+    /// The first line of `--version`, shortened to what tells versions apart.
+    pub fn version(&self) -> String {
+        let output = Command::new(&self.path).arg("--version").stdin(Stdio::null()).output();
+        let text = output.map(|o| String::from_utf8_lossy(&o.stdout).into_owned()).unwrap_or_default();
+        let line = text.lines().next().unwrap_or_default().trim();
+        let words: Vec<&str> = line
+            .split_whitespace()
+            .filter(|word| !["sha=", "bits=", "build="].iter().any(|noise| word.starts_with(noise)))
+            .collect();
+        if words.is_empty() { "unknown version".to_string() } else { words.join(" ") }
+    }
+}
+
+pub struct Server {
+    pub label: String,
+    pub port: u16,
+    child: Child,
+    dir: PathBuf,
+}
+
+impl Server {
+    /// Starts the program with nothing saved and nothing logged to disk, and waits until it answers PING.
+    /// Errors: in words, with the end of the program's own output.
+    pub fn start(target: &Target) -> Result<Server, String> {
+        let mut last = String::new();
+        for _ in 0..3 {
+            match Server::try_start(target) {
+                Ok(server) => return Ok(server),
+                Err(error) => last = error,
+            }
+        }
+        Err(format!("{} did not start: {last}", target.label))
+    }
+
+    fn try_start(target: &Target) -> Result<Server, String> {
+        let port = free_port().map_err(|e| e.to_string())?;
+        let dir = std::env::temp_dir().join(format!("evenkeel-bench-{}-{port}", std::process::id()));
+        fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+        let child = spawn(target, port, &dir).map_err(|e| {
+            let _ = fs::remove_dir_all(&dir);
+            format!("{}: {e}", target.path.display())
+        })?;
+        let mut server = Server { label: target.label.clone(), port, child, dir };
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if Client::connect(port).and_then(|mut client| client.words("PING")).is_ok() {
+                return Ok(server);
+            }
+            if let Ok(Some(status)) = server.child.try_wait() {
+                return Err(format!("it ended with {status}{}", server.log_tail()));
+            }
+            if Instant::now() > deadline {
+                return Err(format!("no answer to PING within 10 s{}", server.log_tail()));
+            }
+            sleep(Duration::from_millis(10));
+        }
+    }
+
+    pub fn client(&self) -> io::Result<Client> {
+        Client::connect(self.port)
+    }
+
+    /// On-CPU nanoseconds of all threads since they started.
+    pub fn cpu_ns(&self) -> u64 {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.child.id())) else { return 0 };
+        tasks
+            .flatten()
+            .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+            .filter_map(|text| text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()))
+            .sum()
+    }
+
+    /// Resident bytes.
+    pub fn rss(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap_or_default();
+        let pages = text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
+        pages.unwrap_or(0) * sys::page_size()
+    }
+
+    /// Waits until the server is as good as idle and its memory still, at most `limit`.
+    pub fn settle(&self, limit: Duration) {
+        let deadline = Instant::now() + limit;
+        let step = Duration::from_millis(30);
+        let mut quiet = 0;
+        let (mut cpu, mut rss) = (self.cpu_ns(), self.rss());
+        while quiet < 3 && Instant::now() < deadline {
+            sleep(step);
+            let (cpu_now, rss_now) = (self.cpu_ns(), self.rss());
+            let still = cpu_now - cpu < 1_200_000 && rss_now.abs_diff(rss) <= rss / 1000;
+            quiet = if still { quiet + 1 } else { 0 };
+            (cpu, rss) = (cpu_now, rss_now);
+        }
+    }
+
+    fn log_tail(&self) -> String {
+        let text = fs::read(self.dir.join("log")).unwrap_or_default();
+        let text = String::from_utf8_lossy(&text);
+        let tail: Vec<&str> = text.lines().rev().take(3).collect();
+        tail.iter().rev().fold(String::new(), |all, line| format!("{all}\n    {line}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        let _ = fs::remove_dir_all(&self.dir);
+    }
+}
+
+fn spawn(target: &Target, port: u16, dir: &Path) -> io::Result<Child> {
+    let log = File::create(dir.join("log"))?;
+    let mut command = Command::new(&target.path);
+    command
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .current_dir(dir)
+        .stdin(Stdio::null())
+        .stderr(log.try_clone()?)
+        .stdout(log);
+    sys::bind_child(&mut command, &target.cpus);
+    command.spawn()
+}
+
+fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Finds the servers to measure; the second part says in words what is missing.
+pub fn discover(evenkeel: Option<&str>, peers: Option<&str>, cpus: &[usize]) -> (Vec<Target>, Vec<String>) {
+    let beside_us = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("evenkeel")));
+    let cache = peers
+        .map(PathBuf::from)
+        .or_else(|| std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from))
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/evenkeel-peers")))
+        .unwrap_or_default();
+    let candidates = [
+        ("Evenkeel", evenkeel.map(PathBuf::from).or(beside_us).unwrap_or_default(), "cargo build --release"),
+        ("Valkey", cache.join("bin/valkey-server"), "make peers"),
+        ("Redis", cache.join("bin/redis8-server"), "make peers"),
+    ];
+    let (mut targets, mut missing) = (Vec::new(), Vec::new());
+    for (label, path, remedy) in candidates {
+        if path.is_file() {
+            targets.push(Target { label: label.to_string(), path, cpus: cpus.to_vec() });
+        } else {
+            missing.push(format!("{label} is missing ({}); `{remedy}` makes it", path.display()));
+        }
+    }
+    (targets, missing)
+}

@@ -1,0 +1,232 @@
+//! Server CPU time per request.
+//!
+//! Requests per second on one machine say as much about the generator as about the server, so the figure is the
+//! server's on-CPU time over all its threads divided by the requests. The servers run side by side, idle unless
+//! asked, and take turns round by round, so that a disturbance of the machine hits all of them alike; each figure
+//! is the median of the rounds. Data and commands are those of redis-benchmark (3-byte values, `-r 100000`).
+
+use crate::fill;
+use crate::load::Load;
+use crate::random::{Random, numbered};
+use crate::report::{Section, Table, absent, median};
+use crate::server::{Server, Target};
+use crate::wire;
+use std::io;
+use std::time::Duration;
+
+const KEYSPACE: u64 = 100_000;
+
+pub struct Options {
+    pub rounds: usize,
+    pub conns: usize,
+    /// Requests of a round, unpipelined; pipelined rounds have ten times as many.
+    pub requests: u64,
+    /// Empty for all.
+    pub commands: Vec<String>,
+}
+
+/// A measured command: what it is called and how one is written.
+struct Test {
+    name: &'static str,
+    /// Makes what a round needs; told how many requests will follow.
+    prepare: fn(&Server, u64) -> io::Result<()>,
+    write: fn(&mut Vec<u8>, &mut Random),
+}
+
+const TESTS: &[Test] = &[
+    Test {
+        name: "set",
+        prepare: nothing,
+        write: |out, random| keyed(out, random, b"SET", b"key:", Some(b"xxx")),
+    },
+    Test { name: "get", prepare: all_keys, write: |out, random| keyed(out, random, b"GET", b"key:", None) },
+    Test {
+        name: "incr",
+        prepare: nothing,
+        write: |out, random| keyed(out, random, b"INCR", b"counter:", None),
+    },
+    Test {
+        name: "lpush",
+        prepare: empty_list,
+        write: |out, _| wire::command(out, &[b"LPUSH", b"mylist", b"xxx"]),
+    },
+    Test { name: "rpop", prepare: full_list, write: |out, _| wire::command(out, &[b"RPOP", b"mylist"]) },
+    Test {
+        name: "sadd",
+        prepare: nothing,
+        write: |out, random| member(out, random, &[b"SADD", b"myset"], None),
+    },
+    Test {
+        name: "hset",
+        prepare: nothing,
+        write: |out, random| member(out, random, &[b"HSET", b"myhash"], Some(b"xxx")),
+    },
+    Test {
+        name: "zadd",
+        prepare: nothing,
+        write: |out, random| member(out, random, &[b"ZADD", b"myzset", b"0"], None),
+    },
+    Test {
+        name: "lrange_100",
+        prepare: hundred_list,
+        write: |out, _| wire::command(out, &[b"LRANGE", b"mylist", b"0", b"99"]),
+    },
+    Test { name: "mset", prepare: nothing, write: mset },
+];
+
+pub fn run(targets: &[Target], options: &Options) -> Section {
+    let mut section = Section::new("Server CPU time per request");
+    let mut servers = Vec::new();
+    for target in targets {
+        match Server::start(target) {
+            Ok(server) => servers.push(server),
+            Err(error) => section.note(error),
+        }
+    }
+    for (pipeline, goal) in [(1, 0.85), (16, 0.7)] {
+        let table = measure(&servers, options, pipeline, goal, &mut section.notes);
+        section.table(
+            format!(
+                "{} connections, pipeline {pipeline}: CPU µs per request (thousand requests/s), medians of {} rounds; goal ≤ {goal} × Valkey",
+                options.conns, options.rounds
+            ),
+            table,
+        );
+    }
+    section
+}
+
+fn measure(
+    servers: &[Server],
+    options: &Options,
+    pipeline: usize,
+    goal: f64,
+    notes: &mut Vec<String>,
+) -> Table {
+    let mut head = vec!["command"];
+    head.extend(servers.iter().map(|server| server.label.as_str()));
+    let reference = servers.iter().position(|server| server.label == "Valkey");
+    let subject = servers.iter().position(|server| server.label == "Evenkeel");
+    let compared = reference.zip(subject);
+    if compared.is_some() {
+        head.extend(["Evenkeel/Valkey", "goal"]);
+    }
+    let mut table = Table::new(&head);
+    let requests = if pipeline == 1 { options.requests } else { options.requests * 10 };
+    let chosen =
+        |test: &&Test| options.commands.is_empty() || options.commands.iter().any(|name| name == test.name);
+    for test in TESTS.iter().filter(chosen) {
+        let mut cpu = vec![Vec::new(); servers.len()];
+        let mut rate = vec![Vec::new(); servers.len()];
+        for round in 0..options.rounds {
+            for (i, server) in servers.iter().enumerate() {
+                match one_round(server, test, options.conns, pipeline, requests, round == 0) {
+                    Ok((cpu_us, per_second)) => {
+                        cpu[i].push(cpu_us);
+                        rate[i].push(per_second);
+                    }
+                    Err(error) if round == 0 => {
+                        notes.push(format!("{}, {}: {error}", server.label, test.name))
+                    }
+                    Err(_) => {}
+                }
+            }
+        }
+        let cpu: Vec<f64> = cpu.iter_mut().map(|values| median(values)).collect();
+        let mut row = vec![test.name.to_string()];
+        for (us, rates) in cpu.iter().zip(&mut rate) {
+            row.push(if us.is_nan() { absent() } else { format!("{us:.2} ({:.0}k)", median(rates) / 1e3) });
+        }
+        if let Some((reference, subject)) = compared {
+            let ratio = cpu[subject] / cpu[reference];
+            row.push(if ratio.is_nan() { absent() } else { format!("{ratio:.2}") });
+            row.push(if ratio <= goal { "met" } else { "missed" }.to_string());
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// Prepares, waits for quiet, loads; the first round also warms up. Returns CPU µs per request and requests/s.
+fn one_round(
+    server: &Server,
+    test: &Test,
+    conns: usize,
+    pipeline: usize,
+    requests: u64,
+    warm: bool,
+) -> io::Result<(f64, f64)> {
+    let warm_up = if warm { requests / 2 } else { 0 };
+    (test.prepare)(server, requests + warm_up)?;
+    let mut load = Load::connect(server.port, conns, 1)?;
+    let mut random = Random(u64::from(server.port));
+    let mut go = |count: u64| {
+        let mut left = count;
+        load.run(pipeline, None, &mut |out| {
+            if left == 0 {
+                return false;
+            }
+            left -= 1;
+            (test.write)(out, &mut random);
+            true
+        })
+    };
+    if warm {
+        go(warm_up)?;
+    }
+    server.settle(Duration::from_secs(5));
+    let before = server.cpu_ns();
+    let outcome = go(requests)?;
+    let cpu_ns = server.cpu_ns() - before;
+    let n = outcome.replies as f64;
+    Ok((cpu_ns as f64 / 1e3 / n, n / outcome.elapsed.as_secs_f64()))
+}
+
+fn nothing(_: &Server, _: u64) -> io::Result<()> {
+    Ok(())
+}
+
+fn all_keys(server: &Server, _: u64) -> io::Result<()> {
+    fill::each(server, 0..KEYSPACE, |out, n| {
+        wire::command(out, &[b"SET", numbered(b"key:", n, &mut [0; 32]), b"xxx"])
+    })
+    .map(|_| ())
+}
+
+fn empty_list(server: &Server, _: u64) -> io::Result<()> {
+    server.client()?.words("DEL mylist").map(|_| ())
+}
+
+fn full_list(server: &Server, requests: u64) -> io::Result<()> {
+    empty_list(server, 0)?;
+    fill::collection(server, b"LPUSH", b"mylist", requests, 1, |out, _| wire::bulk(out, b"xxx")).map(|_| ())
+}
+
+fn hundred_list(server: &Server, _: u64) -> io::Result<()> {
+    full_list(server, 1000)
+}
+
+fn keyed(out: &mut Vec<u8>, random: &mut Random, name: &[u8], prefix: &[u8], value: Option<&[u8]>) {
+    let mut room = [0; 32];
+    let key = numbered(prefix, random.below(KEYSPACE), &mut room);
+    match value {
+        Some(value) => wire::command(out, &[name, key, value]),
+        None => wire::command(out, &[name, key]),
+    }
+}
+
+fn member(out: &mut Vec<u8>, random: &mut Random, start: &[&[u8]], value: Option<&[u8]>) {
+    wire::header(out, b'*', start.len() + 1 + usize::from(value.is_some()));
+    start.iter().for_each(|part| wire::bulk(out, part));
+    wire::bulk(out, numbered(b"element:", random.below(KEYSPACE), &mut [0; 32]));
+    value.into_iter().for_each(|part| wire::bulk(out, part));
+}
+
+fn mset(out: &mut Vec<u8>, random: &mut Random) {
+    wire::header(out, b'*', 21);
+    wire::bulk(out, b"MSET");
+    for _ in 0..10 {
+        wire::bulk(out, numbered(b"key:", random.below(KEYSPACE), &mut [0; 32]));
+        wire::bulk(out, b"xxx");
+    }
+}
