@@ -1,6 +1,7 @@
 //! Clock, numbers, glob patterns, pages, queues: what every crate may use. Has never heard of Redis.
 
 pub mod clock;
+pub mod glob;
 pub mod hash;
 pub mod locks;
 pub mod num;
