@@ -1,1 +1,3 @@
 //! Runs commands: plan, session, transactions, blocking, pub/sub, workers.
+
+pub mod config;

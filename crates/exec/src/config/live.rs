@@ -1,0 +1,164 @@
+//! Settings as the serving path reads them: one relaxed load, no lock, no parsing.
+//!
+//! - L1: only [`Config`](super::Config) stores, after a whole CONFIG SET has been validated; anyone may load.
+//! - L2: fields are independent; a reader that needs two of them may see one old and one new.
+
+use arc_swap::ArcSwap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, Ordering::Relaxed};
+
+/// A whole number that may change while the server runs.
+#[derive(Debug, Default)]
+pub struct Number(AtomicI64);
+
+impl Number {
+    pub fn get(&self) -> i64 {
+        self.0.load(Relaxed)
+    }
+
+    /// The number as a count or size; a negative setting reads as 0.
+    pub fn size(&self) -> usize {
+        self.get().max(0) as usize
+    }
+
+    pub fn set(&self, value: i64) {
+        self.0.store(value, Relaxed);
+    }
+}
+
+/// A yes or no that may change while the server runs.
+#[derive(Debug, Default)]
+pub struct Switch(AtomicBool);
+
+impl Switch {
+    pub fn get(&self) -> bool {
+        self.0.load(Relaxed)
+    }
+
+    pub fn set(&self, value: bool) {
+        self.0.store(value, Relaxed);
+    }
+}
+
+/// A text that may change while the server runs. Reading costs a reference count.
+#[derive(Debug, Default)]
+pub struct Text(ArcSwap<Vec<u8>>);
+
+impl Text {
+    pub fn get(&self) -> Arc<Vec<u8>> {
+        self.0.load_full()
+    }
+
+    /// For names and paths; bytes that are not UTF-8 are replaced.
+    pub fn string(&self) -> String {
+        String::from_utf8_lossy(&self.0.load()).into_owned()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.0.load().is_empty()
+    }
+
+    pub fn set(&self, value: &[u8]) {
+        self.0.store(Arc::new(value.to_vec()));
+    }
+}
+
+/// Whom an action is open to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    No,
+    Yes,
+    /// Connections from this machine only.
+    Local,
+}
+
+/// Limits of one class of clients on bytes waiting to be sent. 0 means no limit.
+#[derive(Debug, Default)]
+pub struct OutputLimit {
+    /// A client with more bytes waiting is disconnected at once.
+    pub hard_bytes: Number,
+    /// A client with more bytes waiting for longer than `soft_s` is disconnected.
+    pub soft_bytes: Number,
+    pub soft_s: Number,
+}
+
+/// Everything a command, a connection or a background job may want to know of the configuration while it runs.
+#[derive(Debug, Default)]
+pub struct Live {
+    // Where and how to listen; fixed once the server runs.
+    pub port: Number,
+    pub bind: Text,
+    pub unixsocket: Text,
+    pub unixsocket_mode: Number,
+    pub tcp_backlog: Number,
+    pub databases: Number,
+    /// 0: one per core. See [`Config::event_loops`](super::Config::event_loops).
+    pub event_loops: Number,
+    pub pidfile: Text,
+    pub logfile: Text,
+
+    // Connections.
+    pub maxclients: Number,
+    pub timeout_s: Number,
+    pub tcp_keepalive_s: Number,
+    pub protected_mode: Switch,
+    pub requirepass: Text,
+    pub proto_max_bulk_bytes: Number,
+    pub query_buffer_bytes: Number,
+    /// By class: normal, replica, pubsub.
+    pub output_limits: [OutputLimit; 3],
+
+    // Commands.
+    pub notify: Number,
+    pub busy_reply_ms: Number,
+    pub debug_command: Number,
+    pub protected_configs: Number,
+    pub active_expire_effort: Number,
+    pub hz: Number,
+
+    // Memory.
+    pub maxmemory_bytes: Number,
+    pub maxmemory_policy: Number,
+
+    // What is measured and logged. `loglevel`: 0 debug, 1 verbose, 2 notice, 3 warning, 4 nothing.
+    pub loglevel: Number,
+    pub slowlog_slower_us: Number,
+    pub slowlog_max_len: Number,
+    pub latency_threshold_ms: Number,
+    pub latency_tracking: Switch,
+    pub latency_percentiles: Text,
+    pub availability_zone: Text,
+
+    // Limits behind the names OBJECT ENCODING answers.
+    pub list_max_listpack_size: Number,
+    pub set_max_intset_entries: Number,
+    pub set_max_listpack_entries: Number,
+    pub set_max_listpack_value: Number,
+    pub hash_max_listpack_entries: Number,
+    pub hash_max_listpack_value: Number,
+    pub zset_max_listpack_entries: Number,
+    pub zset_max_listpack_value: Number,
+}
+
+impl Live {
+    pub fn debug_access(&self) -> Access {
+        access(self.debug_command.get())
+    }
+
+    pub fn protected_configs_access(&self) -> Access {
+        access(self.protected_configs.get())
+    }
+
+    /// The percentiles of INFO latencystats, as configured.
+    pub fn percentiles(&self) -> Vec<f64> {
+        self.latency_percentiles.string().split_whitespace().filter_map(|p| p.parse().ok()).collect()
+    }
+}
+
+fn access(choice: i64) -> Access {
+    match choice {
+        0 => Access::No,
+        1 => Access::Yes,
+        _ => Access::Local,
+    }
+}

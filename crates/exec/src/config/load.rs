@@ -1,0 +1,295 @@
+//! From files and a command line to values: reading, including, and saying what is wrong where.
+//!
+//! ```text
+//! defaults ── FILE (and what it includes) ── standard input ("-") ── --directive value ──▶ Draft ──▶ Config
+//!                            later words win; every mistake is collected, not just the first
+//! ```
+//!
+//! - D1: a [`Draft`] with errors never becomes a [`Config`](super::Config).
+
+use super::args::Sources;
+use super::table::{find, nearest, table};
+use super::words;
+use std::ffi::OsStr;
+use std::fmt;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// How deep files may include files.
+const INCLUDE_DEPTH_MAX: usize = 16;
+/// Mistakes reported at once; a wrong file (a log, a binary) should not fill the terminal.
+const ERRORS_MAX: usize = 20;
+/// A configuration file larger than this is a mistake.
+const FILE_BYTES_MAX: u64 = 16 << 20;
+
+/// Where a line of configuration stands.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Place {
+    File { path: PathBuf, line: usize },
+    StandardInput { line: usize },
+    CommandLine,
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::File { path, line } => {
+                write!(f, "Reading the configuration file {}, at line {line}", path.display())
+            }
+            Place::StandardInput { line } => {
+                write!(f, "Reading the configuration from standard input, at line {line}")
+            }
+            Place::CommandLine => write!(f, "Reading the command line"),
+        }
+    }
+}
+
+/// One mistake in the configuration.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Mistake {
+    pub place: Place,
+    pub text: String,
+    pub reason: String,
+}
+
+/// Why a configuration cannot be used: at least one mistake.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoadError {
+    pub mistakes: Vec<Mistake>,
+}
+
+impl fmt::Display for LoadError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "*** FATAL CONFIG FILE ERROR (Evenkeel {}) ***", env!("CARGO_PKG_VERSION"))?;
+        for (at, mistake) in self.mistakes.iter().enumerate() {
+            if at > 0 {
+                writeln!(f)?;
+            }
+            writeln!(f, "{}\n>>> '{}'\n{}", mistake.place, mistake.text, mistake.reason)?;
+        }
+        if self.mistakes.len() >= ERRORS_MAX {
+            writeln!(f, "\n(there may be more mistakes)")?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for LoadError {}
+
+/// Values while they are collected.
+pub(super) struct Draft {
+    /// By row of the table, as shown.
+    pub values: Vec<Vec<u8>>,
+    /// By row: whether somebody set it.
+    pub given: Vec<bool>,
+    /// `rename-command`: the usual name, and the new one or nothing.
+    pub renames: Vec<(Vec<u8>, Vec<u8>)>,
+    mistakes: Vec<Mistake>,
+}
+
+impl Draft {
+    pub fn defaults() -> Draft {
+        let values: Vec<Vec<u8>> = table().iter().map(|row| row.default.as_bytes().to_vec()).collect();
+        Draft { given: vec![false; values.len()], values, renames: Vec::new(), mistakes: Vec::new() }
+    }
+
+    /// Reads everything the command line names, in order.
+    pub fn read(&mut self, sources: &Sources, stdin: &mut dyn Read) -> Result<(), LoadError> {
+        if let Some(path) = &sources.file {
+            self.file(path, &Place::CommandLine, &path.display().to_string(), 0);
+        }
+        if sources.stdin {
+            let mut text = Vec::new();
+            match stdin.take(FILE_BYTES_MAX).read_to_end(&mut text) {
+                Ok(_) => self.lines(&text, 0, &|line| Place::StandardInput { line }),
+                Err(e) => self.mistake(&Place::CommandLine, "-", format!("can't read standard input: {e}")),
+            }
+        }
+        for option in &sources.options {
+            let text = display_option(option);
+            self.directive(option, &Place::CommandLine, &text, 0);
+        }
+        match self.mistakes.is_empty() {
+            true => Ok(()),
+            false => Err(LoadError { mistakes: std::mem::take(&mut self.mistakes) }),
+        }
+    }
+
+    /// Reads one file; `place` and `text` are the line that names it.
+    fn file(&mut self, path: &Path, place: &Place, text: &str, depth: usize) {
+        match read_file(path) {
+            Ok(bytes) => {
+                let path = path.to_owned();
+                self.lines(&bytes, depth, &|line| Place::File { path: path.clone(), line });
+            }
+            Err(reason) => {
+                self.mistake(place, text, format!("can't open config file '{}': {reason}", path.display()))
+            }
+        }
+    }
+
+    fn lines(&mut self, bytes: &[u8], depth: usize, place: &dyn Fn(usize) -> Place) {
+        for (at, line) in bytes.split(|&b| b == b'\n').enumerate() {
+            if self.mistakes.len() >= ERRORS_MAX {
+                return;
+            }
+            let line = line.trim_ascii();
+            if line.is_empty() || line[0] == b'#' {
+                continue;
+            }
+            let (place, text) = (place(at + 1), String::from_utf8_lossy(line));
+            match words::split(line) {
+                Some(words) if words.is_empty() => {}
+                Some(words) => self.directive(&words, &place, &text, depth),
+                None => self.mistake(&place, &text, "Unbalanced quotes in configuration line".into()),
+            }
+        }
+    }
+
+    /// Applies one line: `words` is the name and at least nothing.
+    fn directive(&mut self, words: &[Vec<u8>], place: &Place, text: &str, depth: usize) {
+        let (name, args) = (words[0].to_ascii_lowercase(), &words[1..]);
+        let done = match name.as_slice() {
+            b"include" => self.include(args, place, text, depth),
+            b"rename-command" => self.rename(args),
+            b"user" => self.user(args),
+            b"loadmodule" => Err("modules are not supported".into()),
+            _ => self.set(&name, args),
+        };
+        if let Err(reason) = done {
+            // What follows a secret's name stays out of terminals and logs.
+            let secret = find(&name).is_some_and(|at| table()[at].secret) || name == b"user";
+            let hidden = format!("{} ...", String::from_utf8_lossy(&name));
+            self.mistake(place, if secret { &hidden } else { text }, reason);
+        }
+    }
+
+    fn set(&mut self, name: &[u8], args: &[Vec<u8>]) -> Result<(), String> {
+        let at = find(name).ok_or_else(|| unknown(name))?;
+        let (_, shown) = table()[at].accept(args, &self.values[at])?;
+        self.values[at] = shown;
+        self.given[at] = true;
+        Ok(())
+    }
+
+    fn include(&mut self, args: &[Vec<u8>], place: &Place, text: &str, depth: usize) -> Result<(), String> {
+        let [pattern] = args else { return Err("wrong number of arguments".into()) };
+        if depth >= INCLUDE_DEPTH_MAX {
+            return Err(format!("files include each other more than {INCLUDE_DEPTH_MAX} deep"));
+        }
+        let pattern = Path::new(OsStr::from_bytes(pattern));
+        for path in matching_paths(pattern) {
+            self.file(&path, place, text, depth + 1);
+        }
+        Ok(())
+    }
+
+    fn rename(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
+        let [from, to] = args else { return Err("wrong number of arguments".into()) };
+        self.renames.push((from.clone(), to.clone()));
+        Ok(())
+    }
+
+    /// The one user there is may be described as Redis's own CONFIG REWRITE describes it, if it may do everything.
+    fn user(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
+        const EVERYTHING: [&str; 12] = [
+            "on",
+            "nopass",
+            "resetpass",
+            "reset",
+            "~*",
+            "allkeys",
+            "&*",
+            "allchannels",
+            "+@all",
+            "allcommands",
+            "sanitize-payload",
+            "skip-sanitize-payload",
+        ];
+        let [name, rules @ ..] = args else { return Err("wrong number of arguments".into()) };
+        if name != b"default" {
+            return Err("users other than 'default' are not supported yet; use requirepass".into());
+        }
+        for rule in rules {
+            match rule.as_slice() {
+                [b'>', password @ ..] => self.set(b"requirepass", &[password.to_vec()])?,
+                [b'#', ..] => return Err("hashed passwords are not supported yet; use requirepass".into()),
+                other if EVERYTHING.iter().any(|e| e.as_bytes() == other.to_ascii_lowercase()) => {}
+                other => {
+                    let other = String::from_utf8_lossy(other);
+                    return Err(format!(
+                        "permissions are not supported yet: the default user may do everything, '{other}' is not possible"
+                    ));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn mistake(&mut self, place: &Place, text: &str, reason: String) {
+        if self.mistakes.len() < ERRORS_MAX {
+            let text = text.chars().take(200).collect();
+            self.mistakes.push(Mistake { place: place.clone(), text, reason });
+        }
+    }
+}
+
+fn unknown(name: &[u8]) -> String {
+    let shown = String::from_utf8_lossy(name);
+    let hint = nearest(name).map(|n| format!("; did you mean '{n}'?")).unwrap_or_default();
+    format!("Bad directive or wrong number of arguments: there is no directive '{shown}'{hint}")
+}
+
+/// An option as somebody would type it.
+fn display_option(words: &[Vec<u8>]) -> String {
+    let mut text = format!("--{}", String::from_utf8_lossy(&words[0]));
+    for word in &words[1..] {
+        text.push(' ');
+        text.push_str(&String::from_utf8_lossy(&words::quote_if_needed(word)));
+    }
+    text
+}
+
+fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    let plain = |e: std::io::Error| match e.kind() {
+        std::io::ErrorKind::NotFound => "No such file or directory".into(),
+        std::io::ErrorKind::PermissionDenied => "Permission denied".into(),
+        std::io::ErrorKind::IsADirectory => "Is a directory".into(),
+        _ => e.to_string(),
+    };
+    let mut bytes = Vec::new();
+    let file = std::fs::File::open(path).map_err(plain)?;
+    file.take(FILE_BYTES_MAX + 1).read_to_end(&mut bytes).map_err(plain)?;
+    if bytes.len() as u64 > FILE_BYTES_MAX { Err("more than 16 MB".into()) } else { Ok(bytes) }
+}
+
+/// The files a path with `*`, `?` or `[` stands for, sorted; a plain path stands for itself.
+fn matching_paths(pattern: &Path) -> Vec<PathBuf> {
+    let is_glob = |part: &OsStr| part.as_bytes().iter().any(|b| b"*?[".contains(b));
+    if !pattern.iter().any(is_glob) {
+        return vec![pattern.to_owned()];
+    }
+    let mut paths = vec![PathBuf::new()];
+    for part in pattern.iter() {
+        if !is_glob(part) {
+            paths.iter_mut().for_each(|path| path.push(part));
+            continue;
+        }
+        paths = paths.iter().flat_map(|folder| entries(folder, part.as_bytes())).collect();
+    }
+    paths.retain(|path| path.exists());
+    paths.sort();
+    paths
+}
+
+fn entries(folder: &Path, pattern: &[u8]) -> Vec<PathBuf> {
+    let place = if folder.as_os_str().is_empty() { Path::new(".") } else { folder };
+    let entries = std::fs::read_dir(place).into_iter().flatten().flatten();
+    let names = entries.map(|entry| entry.file_name());
+    let visible = |name: &std::ffi::OsString| !name.as_bytes().starts_with(b".") || pattern.starts_with(b".");
+    names
+        .filter(|name| visible(name) && stdx::glob::matches(pattern, name.as_bytes(), false))
+        .map(|name| folder.join(name))
+        .collect()
+}

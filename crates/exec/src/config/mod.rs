@@ -1,0 +1,289 @@
+//! The configuration: one table row per directive, read from a redis.conf and a command line, shown and changed by
+//! CONFIG, and read by everything else through [`Live`].
+//!
+//! ```text
+//! args ──▶ Sources ──load──▶ Draft ──▶ Config ── values: bytes by row, as CONFIG GET shows them  (one lock, CONFIG only)
+//! rows ─(kind, default, effect)──┘        └───── live:   typed atomics                           (no lock, everybody)
+//! ```
+//!
+//! To add a directive, add a row to `rows.rs`, and a field to [`Live`] if it works. A directive that is not in the
+//! table does not exist; one that is taken without effect says so in its row.
+//!
+//! - C1: a CONFIG SET applies all of its pairs or none.
+//! - C2: `live` holds what `values` says whenever the lock is free.
+//! - C3: the lock is held for the length of the pairs, never for I/O.
+//!
+//! Costs: reading [`Live`] is one relaxed load; CONFIG GET is O(patterns · rows).
+
+mod args;
+mod kind;
+mod live;
+mod load;
+mod rewrite;
+mod rows;
+mod table;
+mod words;
+
+pub use args::{HELP, Invocation, Sources, directives, parse, version};
+pub use kind::{Kind, Parsed, notify};
+pub use live::{Access, Live, Number, OutputLimit, Switch, Text};
+pub use load::{LoadError, Mistake, Place};
+pub use table::{Change, Directive, Effect, find, table};
+
+use load::Draft;
+use parking_lot::RwLock;
+use std::io::Read;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// Who wants to know about changes made by CONFIG SET.
+pub trait Observer: Send + Sync {
+    /// Called before anything is changed. An error refuses the whole CONFIG SET with this sentence.
+    fn check(&self, directive: &Directive, value: &Parsed) -> Result<(), String> {
+        let _ = (directive, value);
+        Ok(())
+    }
+
+    /// Called after a directive has a new value. It must not call CONFIG SET.
+    fn changed(&self, directive: &Directive, live: &Live) {
+        let _ = (directive, live);
+    }
+}
+
+/// The configuration of one running server.
+pub struct Config {
+    /// For commands, connections and jobs.
+    pub live: Live,
+    values: RwLock<Vec<Vec<u8>>>,
+    /// What each row is when nobody says anything.
+    usual: Vec<Vec<u8>>,
+    given: Vec<bool>,
+    renames: Vec<(Vec<u8>, Vec<u8>)>,
+    file: Option<PathBuf>,
+    observers: RwLock<Vec<Box<dyn Observer>>>,
+}
+
+/// Row, name as the client wrote it, new value.
+type Pair<'a> = (usize, &'a [u8], &'a [u8]);
+
+impl Default for Config {
+    /// Every directive at its default.
+    fn default() -> Config {
+        Config::new(Draft::defaults(), None)
+    }
+}
+
+impl Config {
+    /// Reads file, standard input and options. All mistakes (up to twenty) are in the error.
+    pub fn load(sources: &Sources, stdin: &mut dyn Read) -> Result<Config, LoadError> {
+        let mut draft = Draft::defaults();
+        draft.read(sources, stdin)?;
+        let file = sources.file.as_ref().map(|f| std::fs::canonicalize(f).unwrap_or_else(|_| f.clone()));
+        Ok(Config::new(draft, file))
+    }
+
+    fn new(mut draft: Draft, file: Option<PathBuf>) -> Config {
+        let mut usual: Vec<Vec<u8>> = table().iter().map(|row| row.default.as_bytes().to_vec()).collect();
+        if let (Some(dir), Ok(here)) = (find(b"dir"), std::env::current_dir()) {
+            usual[dir] = here.into_os_string().into_vec();
+            if !draft.given[dir] {
+                draft.values[dir] = usual[dir].clone();
+            }
+        }
+        let config = Config {
+            live: Live::default(),
+            values: RwLock::new(draft.values),
+            usual,
+            given: draft.given,
+            renames: draft.renames,
+            file,
+            observers: RwLock::default(),
+        };
+        for (row, value) in table().iter().zip(config.values.read().iter()) {
+            // K1: a shown value parses to itself.
+            if let Ok((parsed, _)) = row.accept(std::slice::from_ref(value), value) {
+                (row.live)(&config.live, &parsed);
+            }
+        }
+        config
+    }
+
+    /// From now on `observer` is asked before and told after every change.
+    pub fn observe(&self, observer: Box<dyn Observer>) {
+        self.observers.write().push(observer);
+    }
+
+    /// The file the configuration came from, if it came from one.
+    pub fn file(&self) -> Option<&PathBuf> {
+        self.file.as_ref()
+    }
+
+    /// `rename-command` lines in order: the usual name and the new one (empty: the command is to vanish).
+    pub fn renames(&self) -> &[(Vec<u8>, Vec<u8>)] {
+        &self.renames
+    }
+
+    /// Threads that serve connections: as configured, or one per core.
+    pub fn event_loops(&self) -> usize {
+        match self.live.event_loops.size() {
+            0 => std::thread::available_parallelism().map_or(1, |n| n.get()),
+            n => n,
+        }
+    }
+
+    /// Addresses to listen on; the flag says that a missing one is no error.
+    pub fn bind(&self) -> Vec<(String, bool)> {
+        let text = self.live.bind.string();
+        let address = |word: &str| match word.strip_prefix('-') {
+            Some(optional) => (optional.to_owned(), true),
+            None => (word.to_owned(), false),
+        };
+        text.split_whitespace().map(address).collect()
+    }
+
+    /// Directives somebody set to other than the default although they have no effect: name and reason.
+    pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
+        let values = self.values.read();
+        let rows = table().iter().enumerate();
+        let idle = rows.filter_map(|(at, row)| match row.effect {
+            Effect::Accepted(reason) if self.given[at] && values[at] != self.usual[at] => {
+                Some((row.name, reason))
+            }
+            _ => None,
+        });
+        idle.collect()
+    }
+
+    /// A directive's value as CONFIG GET shows it. `None`: there is no such directive.
+    pub fn value(&self, name: &str) -> Option<Vec<u8>> {
+        find(name.as_bytes()).map(|at| self.values.read()[at].clone())
+    }
+
+    /// `CONFIG GET pattern [pattern ...]`: names and values, each name once, aliases under their own name.
+    ///
+    /// Cost: O(patterns · names).
+    pub fn get<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
+        let mut found: Vec<(Vec<u8>, usize)> = Vec::new();
+        for pattern in patterns {
+            if !pattern.iter().any(|b| b"*?[\\".contains(b)) {
+                // A plain name is answered as it was asked.
+                found.extend(find(pattern).map(|at| (pattern.to_vec(), at)));
+                continue;
+            }
+            for (at, row) in table().iter().enumerate() {
+                let names = row.names().filter(|n| stdx::glob::matches(pattern, n.as_bytes(), true));
+                found.extend(names.map(|name| (name.as_bytes().to_vec(), at)));
+            }
+        }
+        let mut seen = std::collections::HashSet::new();
+        found.retain(|(name, _)| seen.insert(name.to_ascii_lowercase()));
+        let values = self.values.read();
+        found.into_iter().map(|(name, at)| (name, values[at].clone())).collect()
+    }
+
+    /// `CONFIG SET name value [name value ...]`: all or nothing. `words` are the words after SET; `local` says whether
+    /// the client is on this machine. The error is the whole text of the reply.
+    pub fn set(&self, words: &[&[u8]], local: bool) -> Result<(), String> {
+        if words.is_empty() || words.len() == 1 {
+            return Err("ERR wrong number of arguments for 'config|set' command".into());
+        }
+        if words.len() % 2 == 1 {
+            return Err("ERR syntax error".into());
+        }
+        let pairs = self.settable(words, local)?;
+        let observers = self.observers.read();
+        let mut values = self.values.write();
+        let mut ready = Vec::with_capacity(pairs.len());
+        for &(at, name, value) in &pairs {
+            let row = &table()[at];
+            let accepted = row.accept(&[value.to_vec()], &values[at]).and_then(|(parsed, shown)| {
+                observers.iter().try_for_each(|o| o.check(row, &parsed))?;
+                Ok((at, parsed, shown))
+            });
+            ready.push(accepted.map_err(|reason| refused(name, &reason))?);
+        }
+        // C1: nothing can fail from here on.
+        for (at, parsed, shown) in ready {
+            (table()[at].live)(&self.live, &parsed);
+            values[at] = shown;
+        }
+        drop(values);
+        for &(at, ..) in &pairs {
+            observers.iter().for_each(|o| o.changed(&table()[at], &self.live));
+        }
+        Ok(())
+    }
+
+    /// The rows of CONFIG SET's pairs, if all of them exist, differ, and may be changed now.
+    fn settable<'a>(&self, words: &[&'a [u8]], local: bool) -> Result<Vec<Pair<'a>>, String> {
+        let mut pairs: Vec<Pair<'_>> = Vec::with_capacity(words.len() / 2);
+        for pair in words.chunks_exact(2) {
+            let (name, value) = (pair[0], pair[1]);
+            let Some(at) = find(name) else {
+                let name = String::from_utf8_lossy(name);
+                return Err(format!("ERR Unknown option or number of arguments for CONFIG SET - '{name}'"));
+            };
+            match table()[at].change {
+                Change::Startup => return Err(refused(name, "can't set immutable config")),
+                Change::Protected if !self.live.protected_configs_access().admits(local) => {
+                    return Err(refused(name, "can't set protected config"));
+                }
+                _ if pairs.iter().any(|(other, ..)| *other == at) => {
+                    return Err(refused(name, "duplicate parameter"));
+                }
+                _ => pairs.push((at, name, value)),
+            }
+        }
+        Ok(pairs)
+    }
+
+    /// `CONFIG REWRITE`: puts the current values into the file. The error is the whole text of the reply.
+    ///
+    /// Reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
+    pub fn rewrite(&self) -> Result<(), String> {
+        let Some(path) = &self.file else {
+            return Err("ERR The server is running without a config file".into());
+        };
+        let failed = |e: std::io::Error| format!("ERR Rewriting config file: {e}");
+        let old = match std::fs::read(path) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            read => read.map_err(failed)?,
+        };
+        let values = self.values.read().clone();
+        rewrite::replace_file(path, &rewrite::rewritten(&old, &values, &self.usual)).map_err(failed)
+    }
+}
+
+impl Access {
+    /// Whether a client may, given whether it is on this machine.
+    pub fn admits(self, local: bool) -> bool {
+        match self {
+            Access::No => false,
+            Access::Yes => true,
+            Access::Local => local,
+        }
+    }
+}
+
+fn refused(name: &[u8], reason: &str) -> String {
+    let name = String::from_utf8_lossy(name);
+    format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+}
+
+/// The lines CONFIG HELP answers.
+pub const CONFIG_HELP: [&str; 11] = [
+    "CONFIG <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "GET <pattern>",
+    "    Return parameters matching the glob-like <pattern> and their values.",
+    "SET <directive> <value>",
+    "    Set the configuration <directive> to <value>.",
+    "RESETSTAT",
+    "    Reset statistics reported by the INFO command.",
+    "REWRITE",
+    "    Rewrite the configuration file.",
+    "HELP",
+    "    Prints this help.",
+];
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,728 @@
+//! Every directive a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and what it does here.
+//!
+//! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. Defaults are those of
+//! Redis 7.2, except: `bind` (this machine only), `save` (nothing is written to disk), `event-loops` (one per core).
+
+use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
+use super::table::{Directive, choice, flag, int, memory, special, text};
+
+const INT: i64 = i32::MAX as i64;
+const LONG: i64 = i64::MAX;
+const MB: i64 = 1 << 20;
+const ACCESS: &[&str] = &["no", "yes", "local"];
+const LEVELS: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
+const POLICIES: &[&str] = &[
+    "volatile-lru",
+    "volatile-lfu",
+    "volatile-random",
+    "volatile-ttl",
+    "allkeys-lru",
+    "allkeys-lfu",
+    "allkeys-random",
+    "noeviction",
+];
+const SHUTDOWN: &[&str] = &["default", "save", "nosave", "now", "force"];
+const APPENDFSYNC: &[&str] = &["everysec", "always", "no"];
+
+const NO_FILES: &str = "nothing is written to disk";
+const NO_REPLICAS: &str = "there are no replicas yet";
+const NO_CLUSTER: &str = "there is no cluster yet";
+const NO_TLS: &str = "TLS is off";
+const NO_EVICTION: &str = "nothing is evicted yet";
+const NEVER_INLINE: &str = "large values are always freed away from the clients";
+const NO_FORK: &str = "no child process is ever started";
+const NO_DEFRAG: &str = "there is no defragmentation job";
+
+/// The directives by topic.
+pub(super) const GROUPS: &[(&str, &[Directive])] = &[
+    ("network", NETWORK),
+    ("general", GENERAL),
+    ("limits", LIMITS),
+    ("memory", MEMORY),
+    ("encodings", ENCODINGS),
+    ("scripts and events", EVENTS),
+    ("measuring", MEASURING),
+    ("security", SECURITY),
+    ("snapshots", SNAPSHOTS),
+    ("append-only file", APPEND_ONLY),
+    ("replication", REPLICATION),
+    ("cluster", CLUSTER),
+    ("tls", TLS),
+];
+
+const NETWORK: &[Directive] = &[
+    special("bind", Words, "127.0.0.1 -::1")
+        .startup()
+        .live(|l, v| l.bind.set(&Kind::Words.shown(v)))
+        .doc("Addresses to listen on; one with a leading '-' may be missing on this machine."),
+    int("port", 0, 65535, "6379")
+        .startup()
+        .live(|l, v| l.port.set(v.int()))
+        .doc("TCP port to listen on; 0 listens on no TCP port."),
+    text("unixsocket", "")
+        .startup()
+        .live(|l, v| l.unixsocket.set(&Kind::Text.shown(v)))
+        .doc("Path of a unix socket to listen on as well."),
+    special("unixsocketperm", Octal { max: 0o777 }, "0")
+        .startup()
+        .live(|l, v| l.unixsocket_mode.set(v.int()))
+        .doc("Permissions of the unix socket, in octal; 0 leaves them to the umask."),
+    text("unixsocketgroup", "")
+        .startup()
+        .only(&[""], "changing the group of the unix socket is not supported yet")
+        .doc("Group of the unix socket."),
+    int("tcp-backlog", 0, INT, "511")
+        .startup()
+        .live(|l, v| l.tcp_backlog.set(v.int()))
+        .doc("Connections the kernel holds until they are accepted."),
+    int("tcp-keepalive", 0, INT, "300")
+        .unit("seconds")
+        .live(|l, v| l.tcp_keepalive_s.set(v.int()))
+        .doc("Silence after which the kernel probes a connection; 0 never probes."),
+    int("timeout", 0, INT, "0")
+        .unit("seconds")
+        .live(|l, v| l.timeout_s.set(v.int()))
+        .doc("Idle time after which a client is disconnected; 0 keeps it."),
+    flag("protected-mode", "yes")
+        .live(|l, v| l.protected_mode.set(v.is_yes()))
+        .doc("Without a password, answer only clients on this machine."),
+    text("bind-source-addr", "")
+        .accepted("no connection is opened to another server")
+        .doc("Address outgoing connections come from."),
+    int("socket-mark-id", 0, u32::MAX as i64, "0")
+        .startup()
+        .only(&["0"], "marking sockets is not supported")
+        .doc("Mark on listening sockets, for packet filters."),
+    int("max-new-connections-per-cycle", 1, 1000, "10")
+        .accepted("accepting never holds up a loop for longer than its quantum")
+        .doc("Connections accepted in one turn of a loop."),
+    flag("mptcp", "no")
+        .startup()
+        .only(&["no"], "multipath TCP is not supported")
+        .doc("Listen with multipath TCP."),
+];
+
+const GENERAL: &[Directive] = &[
+    int("event-loops", 0, 128, "0")
+        .aka(&["io-threads"])
+        .startup()
+        .live(|l, v| l.event_loops.set(v.int()))
+        .doc("Threads that serve connections; 0 is one per core."),
+    flag("io-threads-do-reads", "no")
+        .startup()
+        .accepted("every loop reads, runs and writes")
+        .doc("Whether further threads read requests."),
+    flag("io-threads-always-active", "no")
+        .accepted("loops sleep when there is nothing to do")
+        .doc("Keep further threads awake."),
+    int("events-per-io-thread", 0, INT, "2")
+        .accepted("connections are spread by load")
+        .doc("Events that call for a further thread."),
+    int("prefetch-batch-max-size", 0, 128, "16")
+        .accepted("keys of a batch are always looked up together")
+        .doc("Commands whose keys are looked up together."),
+    int("databases", 1, INT, "16")
+        .startup()
+        .live(|l, v| l.databases.set(v.int()))
+        .doc("How many databases SELECT can choose from."),
+    flag("daemonize", "no")
+        .startup()
+        .only(&["no"], "running in the background is left to the service manager (or use: evenkeel ... &)")
+        .doc("Detach from the terminal."),
+    choice("supervised", &["upstart", "systemd", "auto", "no"], "no")
+        .startup()
+        .accepted(
+            "a service manager that listens for it is told when the server is ready, whatever this says",
+        )
+        .doc("Which service manager to tell that the server is ready."),
+    text("pidfile", "")
+        .startup()
+        .live(|l, v| l.pidfile.set(&Kind::Text.shown(v)))
+        .doc("File that holds the process id while the server runs."),
+    choice("loglevel", LEVELS, "notice")
+        .live(|l, v| l.loglevel.set(v.int()))
+        .doc("The least important message that is logged."),
+    text("logfile", "")
+        .startup()
+        .live(|l, v| l.logfile.set(&Kind::Text.shown(v)))
+        .doc("File for log lines; empty is standard output."),
+    choice("log-format", &["legacy", "logfmt"], "legacy")
+        .only(&["legacy"], "only the plain log format exists")
+        .doc("Form of log lines."),
+    choice("log-timestamp-format", &["legacy", "iso8601", "milliseconds"], "legacy")
+        .only(&["legacy"], "only the plain log format exists")
+        .doc("Form of the time in log lines."),
+    flag("hide-user-data-from-log", "yes")
+        .aka(&["hide-user-data"])
+        .accepted("keys and values are never logged")
+        .doc("Keep keys and values out of the log."),
+    flag("syslog-enabled", "no")
+        .startup()
+        .only(&["no"], "logging to syslog is not supported; a service manager can forward standard output")
+        .doc("Log to syslog."),
+    text("syslog-ident", "redis").startup().accepted("nothing is logged to syslog").doc("Name in syslog."),
+    choice(
+        "syslog-facility",
+        &["user", "local0", "local1", "local2", "local3", "local4", "local5", "local6", "local7"],
+        "local0",
+    )
+    .startup()
+    .accepted("nothing is logged to syslog")
+    .doc("Facility in syslog."),
+    flag("crash-log-enabled", "yes")
+        .accepted("a panic is always logged")
+        .doc("Log the state of a crashing server."),
+    flag("crash-memcheck-enabled", "yes")
+        .accepted("memory is not tested at a crash")
+        .doc("Test memory at a crash."),
+    flag("use-exit-on-panic", "no")
+        .accepted("a panic never dumps core by itself")
+        .doc("Exit instead of aborting on an assertion."),
+    int("watchdog-period", 0, INT, "0")
+        .unit("ms")
+        .accepted("loops are always watched")
+        .doc("Delay after which a busy loop is reported."),
+    flag("always-show-logo", "no")
+        .startup()
+        .accepted("the banner is a few plain lines, and only on a terminal")
+        .doc("Show a logo even in a log file."),
+    flag("set-proc-title", "yes")
+        .startup()
+        .accepted("the process keeps its name")
+        .doc("Show state in the process title."),
+    text("proc-title-template", "{title} {listen-addr} {server-mode}")
+        .accepted("the process keeps its name")
+        .doc("Form of the process title."),
+    text("locale-collate", "")
+        .only(&["", "C", "POSIX"], "SORT ALPHA compares bytes only")
+        .doc("Locale of SORT ALPHA."),
+    text("dir", "").protected().accepted(NO_FILES).doc("Directory for the server's files."),
+    special("shutdown-on-sigint", Choices(SHUTDOWN), "default")
+        .accepted("nothing is saved at shutdown")
+        .doc("What to do on SIGINT."),
+    special("shutdown-on-sigterm", Choices(SHUTDOWN), "default")
+        .accepted("nothing is saved at shutdown")
+        .doc("What to do on SIGTERM."),
+    int("shutdown-timeout", 0, INT, "10")
+        .unit("seconds")
+        .accepted(NO_REPLICAS)
+        .doc("How long a shutdown waits for replicas."),
+    text("ignore-warnings", "")
+        .accepted("start-up warnings never stop the server")
+        .doc("Start-up warnings to ignore."),
+    choice("oom-score-adj", &["no", "yes", "relative", "absolute"], "no")
+        .accepted("left to the service manager")
+        .doc("Tell the kernel which process to end when memory runs out."),
+    special("oom-score-adj-values", Kind::OomScores, "0 200 800")
+        .accepted("left to the service manager")
+        .doc("The scores for it: primary, replica, child."),
+    flag("disable-thp", "yes")
+        .startup()
+        .accepted("left to the system")
+        .doc("Do without transparent huge pages."),
+    text("server-cpulist", "")
+        .aka(&["server_cpulist"])
+        .startup()
+        .accepted("use taskset or a service manager")
+        .doc("Cores for the loops."),
+    text("bio-cpulist", "")
+        .aka(&["bio_cpulist"])
+        .startup()
+        .accepted("use taskset or a service manager")
+        .doc("Cores for background work."),
+    text("aof-rewrite-cpulist", "")
+        .aka(&["aof_rewrite_cpulist"])
+        .startup()
+        .accepted(NO_FORK)
+        .doc("Cores for rewriting the append-only file."),
+    text("bgsave-cpulist", "")
+        .aka(&["bgsave_cpulist"])
+        .startup()
+        .accepted(NO_FORK)
+        .doc("Cores for snapshots."),
+    flag("jemalloc-bg-thread", "yes")
+        .accepted("unused pages always go back in the background")
+        .doc("Give unused pages back in the background."),
+    flag("extended-redis-compatibility", "no")
+        .accepted("names that clients read are Redis's own")
+        .doc("Answer with Redis's name where clients look for it."),
+    flag("import-mode", "no")
+        .only(&["no"], "import mode does not exist yet")
+        .doc("Keep expired keys while data is imported."),
+    text("hash-seed", "")
+        .startup()
+        .secret()
+        .accepted("hashes are seeded anew by every process")
+        .doc("Seed of the hash function."),
+    text("availability-zone", "")
+        .live(|l, v| l.availability_zone.set(&Kind::Text.shown(v)))
+        .doc("Where this server runs, for clients that prefer near ones."),
+];
+
+const LIMITS: &[Directive] = &[
+    int("maxclients", 1, u32::MAX as i64, "10000")
+        .live(|l, v| l.maxclients.set(v.int()))
+        .doc("Connections served at once; one more is refused with an error."),
+    memory("proto-max-bulk-len", MB, "536870912")
+        .live(|l, v| l.proto_max_bulk_bytes.set(v.int()))
+        .doc("The longest argument a client may send."),
+    memory("client-query-buffer-limit", MB, "1073741824")
+        .live(|l, v| l.query_buffer_bytes.set(v.int()))
+        .doc("The longest request, all arguments together."),
+    special(
+        "client-output-buffer-limit",
+        Kind::OutputLimits,
+        "normal 0 0 0 slave 268435456 67108864 60 pubsub 33554432 8388608 60",
+    )
+    .live(set_limits)
+    .doc("Bytes that may wait for a slow reader, by class: at most; at most for so many seconds."),
+    special("maxmemory-clients", MemoryOrPercent, "0")
+        .only(&["0"], "evicting clients is not supported yet; client-output-buffer-limit bounds each of them")
+        .doc("Memory all connections together may take."),
+    int("tracking-table-max-keys", 0, LONG, "1000000")
+        .accepted("client tracking does not exist yet")
+        .doc("Keys remembered for client-side caches."),
+];
+
+const MEMORY: &[Directive] = &[
+    memory("maxmemory", 0, "0")
+        .only(
+            &["0"],
+            "eviction does not exist yet, so memory cannot be limited; only 'maxmemory 0' is accepted",
+        )
+        .live(|l, v| l.maxmemory_bytes.set(v.int()))
+        .doc("Memory for data; 0 is no limit."),
+    choice("maxmemory-policy", POLICIES, "noeviction")
+        .only(&["noeviction"], "eviction does not exist yet; only 'maxmemory-policy noeviction' is accepted")
+        .live(|l, v| l.maxmemory_policy.set(v.int()))
+        .doc("Which keys go when memory is full."),
+    int("maxmemory-samples", 1, INT, "5").accepted(NO_EVICTION).doc("Keys looked at for one eviction."),
+    int("maxmemory-eviction-tenacity", 0, 100, "10").accepted(NO_EVICTION).doc("Effort of eviction."),
+    int("lfu-log-factor", 0, INT, "10")
+        .accepted(NO_EVICTION)
+        .doc("How slowly a key's frequency counter grows."),
+    int("lfu-decay-time", 0, INT, "1")
+        .unit("minutes")
+        .accepted(NO_EVICTION)
+        .doc("Time after which a key's frequency counter is lowered."),
+    special("active-expire-effort", Kind::Int { min: 1, max: 10 }, "1")
+        .live(|l, v| l.active_expire_effort.set(v.int()))
+        .doc("How eagerly expired keys are removed, 1 to 10."),
+    flag("lazyfree-lazy-eviction", "no").accepted(NEVER_INLINE).doc("Free evicted values in the background."),
+    flag("lazyfree-lazy-expire", "no").accepted(NEVER_INLINE).doc("Free expired values in the background."),
+    flag("lazyfree-lazy-server-del", "no")
+        .accepted(NEVER_INLINE)
+        .doc("Free overwritten values in the background."),
+    flag("lazyfree-lazy-user-del", "no").accepted(NEVER_INLINE).doc("Make DEL free in the background."),
+    flag("lazyfree-lazy-user-flush", "no")
+        .accepted(NEVER_INLINE)
+        .doc("Make FLUSHALL free in the background."),
+    flag("activerehashing", "yes")
+        .accepted("tables grow and shrink in small segments, never as a whole")
+        .doc("Move entries to a resized table in idle time."),
+    flag("dict-resizing", "yes")
+        .accepted("tables grow and shrink in small segments, never as a whole")
+        .doc("Let tables resize."),
+    flag("activedefrag", "no")
+        .only(&["no"], "active defragmentation is not supported")
+        .doc("Compact memory while running."),
+    memory("active-defrag-ignore-bytes", 1, "104857600")
+        .accepted(NO_DEFRAG)
+        .doc("Waste below which nothing is compacted."),
+    int("active-defrag-threshold-lower", 0, 1000, "10")
+        .unit("percent")
+        .accepted(NO_DEFRAG)
+        .doc("Waste from which memory is compacted."),
+    int("active-defrag-threshold-upper", 0, 1000, "100")
+        .unit("percent")
+        .accepted(NO_DEFRAG)
+        .doc("Waste from which it is compacted with full effort."),
+    int("active-defrag-cycle-min", 1, 99, "1")
+        .unit("percent")
+        .accepted(NO_DEFRAG)
+        .doc("Least effort of compaction."),
+    int("active-defrag-cycle-max", 1, 99, "25")
+        .unit("percent")
+        .accepted(NO_DEFRAG)
+        .doc("Full effort of compaction."),
+    int("active-defrag-cycle-us", 0, 100_000, "500")
+        .unit("us")
+        .accepted(NO_DEFRAG)
+        .doc("Longest piece of compaction."),
+    int("active-defrag-max-scan-fields", 1, LONG, "1000")
+        .accepted(NO_DEFRAG)
+        .doc("Elements compacted at once."),
+];
+
+const ENCODINGS: &[Directive] = &[
+    int("hash-max-listpack-entries", 0, LONG, "512")
+        .aka(&["hash-max-ziplist-entries"])
+        .live(|l, v| l.hash_max_listpack_entries.set(v.int()))
+        .doc("Fields up to which OBJECT ENCODING calls a hash a listpack."),
+    int("hash-max-listpack-value", 0, LONG, "64")
+        .aka(&["hash-max-ziplist-value"])
+        .unit("bytes")
+        .live(|l, v| l.hash_max_listpack_value.set(v.int()))
+        .doc("The longest value in such a hash."),
+    int("list-max-listpack-size", -INT - 1, INT, "-2")
+        .aka(&["list-max-ziplist-size"])
+        .live(|l, v| l.list_max_listpack_size.set(v.int()))
+        .doc("Items, or size class from -1 to -5, up to which a list is called a listpack."),
+    int("list-compress-depth", 0, INT, "0")
+        .accepted("list items are never compressed")
+        .doc("Items at either end that stay uncompressed."),
+    int("set-max-intset-entries", 0, LONG, "512")
+        .live(|l, v| l.set_max_intset_entries.set(v.int()))
+        .doc("Members up to which a set of integers is called an intset."),
+    int("set-max-listpack-entries", 0, LONG, "128")
+        .live(|l, v| l.set_max_listpack_entries.set(v.int()))
+        .doc("Members up to which a set is called a listpack."),
+    int("set-max-listpack-value", 0, LONG, "64")
+        .unit("bytes")
+        .live(|l, v| l.set_max_listpack_value.set(v.int()))
+        .doc("The longest member in such a set."),
+    int("zset-max-listpack-entries", 0, LONG, "128")
+        .aka(&["zset-max-ziplist-entries"])
+        .live(|l, v| l.zset_max_listpack_entries.set(v.int()))
+        .doc("Members up to which a sorted set is called a listpack."),
+    int("zset-max-listpack-value", 0, LONG, "64")
+        .aka(&["zset-max-ziplist-value"])
+        .unit("bytes")
+        .live(|l, v| l.zset_max_listpack_value.set(v.int()))
+        .doc("The longest member in such a sorted set."),
+    memory("hll-sparse-max-bytes", 0, "3000")
+        .accepted("there is no HyperLogLog yet")
+        .doc("Size up to which a HyperLogLog stays sparse."),
+    memory("stream-node-max-bytes", 0, "4096")
+        .accepted("there are no streams yet")
+        .doc("Size of one piece of a stream."),
+    int("stream-node-max-entries", 0, LONG, "100")
+        .accepted("there are no streams yet")
+        .doc("Entries in one piece of a stream."),
+];
+
+const EVENTS: &[Directive] = &[
+    int("busy-reply-threshold", 0, LONG, "5000")
+        .aka(&["lua-time-limit"])
+        .unit("ms")
+        .live(|l, v| l.busy_reply_ms.set(v.int()))
+        .doc("Run time after which SCRIPT KILL may end a script."),
+    flag("lua-enable-insecure-api", "no")
+        .aka(&["lua-enable-deprecated-api"])
+        .only(&["no"], "unsafe Lua functions are not available to scripts")
+        .doc("Give scripts Lua's unsafe functions."),
+    special("notify-keyspace-events", Kind::Notify, "")
+        .live(|l, v| l.notify.set(v.int()))
+        .doc("Which changes of keys are published: K and E say where, g $ l s h z x e t d m n (A) which."),
+    special("hz", Clamped { min: 1, max: 500 }, "10")
+        .live(|l, v| l.hz.set(v.int()))
+        .unit("per second")
+        .accepted("background work follows need, not a fixed beat")
+        .doc("How often background work looks around."),
+    flag("dynamic-hz", "yes")
+        .accepted("background work follows need, not a fixed beat")
+        .doc("Look around more often with more clients."),
+];
+
+const MEASURING: &[Directive] = &[
+    int("slowlog-log-slower-than", -1, LONG, "10000")
+        .aka(&["commandlog-execution-slower-than"])
+        .unit("us")
+        .live(|l, v| l.slowlog_slower_us.set(v.int()))
+        .doc("Run time from which a command enters SLOWLOG; 0 logs all, -1 none."),
+    int("slowlog-max-len", 0, LONG, "128")
+        .aka(&["commandlog-slow-execution-max-len"])
+        .live(|l, v| l.slowlog_max_len.set(v.int()))
+        .doc("Entries SLOWLOG keeps."),
+    int("commandlog-request-larger-than", -1, LONG, "1048576")
+        .unit("bytes")
+        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
+        .doc("Request size from which it is logged."),
+    int("commandlog-large-request-max-len", 0, LONG, "128")
+        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
+        .doc("Large requests to keep."),
+    int("commandlog-reply-larger-than", -1, LONG, "1048576")
+        .unit("bytes")
+        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
+        .doc("Reply size from which it is logged."),
+    int("commandlog-large-reply-max-len", 0, LONG, "128")
+        .accepted("there is no COMMANDLOG; SLOWLOG says why a command was slow")
+        .doc("Large replies to keep."),
+    int("latency-monitor-threshold", 0, LONG, "0")
+        .unit("ms")
+        .live(|l, v| l.latency_threshold_ms.set(v.int()))
+        .doc("Delay from which LATENCY remembers an event; 0 is off."),
+    flag("latency-tracking", "yes")
+        .live(|l, v| l.latency_tracking.set(v.is_yes()))
+        .doc("Keep a histogram of run times per command."),
+    special("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9")
+        .live(|l, v| l.latency_percentiles.set(&Kind::Percentiles.shown(v)))
+        .doc("Percentiles shown in INFO latencystats."),
+];
+
+const SECURITY: &[Directive] = &[
+    text("requirepass", "")
+        .secret()
+        .live(|l, v| l.requirepass.set(&Kind::Text.shown(v)))
+        .doc("Password clients must give with AUTH; empty is none."),
+    text("aclfile", "")
+        .startup()
+        .only(&[""], "users other than 'default' are not supported yet; use requirepass")
+        .doc("File with users and their permissions."),
+    int("acllog-max-len", 0, LONG, "128")
+        .accepted("users other than 'default' are not supported yet")
+        .doc("Entries the ACL log keeps."),
+    choice("acl-pubsub-default", &["allchannels", "resetchannels"], "resetchannels")
+        .accepted("users other than 'default' are not supported yet")
+        .doc("Channels a new user may use."),
+    choice("enable-debug-command", ACCESS, "no")
+        .startup()
+        .live(|l, v| l.debug_command.set(v.int()))
+        .doc("Who may use DEBUG."),
+    choice("enable-module-command", ACCESS, "no")
+        .startup()
+        .accepted("there are no modules")
+        .doc("Who may use MODULE."),
+    choice("enable-protected-configs", ACCESS, "no")
+        .startup()
+        .live(|l, v| l.protected_configs.set(v.int()))
+        .doc("Who may change directives that touch files."),
+];
+
+const SNAPSHOTS: &[Directive] = &[
+    special("save", Kind::SavePoints, "").only(&[""], "snapshots on disk do not exist yet: everything is in memory only; remove the save points or write: save \"\"").doc("When to write a snapshot: after so many seconds and changes."),
+    flag("stop-writes-on-bgsave-error", "yes").accepted(NO_FILES).doc("Refuse writes after a failed snapshot."),
+    flag("rdbcompression", "yes").accepted(NO_FILES).doc("Compress strings in snapshots."),
+    flag("rdbchecksum", "yes").startup().accepted(NO_FILES).doc("Put a checksum into snapshots."),
+    choice("rdb-version-check", &["strict", "relaxed"], "strict").accepted(NO_FILES).doc("Refuse snapshots of newer versions."),
+    choice("sanitize-dump-payload", &["no", "yes", "clients"], "no").accepted(NO_FILES).doc("Check serialised values in depth."),
+    text("dbfilename", "dump.rdb").protected().accepted(NO_FILES).doc("Name of the snapshot file."),
+    flag("rdb-del-sync-files", "no").accepted(NO_FILES).doc("Remove snapshots made for replicas."),
+    flag("rdb-save-incremental-fsync", "yes").accepted(NO_FILES).doc("Flush a snapshot piece by piece."),
+];
+
+const APPEND_ONLY: &[Directive] = &[
+    flag("appendonly", "no").only(&["no"], "the append-only file does not exist yet: everything is in memory only; only 'appendonly no' is accepted").doc("Keep a log of writes."),
+    text("appendfilename", "appendonly.aof").startup().accepted(NO_FILES).doc("Name of the append-only file."),
+    text("appenddirname", "appendonlydir").startup().accepted(NO_FILES).doc("Directory of the append-only file."),
+    choice("appendfsync", APPENDFSYNC, "everysec").accepted(NO_FILES).doc("When the log of writes is flushed."),
+    flag("no-appendfsync-on-rewrite", "no").accepted(NO_FILES).doc("Do not flush during a rewrite."),
+    int("auto-aof-rewrite-percentage", 0, INT, "100").unit("percent").accepted(NO_FILES).doc("Growth from which the file is rewritten."),
+    memory("auto-aof-rewrite-min-size", 0, "67108864").accepted(NO_FILES).doc("Size from which the file is rewritten."),
+    flag("aof-load-truncated", "yes").accepted(NO_FILES).doc("Load a file that ends early."),
+    int("aof-load-corrupt-tail-max-size", 0, LONG, "0").unit("bytes").accepted(NO_FILES).doc("Damage at the end that is cut off."),
+    flag("aof-use-rdb-preamble", "yes").accepted(NO_FILES).doc("Start the file with a snapshot."),
+    flag("aof-timestamp-enabled", "no").accepted(NO_FILES).doc("Write times into the file."),
+    flag("aof-rewrite-incremental-fsync", "yes").accepted(NO_FILES).doc("Flush a rewrite piece by piece."),
+    flag("aof-disable-auto-gc", "no").accepted(NO_FILES).doc("Keep old files."),
+];
+
+const REPLICATION: &[Directive] = &[
+    special("replicaof", Kind::ReplicaOf, "")
+        .aka(&["slaveof"])
+        .startup()
+        .only(&[""], "replication does not exist yet; only 'replicaof no one' is accepted")
+        .doc("The server to copy."),
+    text("masterauth", "")
+        .aka(&["primaryauth"])
+        .secret()
+        .accepted(NO_REPLICAS)
+        .doc("Password of the server to copy."),
+    text("masteruser", "").aka(&["primaryuser"]).accepted(NO_REPLICAS).doc("User at the server to copy."),
+    flag("replica-serve-stale-data", "yes")
+        .aka(&["slave-serve-stale-data"])
+        .accepted(NO_REPLICAS)
+        .doc("Answer while the connection is down."),
+    flag("replica-read-only", "yes")
+        .aka(&["slave-read-only"])
+        .accepted(NO_REPLICAS)
+        .doc("Refuse writes on a replica."),
+    int("replica-priority", 0, INT, "100")
+        .aka(&["slave-priority"])
+        .accepted(NO_REPLICAS)
+        .doc("Preference as a new primary."),
+    flag("replica-announced", "yes").accepted(NO_REPLICAS).doc("Tell sentinels about this replica."),
+    text("replica-announce-ip", "")
+        .aka(&["slave-announce-ip"])
+        .accepted(NO_REPLICAS)
+        .doc("Address to tell others."),
+    int("replica-announce-port", 0, 65535, "0")
+        .aka(&["slave-announce-port"])
+        .accepted(NO_REPLICAS)
+        .doc("Port to tell others."),
+    flag("replica-ignore-maxmemory", "yes")
+        .aka(&["slave-ignore-maxmemory"])
+        .accepted(NO_REPLICAS)
+        .doc("Leave eviction to the primary."),
+    flag("replica-ignore-disk-write-errors", "no").accepted(NO_REPLICAS).doc("Go on when the disk fails."),
+    flag("replica-lazy-flush", "no")
+        .aka(&["slave-lazy-flush"])
+        .accepted(NEVER_INLINE)
+        .doc("Free the old data in the background."),
+    memory("replica-full-sync-buffer-limit", 0, "0")
+        .accepted(NO_REPLICAS)
+        .doc("Memory for writes that arrive during a full copy."),
+    flag("dual-channel-replication-enabled", "no")
+        .accepted(NO_REPLICAS)
+        .doc("Copy over a second connection."),
+    flag("repl-rdb-channel", "no").accepted(NO_REPLICAS).doc("Copy over a second connection."),
+    flag("repl-mptcp", "no").startup().accepted(NO_REPLICAS).doc("Copy over multipath TCP."),
+    flag("repl-diskless-sync", "yes").accepted(NO_REPLICAS).doc("Send the snapshot without a file."),
+    int("repl-diskless-sync-delay", 0, INT, "5")
+        .unit("seconds")
+        .accepted(NO_REPLICAS)
+        .doc("Wait for more replicas before sending."),
+    int("repl-diskless-sync-max-replicas", 0, INT, "0")
+        .accepted(NO_REPLICAS)
+        .doc("Replicas that end this wait."),
+    choice("repl-diskless-load", &["disabled", "on-empty-db", "swapdb", "flush-before-load"], "disabled")
+        .accepted(NO_REPLICAS)
+        .doc("Load the snapshot without a file."),
+    int("repl-ping-replica-period", 1, INT, "10")
+        .aka(&["repl-ping-slave-period"])
+        .unit("seconds")
+        .accepted(NO_REPLICAS)
+        .doc("How often replicas are pinged."),
+    int("repl-timeout", 1, INT, "60")
+        .unit("seconds")
+        .accepted(NO_REPLICAS)
+        .doc("Silence after which the connection counts as lost."),
+    flag("repl-disable-tcp-nodelay", "no").accepted(NO_REPLICAS).doc("Collect small packets."),
+    memory("repl-backlog-size", 1, "1048576")
+        .accepted(NO_REPLICAS)
+        .doc("Recent writes kept for replicas that return."),
+    int("repl-backlog-ttl", 0, LONG, "3600")
+        .unit("seconds")
+        .accepted(NO_REPLICAS)
+        .doc("How long they are kept without replicas."),
+    int("min-replicas-to-write", 0, INT, "0")
+        .aka(&["min-slaves-to-write"])
+        .only(&["0"], "there are no replicas yet, so no write could ever succeed")
+        .doc("Replicas without which writes are refused."),
+    int("min-replicas-max-lag", 0, INT, "10")
+        .aka(&["min-slaves-max-lag"])
+        .unit("seconds")
+        .accepted(NO_REPLICAS)
+        .doc("Lag up to which a replica counts for this."),
+    choice("propagation-error-behavior", &["ignore", "panic", "panic-on-replicas"], "ignore")
+        .accepted(NO_REPLICAS)
+        .doc("What to do when a propagated write fails."),
+];
+
+const CLUSTER: &[Directive] = &[
+    flag("cluster-enabled", "no")
+        .startup()
+        .only(&["no"], "cluster mode does not exist yet; only 'cluster-enabled no' is accepted")
+        .doc("Share the keyspace with other servers."),
+    text("cluster-config-file", "nodes.conf")
+        .startup()
+        .accepted(NO_CLUSTER)
+        .doc("File for the state of the cluster."),
+    int("cluster-port", 0, 65535, "0").startup().accepted(NO_CLUSTER).doc("Port for other nodes."),
+    int("cluster-node-timeout", 0, LONG, "15000")
+        .unit("ms")
+        .accepted(NO_CLUSTER)
+        .doc("Silence after which a node counts as lost."),
+    int("cluster-ping-interval", 1, LONG, "1000")
+        .unit("ms")
+        .accepted(NO_CLUSTER)
+        .doc("How often nodes are pinged."),
+    int("cluster-databases", 1, INT, "1").startup().accepted(NO_CLUSTER).doc("Databases in cluster mode."),
+    int("cluster-blacklist-ttl", 0, LONG, "60")
+        .unit("seconds")
+        .accepted(NO_CLUSTER)
+        .doc("How long a forgotten node stays out."),
+    int("cluster-manual-failover-timeout", 1, INT, "5000")
+        .unit("ms")
+        .accepted(NO_CLUSTER)
+        .doc("How long a manual failover may take."),
+    int("cluster-replica-validity-factor", 0, INT, "10")
+        .aka(&["cluster-slave-validity-factor"])
+        .accepted(NO_CLUSTER)
+        .doc("How stale a replica may be to become a primary."),
+    int("cluster-migration-barrier", 0, INT, "1")
+        .accepted(NO_CLUSTER)
+        .doc("Replicas a primary keeps when others need some."),
+    flag("cluster-allow-replica-migration", "yes")
+        .accepted(NO_CLUSTER)
+        .doc("Let replicas move to primaries without any."),
+    flag("cluster-require-full-coverage", "yes")
+        .accepted(NO_CLUSTER)
+        .doc("Refuse commands while a slot is served by none."),
+    flag("cluster-replica-no-failover", "no")
+        .aka(&["cluster-slave-no-failover"])
+        .accepted(NO_CLUSTER)
+        .doc("Never become a primary by itself."),
+    flag("cluster-allow-reads-when-down", "no")
+        .accepted(NO_CLUSTER)
+        .doc("Answer reads while the cluster is down."),
+    flag("cluster-allow-pubsubshard-when-down", "yes")
+        .accepted(NO_CLUSTER)
+        .doc("Deliver sharded messages while the cluster is down."),
+    memory("cluster-link-sendbuf-limit", 0, "0").accepted(NO_CLUSTER).doc("Bytes that may wait for a node."),
+    text("cluster-announce-ip", "").accepted(NO_CLUSTER).doc("Address to tell others."),
+    text("cluster-announce-client-ipv4", "").accepted(NO_CLUSTER).doc("IPv4 address to tell clients."),
+    text("cluster-announce-client-ipv6", "").accepted(NO_CLUSTER).doc("IPv6 address to tell clients."),
+    text("cluster-announce-hostname", "").accepted(NO_CLUSTER).doc("Host name to tell others."),
+    text("cluster-announce-human-nodename", "").accepted(NO_CLUSTER).doc("Name of this node in logs."),
+    int("cluster-announce-port", 0, 65535, "0").accepted(NO_CLUSTER).doc("Port to tell others."),
+    int("cluster-announce-tls-port", 0, 65535, "0").accepted(NO_CLUSTER).doc("TLS port to tell others."),
+    int("cluster-announce-bus-port", 0, 65535, "0")
+        .accepted(NO_CLUSTER)
+        .doc("Port for nodes to tell others."),
+    choice("cluster-preferred-endpoint-type", &["ip", "hostname", "unknown-endpoint"], "ip")
+        .accepted(NO_CLUSTER)
+        .doc("How nodes are named to clients."),
+    flag("cluster-slot-stats-enabled", "no").accepted(NO_CLUSTER).doc("Keep figures by slot."),
+];
+
+const TLS: &[Directive] = &[
+    int("tls-port", 0, 65535, "0")
+        .startup()
+        .only(&["0"], "TLS does not exist yet; only 'tls-port 0' is accepted")
+        .doc("Port for TLS connections."),
+    flag("tls-cluster", "no").only(&["no"], "TLS does not exist yet").doc("TLS between nodes."),
+    flag("tls-replication", "no").only(&["no"], "TLS does not exist yet").doc("TLS to the server to copy."),
+    choice("tls-auth-clients", &["no", "yes", "optional"], "yes")
+        .accepted(NO_TLS)
+        .doc("Whether clients need certificates."),
+    choice("tls-auth-clients-user", &["off", "cn", "uri"], "off")
+        .accepted(NO_TLS)
+        .doc("Take the user's name from the certificate."),
+    text("tls-cert-file", "").accepted(NO_TLS).doc("Certificate."),
+    text("tls-key-file", "").accepted(NO_TLS).doc("Key of the certificate."),
+    text("tls-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of the key."),
+    text("tls-client-cert-file", "").accepted(NO_TLS).doc("Certificate for outgoing connections."),
+    text("tls-client-key-file", "").accepted(NO_TLS).doc("Key for outgoing connections."),
+    text("tls-client-key-file-pass", "").secret().accepted(NO_TLS).doc("Password of that key."),
+    text("tls-dh-params-file", "").accepted(NO_TLS).doc("Parameters of the key exchange."),
+    text("tls-ca-cert-file", "").accepted(NO_TLS).doc("Certificates to trust."),
+    text("tls-ca-cert-dir", "").accepted(NO_TLS).doc("Directory of certificates to trust."),
+    text("tls-protocols", "").accepted(NO_TLS).doc("TLS versions."),
+    text("tls-ciphers", "").accepted(NO_TLS).doc("Ciphers of TLS 1.2."),
+    text("tls-ciphersuites", "").accepted(NO_TLS).doc("Ciphers of TLS 1.3."),
+    flag("tls-prefer-server-ciphers", "no").accepted(NO_TLS).doc("Choose by the server's preference."),
+    flag("tls-session-caching", "yes").accepted(NO_TLS).doc("Resume sessions."),
+    int("tls-session-cache-size", 0, INT, "20480").accepted(NO_TLS).doc("Sessions to remember."),
+    int("tls-session-cache-timeout", 0, INT, "300")
+        .unit("seconds")
+        .accepted(NO_TLS)
+        .doc("How long a session can be resumed."),
+    int("tls-auto-reload-interval", 0, INT, "0")
+        .unit("seconds")
+        .accepted(NO_TLS)
+        .doc("How often certificates are read again."),
+    int("max-new-tls-connections-per-cycle", 1, 1000, "1")
+        .accepted(NO_TLS)
+        .doc("TLS connections accepted in one turn of a loop."),
+];
+
+fn set_limits(live: &super::live::Live, value: &super::kind::Parsed) {
+    if let super::kind::Parsed::Limits(limits) = value {
+        for (limit, [hard, soft, seconds]) in live.output_limits.iter().zip(limits) {
+            limit.hard_bytes.set(*hard);
+            limit.soft_bytes.set(*soft);
+            limit.soft_s.set(*seconds);
+        }
+    }
+}

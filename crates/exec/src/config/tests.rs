@@ -1,0 +1,338 @@
+//! The configuration from outside: files, command lines, and CONFIG's sub-commands.
+
+use super::*;
+use std::ffi::OsString;
+use std::fs;
+use std::path::Path;
+
+fn load_with(dir: &Path, file: &str, options: &[&str]) -> Result<Config, LoadError> {
+    let path = dir.join("redis.conf");
+    fs::write(&path, file).unwrap();
+    let args = std::iter::once(path.into_os_string()).chain(options.iter().map(OsString::from));
+    let Invocation::Serve(sources) = parse(args).unwrap() else { panic!("not a start") };
+    Config::load(&sources, &mut std::io::empty())
+}
+
+fn load(file: &str) -> Result<Config, LoadError> {
+    load_with(tempfile::tempdir().unwrap().path(), file, &[])
+}
+
+fn value(config: &Config, name: &str) -> String {
+    String::from_utf8(config.value(name).unwrap()).unwrap()
+}
+
+fn set(config: &Config, words: &[&str]) -> Result<(), String> {
+    let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+    config.set(&words, true)
+}
+
+fn get(config: &Config, patterns: &[&str]) -> Vec<(String, String)> {
+    let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
+    config.get(patterns.iter().map(|p| p.as_bytes())).into_iter().map(|(n, v)| (text(n), text(v))).collect()
+}
+
+#[test]
+fn a_distribution_file_is_read_line_by_line() {
+    let config = load(concat!(
+        "# comment\n\nbind 127.0.0.1 -::1\r\nPORT 7000\nsave \"\"\n   maxclients   500  \n",
+        "client-output-buffer-limit replica 256mb 64mb 60\nclient-output-buffer-limit pubsub 1mb 1mb 5\n",
+        "slave-read-only yes\nhz 5000\nnotify-keyspace-events \"KEA\"\nrename-command FLUSHALL \"\"\n",
+        "requirepass \"a b\\x21\"\nuser default on nopass sanitize-payload ~* &* +@all\nlua-time-limit 7\nport 7001",
+    ))
+    .unwrap();
+    assert_eq!(value(&config, "port"), "7001");
+    assert_eq!(config.live.port.get(), 7001);
+    assert_eq!(config.live.maxclients.get(), 500);
+    assert_eq!(config.live.output_limits[2].soft_s.get(), 5);
+    assert_eq!(config.live.output_limits[1].hard_bytes.get(), 256 << 20);
+    assert_eq!(config.live.hz.get(), 500);
+    assert_eq!(config.live.busy_reply_ms.get(), 7);
+    assert_eq!(config.live.requirepass.string(), "a b!");
+    assert_eq!(value(&config, "notify-keyspace-events"), "AKE");
+    assert_eq!(config.renames(), [(b"FLUSHALL".to_vec(), b"".to_vec())]);
+    assert_eq!(config.bind(), [("127.0.0.1".to_string(), false), ("::1".to_string(), true)]);
+}
+
+#[test]
+fn every_mistake_names_its_file_and_line() {
+    let error = load("port 1\nfoo bar\nport \"1\nport 1 2\nmaxmemry 5\nport abc\n").err().unwrap();
+    let found: Vec<(usize, &str)> = error
+        .mistakes
+        .iter()
+        .map(|m| (if let Place::File { line, .. } = m.place { line } else { 0 }, m.reason.as_str()))
+        .collect();
+    assert_eq!(
+        found,
+        [
+            (2, "Bad directive or wrong number of arguments: there is no directive 'foo'"),
+            (3, "Unbalanced quotes in configuration line"),
+            (4, "wrong number of arguments"),
+            (
+                5,
+                "Bad directive or wrong number of arguments: there is no directive 'maxmemry'; did you mean 'maxmemory'?"
+            ),
+            (6, "argument couldn't be parsed into an integer"),
+        ]
+    );
+    let text = error.to_string();
+    assert!(text.starts_with("*** FATAL CONFIG FILE ERROR (Evenkeel "), "{text}");
+    assert!(text.contains("redis.conf, at line 2\n>>> 'foo bar'\nBad directive"), "{text}");
+}
+
+#[test]
+fn what_does_not_exist_yet_is_refused() {
+    for (line, words) in [
+        ("save 900 1", "memory only"),
+        ("appendonly yes", "memory only"),
+        ("replicaof 10.0.0.1 6379", "replication does not exist"),
+        ("slaveof 10.0.0.1 6379", "replication does not exist"),
+        ("maxmemory 1gb", "eviction does not exist"),
+        ("maxmemory-policy allkeys-lru", "eviction does not exist"),
+        ("cluster-enabled yes", "cluster mode does not exist"),
+        ("tls-port 6380", "TLS does not exist"),
+        ("loadmodule /x.so", "modules are not supported"),
+        ("daemonize yes", "background"),
+        ("aclfile /etc/users", "requirepass"),
+        ("user alice on nopass", "requirepass"),
+        ("user default on nopass -@all", "permissions"),
+        ("min-replicas-to-write 1", "no replicas"),
+    ] {
+        let error = load(line).err().unwrap_or_else(|| panic!("{line} passed"));
+        assert!(error.mistakes[0].reason.contains(words), "{line}: {error}");
+    }
+    load(
+        "save \"\"\nappendonly no\nreplicaof no one\nmaxmemory 0\nmaxmemory-policy noeviction\ntls-port 0\n",
+    )
+    .unwrap();
+}
+
+#[test]
+fn secrets_stay_out_of_messages() {
+    let text = load("requirepass one two\nuser default >hush -@all\n").err().unwrap().to_string();
+    assert!(!text.contains("two") && !text.contains("hush"), "{text}");
+}
+
+#[test]
+fn the_command_line_comes_after_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let config =
+        load_with(dir.path(), "port 1\nbind 0.0.0.0\n", &["--port", "2", "--bind", "127.0.0.1", "::1"])
+            .unwrap();
+    assert_eq!(value(&config, "port"), "2");
+    assert_eq!(value(&config, "bind"), "127.0.0.1 ::1");
+    let config = load_with(dir.path(), "", &["--bind", "127.0.0.1 ::1", "--save", ""]).unwrap();
+    assert_eq!(config.bind().len(), 2);
+    let error = load_with(dir.path(), "", &["--prot", "3"]).err().unwrap();
+    assert_eq!(error.mistakes[0].place, Place::CommandLine);
+    assert_eq!(error.mistakes[0].text, "--prot 3");
+}
+
+#[test]
+fn standard_input_comes_between_file_and_options() {
+    let args = ["-", "--port", "2"].map(OsString::from);
+    let Ok(Invocation::Serve(sources)) = parse(args) else { panic!() };
+    let config = Config::load(&sources, &mut "port 1\ndatabases 4\n".as_bytes()).unwrap();
+    assert_eq!((value(&config, "port").as_str(), value(&config, "databases").as_str()), ("2", "4"));
+    let error = Config::load(&sources, &mut "bad\n".as_bytes()).err().unwrap();
+    assert_eq!(error.mistakes[0].place, Place::StandardInput { line: 1 });
+}
+
+#[test]
+fn files_include_files() {
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("conf.d")).unwrap();
+    for (name, text) in [("a.conf", "maxclients 7\nport 1"), ("b.conf", "port 2"), ("c.txt", "port 3")] {
+        fs::write(dir.path().join("conf.d").join(name), text).unwrap();
+    }
+    let at = dir.path().display();
+    let config =
+        load_with(dir.path(), &format!("include {at}/conf.d/*.conf\ninclude {at}/none*.conf\n"), &[])
+            .unwrap();
+    assert_eq!((config.live.maxclients.get(), config.live.port.get()), (7, 2));
+    let error = load_with(dir.path(), &format!("\ninclude {at}/missing.conf"), &[]).err().unwrap();
+    assert!(error.to_string().contains("at line 2"), "{error}");
+    assert!(error.to_string().contains("missing.conf': No such file"), "{error}");
+    let error = load_with(dir.path(), &format!("include {at}/redis.conf"), &[]).err().unwrap();
+    assert!(error.mistakes[0].reason.contains("include each other"), "{error}");
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let sources = Sources { file: Some("/nonexistent/x.conf".into()), ..Sources::default() };
+    let error = Config::load(&sources, &mut std::io::empty()).err().unwrap();
+    assert_eq!(
+        error.mistakes[0].reason,
+        "can't open config file '/nonexistent/x.conf': No such file or directory"
+    );
+}
+
+#[test]
+fn config_get_takes_names_and_patterns() {
+    let config = Config::default();
+    assert_eq!(get(&config, &["PORT"]), [("PORT".to_string(), "6379".to_string())]);
+    let found = get(&config, &["m*ory", "maxmemory", "slaveof", "hash-max-zip*"]);
+    let names: Vec<&str> = found.iter().map(|(n, _)| n.as_str()).collect();
+    assert_eq!(names, ["maxmemory", "slaveof", "hash-max-ziplist-entries", "hash-max-ziplist-value"]);
+    assert!(get(&config, &["nothing", "no*thing"]).is_empty());
+    assert!(get(&config, &["*"]).len() > 200);
+    assert_eq!(value(&config, "dir"), std::env::current_dir().unwrap().to_str().unwrap());
+}
+
+#[test]
+fn config_set_changes_all_or_nothing() {
+    let config = Config::default();
+    set(&config, &["maxclients", "5", "TIMEOUT", "9"]).unwrap();
+    assert_eq!((config.live.maxclients.get(), config.live.timeout_s.get()), (5, 9));
+    let error = set(&config, &["maxclients", "6", "timeout", "x"]).unwrap_err();
+    assert_eq!(
+        error,
+        "ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer"
+    );
+    assert_eq!(config.live.maxclients.get(), 5);
+    assert_eq!(value(&config, "maxclients"), "5");
+}
+
+#[test]
+fn config_set_refuses_in_the_usual_words() {
+    let config = Config::default();
+    let failed = |name: &str, reason: &str| {
+        format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+    };
+    for (words, error) in [
+        (&["maxclients"][..], "ERR wrong number of arguments for 'config|set' command".to_string()),
+        (&["a", "1", "b"], "ERR syntax error".into()),
+        (&["foo", "bar"], "ERR Unknown option or number of arguments for CONFIG SET - 'foo'".into()),
+        (
+            &["rename-command", "a"],
+            "ERR Unknown option or number of arguments for CONFIG SET - 'rename-command'".into(),
+        ),
+        (&["maxclients", "1", "maxclients", "2"], failed("maxclients", "duplicate parameter")),
+        (
+            &["lua-time-limit", "1", "busy-reply-threshold", "2"],
+            failed("busy-reply-threshold", "duplicate parameter"),
+        ),
+        (&["daemonize", "no"], failed("daemonize", "can't set immutable config")),
+        (&["dir", "/tmp"], failed("dir", "can't set protected config")),
+        (&["maxclients", "0"], failed("maxclients", "argument must be between 1 and 4294967295 inclusive")),
+        (
+            &["proto-max-bulk-len", "1"],
+            failed(
+                "proto-max-bulk-len",
+                "argument must be between 1048576 and 9223372036854775807 inclusive",
+            ),
+        ),
+        (&["protected-mode", "perhaps"], failed("protected-mode", "argument must be 'yes' or 'no'")),
+        (
+            &["loglevel", "x"],
+            failed(
+                "loglevel",
+                "argument(s) must be one of the following: debug, verbose, notice, warning, nothing",
+            ),
+        ),
+        (&["save", "1 b"], failed("save", "Invalid save parameters")),
+        (
+            &["notify-keyspace-events", "Q"],
+            failed("notify-keyspace-events", "Invalid event class character. Use 'Ag$lshzxeKEtmdn'."),
+        ),
+    ] {
+        assert_eq!(set(&config, words).unwrap_err(), error);
+    }
+    set(&config, &["save", "", "appendonly", "no", "requirepass", "pässword"]).unwrap();
+    assert_eq!(config.live.requirepass.string(), "pässword");
+}
+
+#[test]
+fn protected_directives_open_by_configuration() {
+    let config = load("enable-protected-configs local").unwrap();
+    assert!(config.set(&[b"dbfilename", b"x"], false).is_err());
+    assert!(config.set(&[b"dbfilename", b"x"], true).is_ok());
+}
+
+#[test]
+fn observers_may_refuse_and_are_told() {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicI64, Ordering},
+    };
+    struct Watcher(Arc<AtomicI64>);
+    impl Observer for Watcher {
+        fn check(&self, directive: &Directive, value: &Parsed) -> Result<(), String> {
+            match directive.name == "maxclients" && value.int() > 100 {
+                true => Err("too many".into()),
+                false => Ok(()),
+            }
+        }
+        fn changed(&self, _: &Directive, live: &Live) {
+            self.0.store(live.maxclients.get(), Ordering::Relaxed);
+        }
+    }
+    let config = Config::default();
+    let seen = Arc::new(AtomicI64::new(0));
+    config.observe(Box::new(Watcher(seen.clone())));
+    assert!(set(&config, &["maxclients", "101"]).unwrap_err().ends_with("'maxclients') - too many"));
+    set(&config, &["maxclients", "99"]).unwrap();
+    assert_eq!(seen.load(Ordering::Relaxed), 99);
+}
+
+#[test]
+fn idle_settings_are_reported_once_changed() {
+    let config = load("rdbcompression yes\nhz 20\nappendfsync always\nmaxclients 5").unwrap();
+    let names: Vec<&str> = config.without_effect().into_iter().map(|(name, _)| name).collect();
+    assert_eq!(names, ["hz", "appendfsync"]);
+}
+
+#[test]
+fn rewrite_keeps_what_its_author_wrote() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = concat!(
+        "# my server\nport 43821\n\n# limits\nmaxclients 10\nclient-query-buffer-limit 1gb\nmaxclients 20\n",
+        "client-output-buffer-limit pubsub 1mb 1mb 1\nrename-command FLUSHALL \"\"\nslaveof no one\ntcp-keepalive 77\nhz 10\n",
+    );
+    let config = load_with(dir.path(), file, &["--timeout", "5"]).unwrap();
+    set(&config, &["maxclients", "30", "requirepass", "a\"b c\n", "tcp-keepalive", "300"]).unwrap();
+    set(&config, &["client-output-buffer-limit", "pubsub 2mb 1mb 1 normal 1 1 1"]).unwrap();
+    config.rewrite().unwrap();
+    let path = dir.path().join("redis.conf");
+    let text = fs::read_to_string(&path).unwrap();
+    let expect = concat!(
+        "# my server\nport 43821\n\n# limits\nmaxclients 30\nclient-query-buffer-limit 1gb\n",
+        "client-output-buffer-limit normal 1 1 1\nrename-command FLUSHALL \"\"\nslaveof no one\ntcp-keepalive 300\nhz 10\n\n",
+        "# Generated by CONFIG REWRITE\ntimeout 5\nclient-output-buffer-limit pubsub 2mb 1mb 1\nrequirepass \"a\\\"b c\\n\"\n",
+    );
+    assert_eq!(text, expect);
+    // Reading it back gives the same, and a second rewrite changes nothing.
+    let again = load_with(dir.path(), &text, &[]).unwrap();
+    assert_eq!(*again.values.read(), *config.values.read());
+    again.rewrite().unwrap();
+    assert_eq!(fs::read_to_string(&path).unwrap(), expect);
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1);
+}
+
+#[test]
+fn rewrite_without_a_file_says_so() {
+    assert_eq!(Config::default().rewrite().unwrap_err(), "ERR The server is running without a config file");
+}
+
+#[test]
+fn every_directive_survives_a_rewrite() {
+    let mut values: Vec<Vec<u8>> = table().iter().map(|row| row.default.as_bytes().to_vec()).collect();
+    let usual = values.clone();
+    for (row, value) in table().iter().zip(&mut values) {
+        *value = match row.kind {
+            _ if matches!(row.effect, Effect::Only(..)) => continue,
+            Kind::Bool if row.default == "yes" => b"no".to_vec(),
+            Kind::Bool => b"yes".to_vec(),
+            Kind::Text => b" \"odd\" \x01\xff# ".to_vec(),
+            Kind::Memory { .. } => b"3145728".to_vec(),
+            Kind::Words => b"a ::1".to_vec(),
+            _ => continue,
+        };
+    }
+    let text = rewrite::rewritten(b"", &values, &usual);
+    let mut draft = Draft::defaults();
+    let sources = Sources { stdin: true, ..Sources::default() };
+    draft.read(&sources, &mut &text[..]).unwrap();
+    for ((row, expect), found) in table().iter().zip(&values).zip(&draft.values) {
+        assert_eq!(expect, found, "{}", row.name);
+    }
+}
