@@ -4,6 +4,7 @@ pub mod clock;
 pub mod glob;
 pub mod hash;
 pub mod locks;
+pub mod long_double;
 pub mod num;
 pub mod pages;
 pub mod reclaim;

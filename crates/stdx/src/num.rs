@@ -85,15 +85,24 @@ fn has_nonzero_mantissa(text: &[u8]) -> bool {
     text.iter().take_while(|byte| !matches!(byte, b'e' | b'E')).any(|byte| matches!(byte, b'1'..=b'9'))
 }
 
-/// What follows `0x`: hex digits with an optional point, then an optional `p` and decimal exponent.
+/// What follows `0x`.
 fn hex_float(text: &[u8]) -> Option<f64> {
-    let (mut mantissa, mut exponent, mut sticky) = (0u64, 0i64, false);
+    let (mantissa, sticky, exponent) = hex_parts(text)?;
+    let value = scale(mantissa, sticky, exponent);
+    let out_of_range = value.is_infinite() || (value == 0.0 && mantissa != 0);
+    (!out_of_range).then_some(value)
+}
+
+/// Hex digits with an optional point, then an optional `p` and decimal exponent: a mantissa of up to 124 bits,
+/// whether nonzero digits follow those, and the power of two of its last bit.
+pub(crate) fn hex_parts(text: &[u8]) -> Option<(u128, bool, i64)> {
+    let (mut mantissa, mut exponent, mut sticky) = (0u128, 0i64, false);
     let (mut seen_digit, mut seen_point) = (false, false);
     let mut rest = text;
     while let [byte, tail @ ..] = rest {
         match (*byte as char).to_digit(16) {
-            Some(digit) if mantissa >> 60 == 0 => {
-                mantissa = mantissa << 4 | u64::from(digit);
+            Some(digit) if mantissa >> 120 == 0 => {
+                mantissa = mantissa << 4 | u128::from(digit);
                 exponent -= if seen_point { 4 } else { 0 };
                 seen_digit = true;
             }
@@ -111,16 +120,14 @@ fn hex_float(text: &[u8]) -> Option<f64> {
     }
     match rest {
         [] => {}
-        [b'p' | b'P', digits @ ..] => exponent = exponent.saturating_add(binary_exponent(digits)?),
+        [b'p' | b'P', digits @ ..] => exponent = exponent.saturating_add(exponent_digits(digits)?),
         _ => return None,
     }
-    let value = scale(mantissa, sticky, exponent);
-    let out_of_range = value.is_infinite() || (value == 0.0 && mantissa != 0);
-    (!out_of_range).then_some(value)
+    Some((mantissa, sticky, exponent))
 }
 
 /// A decimal exponent with optional sign, clamped to where everything over- or underflows.
-fn binary_exponent(text: &[u8]) -> Option<i64> {
+pub(crate) fn exponent_digits(text: &[u8]) -> Option<i64> {
     let (digits, negative) = match text {
         [b'-', rest @ ..] => (rest, true),
         [b'+', rest @ ..] => (rest, false),
@@ -134,11 +141,11 @@ fn binary_exponent(text: &[u8]) -> Option<i64> {
 }
 
 /// `mantissa * 2^exponent`, rounded once to nearest even; `sticky` says that the true mantissa is a little more.
-fn scale(mantissa: u64, sticky: bool, exponent: i64) -> f64 {
+fn scale(mantissa: u128, sticky: bool, exponent: i64) -> f64 {
     if mantissa == 0 {
         return 0.0;
     }
-    let top = 63 - i64::from(mantissa.leading_zeros()) + exponent;
+    let top = 127 - i64::from(mantissa.leading_zeros()) + exponent;
     if top > 1023 {
         return f64::INFINITY;
     }
@@ -151,7 +158,7 @@ fn scale(mantissa: u64, sticky: bool, exponent: i64) -> f64 {
     if shift <= 0 {
         return mantissa as f64 * power_of_two(exponent);
     }
-    let wide = u128::from(mantissa) << 1 | u128::from(sticky);
+    let wide = mantissa << 1 | u128::from(sticky);
     let (kept, lost) = (wide >> (shift + 1), wide & ((1 << (shift + 1)) - 1));
     let half = 1u128 << shift;
     let round_up = lost > half || (lost == half && kept & 1 == 1);
