@@ -1,1 +1,462 @@
+//! The counted tree: a copy-on-write B+-tree by position, the shape of everything that has an order.
+//!
+//! ```text
+//! handle (8 bytes) ─┬─ null                       empty
+//!                   ├─ leaf                       up to about 2 KB of entries (leaf.rs)
+//!                   └─ root [count|len|weight] ─► inner: 32 × (child, entries, weight, first entry's digest)
+//!                                                   ├─► inner …             all leaves at the same depth
+//!                                                   └─► leaf  leaf  leaf …
+//! ```
+//!
+//! Positions find entries by the counts; [`Tree::seek`] finds the first entry that fails a monotone test, mostly by
+//! the digests alone. What an entry means, how much it weighs and what its digest is, a [`Kind`] says.
+//!
+//! - T1: leaves of a root are all at height 0, and the height of a child is one less than its parent's.
+//! - T2: `counts`, `weights` and `seps` of an inner node describe its children exactly.
+//! - T3: no node inside a root is empty; a root's node is an inner node with at least two children.
+//! - T4: of two neighbours at least one is not small (a quarter full), unless together they are too large to merge
+//!   well; it is restored around a node that shrinks, so it holds often enough to keep the height logarithmic, and
+//!   is not checked.
+//! - T5: a node with one owner, reached through nodes with one owner each, is changed in place; others are copied.
+//!
+//! Costs, n = entries: clone O(1); get, insert, remove, seek O(log n); split and concat O(log n); a step of an
+//! iterator O(1). Dropping a large tree is left to the reclaimer.
 
+mod build;
+mod iter;
+mod join;
+mod leaf;
+mod node;
+
+use std::ops::Range;
+
+pub use build::Builder;
+pub use iter::{Iter, RevIter};
+#[expect(unused_imports, reason = "strings will use it")]
+pub(crate) use leaf::size_class;
+pub use leaf::{BIG, Entry, Item, Leaf, MAX_CAP};
+
+use node::{Node, Root, Slot};
+
+/// Bytes of entries and slots in a leaf of a tree, at most: with the header, 2 KB.
+pub const LEAF_MAX: usize = 2032;
+
+/// Children of an inner node.
+pub const FANOUT: usize = 32;
+
+/// No tree gets higher: by T4 it would have more leaves than memory holds.
+pub const MAX_HEIGHT: usize = 16;
+
+/// What the entries of a tree are.
+pub trait Kind: 'static {
+    /// A digest of an entry that decides most comparisons; see [`Probe`].
+    type Sep: Copy + Default + Send + Sync;
+
+    fn sep(entry: Entry<'_>) -> Self::Sep;
+
+    /// Bytes to account for the entry.
+    fn weight(entry: Entry<'_>) -> u64;
+}
+
+/// A test that holds for the entries in front of some place in a tree and fails from there on.
+pub trait Probe<K: Kind> {
+    /// What the test says of the entry with this digest, if the digest tells.
+    fn sep_before(&self, sep: &K::Sep) -> Option<bool>;
+
+    /// Whether `entry` lies before the place.
+    fn before(&self, entry: Entry<'_>) -> bool;
+}
+
+/// A place in a tree: the child to take at each height, and the index in the leaf.
+#[derive(Clone, Copy)]
+pub struct Path {
+    child: [u8; MAX_HEIGHT],
+    index: usize,
+    rank: usize,
+}
+
+impl Path {
+    /// Number of entries before the place.
+    #[inline]
+    pub fn rank(&self) -> usize {
+        self.rank
+    }
+}
+
+/// A sequence of entries. 8 bytes; clone O(1).
+pub struct Tree<K: Kind> {
+    node: Option<Node<K>>,
+}
+
+/// The handle, looked at.
+enum Form<'a, K: Kind> {
+    Empty,
+    Leaf(&'a Leaf),
+    Root(&'a Root<K>),
+}
+
+impl<K: Kind> Tree<K> {
+    /// The empty tree. Does not allocate.
+    pub const fn new() -> Self {
+        Tree { node: None }
+    }
+
+    #[inline]
+    fn form(&self) -> Form<'_, K> {
+        match &self.node {
+            None => Form::Empty,
+            Some(node) if node.height() == 0 => Form::Leaf(node.leaf()),
+            Some(node) => Form::Root(node.root()),
+        }
+    }
+
+    /// Entries. O(1).
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Leaf(leaf) => leaf.len(),
+            Form::Root(root) => root.len as usize,
+        }
+    }
+
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.node.is_none()
+    }
+
+    /// The only leaf, of a tree that has one.
+    pub fn as_leaf(&self) -> Option<&Leaf> {
+        match self.form() {
+            Form::Leaf(leaf) => Some(leaf),
+            _ => None,
+        }
+    }
+
+    /// Sum of the entries' weights. O(1), but O(entries) in a tree of one leaf.
+    pub fn weight(&self) -> u64 {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Leaf(leaf) => leaf.iter().map(K::weight).sum(),
+            Form::Root(root) => root.weight,
+        }
+    }
+
+    /// Approximate bytes of the tree and all that it owns. O(1), but O(entries) in a leaf with long entries.
+    pub fn mem_bytes(&self) -> usize {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Leaf(leaf) if leaf.has_bigs() => leaf.alloc_bytes() + self.weight() as usize,
+            Form::Leaf(leaf) => leaf.alloc_bytes(),
+            // A leaf is about 7/8 full, and an inner node adds some bytes per leaf.
+            Form::Root(root) => size_of::<Root<K>>() + (root.weight + root.weight / 8) as usize,
+        }
+    }
+
+    /// Eight bits for the owner of the handle; lost when the tree becomes empty.
+    pub fn flags(&self) -> u8 {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Leaf(leaf) => leaf.head().flags,
+            Form::Root(root) => root.flags,
+        }
+    }
+
+    /// Sets the flags; nothing happens in an empty tree.
+    pub fn set_flags(&mut self, flags: u8) {
+        if self.flags() == flags {
+            return;
+        }
+        match &mut self.node {
+            None => {}
+            Some(node) if node.height() == 0 => node.leaf_mut(0).head_mut().flags = flags,
+            Some(node) => node.root_mut().flags = flags,
+        }
+    }
+
+    /// Entry `i`, if there are so many. O(log n).
+    pub fn get(&self, mut i: usize) -> Option<Entry<'_>> {
+        if i >= self.len() {
+            return None;
+        }
+        let mut node = match self.form() {
+            Form::Empty => return None,
+            Form::Leaf(leaf) => return Some(leaf.entry(i)),
+            Form::Root(root) => &root.node,
+        };
+        while node.height() > 0 {
+            let inner = node.inner();
+            let (child, before) = inner.find(i);
+            i -= before;
+            node = inner.child(child);
+        }
+        Some(node.leaf().entry(i))
+    }
+
+    /// The place in front of entry `i <= len`. O(log n).
+    pub fn path_at(&self, i: usize) -> Path {
+        assert!(i <= self.len());
+        let mut path = Path { child: [0; MAX_HEIGHT], index: i, rank: i };
+        if let Form::Root(root) = self.form() {
+            let mut node = &root.node;
+            while node.height() > 0 {
+                let inner = node.inner();
+                let (child, before) = inner.find(path.index);
+                path.child[node.height() as usize - 1] = child as u8;
+                path.index -= before;
+                node = inner.child(child);
+            }
+        }
+        path
+    }
+
+    /// The place in front of the first entry that fails the test. O(log n).
+    pub fn seek(&self, probe: &impl Probe<K>) -> Path {
+        let mut path = Path { child: [0; MAX_HEIGHT], index: 0, rank: 0 };
+        let leaf = match self.form() {
+            Form::Empty => return path,
+            Form::Leaf(leaf) => leaf,
+            Form::Root(root) => {
+                let mut node = &root.node;
+                while node.height() > 0 {
+                    let inner = node.inner();
+                    let child = inner.seek(probe);
+                    path.child[node.height() as usize - 1] = child as u8;
+                    path.rank += inner.count_before(child);
+                    node = inner.child(child);
+                }
+                node.leaf()
+            }
+        };
+        let (mut low, mut high) = (0, leaf.len());
+        while low < high {
+            let mid = (low + high) / 2;
+            if probe.before(leaf.entry(mid)) {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        path.index = low;
+        path.rank += low;
+        path
+    }
+
+    /// The entry behind a place, if there is one in the same leaf: enough to look at what `seek` found, because a
+    /// place at the end of a leaf means that the first entry of the next leaf fails the test.
+    pub fn entry_at(&self, path: &Path) -> Option<Entry<'_>> {
+        let mut node = match self.form() {
+            Form::Empty => return None,
+            Form::Leaf(leaf) => return (path.index < leaf.len()).then(|| leaf.entry(path.index)),
+            Form::Root(root) => &root.node,
+        };
+        while node.height() > 0 {
+            node = node.inner().child(path.child[node.height() as usize - 1] as usize);
+        }
+        match path.index < node.leaf().len() {
+            true => Some(node.leaf().entry(path.index)),
+            false => self.get(path.rank),
+        }
+    }
+
+    /// Inserts at a place of this tree. O(log n).
+    pub fn insert(&mut self, path: &Path, item: Item<'_>) {
+        let Some(node) = &mut self.node else {
+            let mut leaf = Leaf::with_space(item.space());
+            leaf.insert(0, item);
+            self.node = Some(Node::from_leaf(leaf));
+            return;
+        };
+        if node.height() == 0 {
+            if node.leaf().fits(item.space(), LEAF_MAX) {
+                return node.leaf_mut(item.space()).insert(path.index, item);
+            }
+            self.plant();
+        }
+        self.node.as_mut().expect("planted").root_mut().insert(path, item);
+    }
+
+    /// Puts a root above a single leaf, which is about to be split.
+    fn plant(&mut self) {
+        let flags = self.flags();
+        if let Some(leaf) = self.node.take() {
+            self.node = Some(Node::from_root(Root::new(Slot::of(leaf), flags)));
+        }
+    }
+
+    /// Replaces the entry behind a place made by `path_at(i < len)`, or by a `seek` with `entry_at` in the same leaf.
+    pub fn replace(&mut self, path: &Path, item: Item<'_>) {
+        let path = &self.normal(path);
+        let fits = self.leaf_at(path).used() + item.space() <= LEAF_MAX + 2;
+        if !fits {
+            self.remove(path, 1);
+            let path = self.path_at(path.rank);
+            return self.insert(&path, item);
+        }
+        match &mut self.node {
+            None => {}
+            Some(node) if node.height() == 0 => node.leaf_mut(item.space()).replace(path.index, item),
+            Some(node) => node.root_mut().replace(path, item),
+        }
+    }
+
+    /// The same place, in front of an entry of its own leaf.
+    fn normal(&self, path: &Path) -> Path {
+        if path.index < self.leaf_at(path).len() { *path } else { self.path_at(path.rank) }
+    }
+
+    fn leaf_at(&self, path: &Path) -> &Leaf {
+        match self.form() {
+            Form::Empty => panic!("a place in an empty tree"),
+            Form::Leaf(leaf) => leaf,
+            Form::Root(root) => {
+                let mut node = &root.node;
+                while node.height() > 0 {
+                    node = node.inner().child(path.child[node.height() as usize - 1] as usize);
+                }
+                node.leaf()
+            }
+        }
+    }
+
+    /// Removes up to `count` entries behind a place that lie in one leaf; returns how many. O(log n).
+    pub fn remove(&mut self, path: &Path, count: usize) -> usize {
+        if path.rank >= self.len() || count == 0 {
+            return 0;
+        }
+        let path = &self.normal(path);
+        let leaf_len = self.leaf_at(path).len();
+        let count = count.min(leaf_len - path.index);
+        let (flags, emptied) = (self.flags(), self.len() == count);
+        let left = match &mut self.node {
+            None => return 0,
+            Some(_) if emptied => None,
+            Some(node) if node.height() == 0 => {
+                node.leaf_mut(0).remove(path.index..path.index + count);
+                return count;
+            }
+            Some(node) => {
+                let root = node.root_mut();
+                root.remove(path, count);
+                match root.lone_leaf() {
+                    None => return count,
+                    leaf => leaf,
+                }
+            }
+        };
+        self.node = left;
+        self.set_flags(flags);
+        count
+    }
+
+    /// Removes a range, which exists. O(log n); what is freed is freed by the reclaimer if it is much.
+    pub fn remove_range(&mut self, range: Range<usize>) {
+        assert!(range.start <= range.end && range.end <= self.len());
+        if range.len() <= 8 {
+            let mut left = range.len();
+            while left > 0 {
+                let path = self.path_at(range.start);
+                left -= self.remove(&path, left);
+            }
+            return;
+        }
+        let flags = self.flags();
+        let tail = self.split_off(range.end);
+        drop(self.split_off(range.start));
+        self.append(tail);
+        self.set_flags(flags);
+    }
+
+    /// Cuts the tree: keeps `at` entries, returns the others. O(log n). Both keep the flags.
+    pub fn split_off(&mut self, at: usize) -> Tree<K> {
+        if at >= self.len() {
+            return Tree::new();
+        }
+        let flags = self.flags();
+        let whole = self.take_slot();
+        let (left, right) = match whole {
+            Some(whole) if at > 0 => join::split(whole, at),
+            whole => (None, whole),
+        };
+        *self = Tree::from_slot(left, flags);
+        Tree::from_slot(right, flags)
+    }
+
+    /// Appends another tree. O(log n). The flags of `self`, if it is not empty, stay.
+    pub fn append(&mut self, other: Tree<K>) {
+        let flags = if self.is_empty() { other.flags() } else { self.flags() };
+        let (left, right) = (self.take_slot(), { other }.take_slot());
+        *self = Tree::from_slot(join::join(left, right), flags);
+    }
+
+    fn take_slot(&mut self) -> Option<Slot<K>> {
+        let node = self.node.take()?;
+        if node.height() == 0 {
+            return Some(Slot::of(node));
+        }
+        Some(node.into_top())
+    }
+
+    fn from_slot(slot: Option<Slot<K>>, flags: u8) -> Tree<K> {
+        let mut tree = Tree { node: None };
+        if let Some(slot) = slot {
+            tree.node = Some(match slot.node.height() {
+                0 => slot.node,
+                _ => Node::from_root(Root::new(slot, flags)),
+            });
+            tree.set_flags(flags);
+        }
+        tree
+    }
+
+    /// Entries from `i` on, in order. O(log n), then O(1) each.
+    pub fn iter_from(&self, i: usize) -> Iter<'_, K> {
+        Iter::new(self, i.min(self.len()))
+    }
+
+    /// Entries from `i` on towards the first one; nothing if there is no entry `i`.
+    pub fn iter_rev_from(&self, i: usize) -> RevIter<'_, K> {
+        RevIter::new(self, i)
+    }
+
+    /// Panics if an invariant does not hold. O(n).
+    pub fn check_invariants(&self)
+    where
+        K::Sep: PartialEq,
+    {
+        match self.form() {
+            Form::Empty => {}
+            Form::Leaf(leaf) => {
+                leaf.check_invariants();
+                assert!(!leaf.is_empty(), "T3");
+            }
+            Form::Root(root) => {
+                assert!(root.node.height() > 0 && root.node.inner().len() >= 2, "T3");
+                let slot = root.node.check_invariants();
+                assert_eq!((slot.0, slot.1), (root.len, root.weight), "T2");
+            }
+        }
+    }
+
+    /// Leaves, inner nodes, and bytes of both, for tests and measurements. O(n).
+    pub fn shape(&self) -> (usize, usize, usize) {
+        match self.form() {
+            Form::Empty => (0, 0, 0),
+            Form::Leaf(leaf) => (1, 0, leaf.alloc_bytes()),
+            Form::Root(root) => root.node.shape(),
+        }
+    }
+}
+
+impl<K: Kind> Clone for Tree<K> {
+    #[inline]
+    fn clone(&self) -> Self {
+        Tree { node: self.node.clone() }
+    }
+}
+
+impl<K: Kind> Default for Tree<K> {
+    fn default() -> Self {
+        Tree::new()
+    }
+}

@@ -1,0 +1,637 @@
+//! Nodes: leaves, inner nodes and roots behind one kind of pointer, told apart by the byte behind the count.
+//!
+//! - N1: every node starts with `count: u32, height: u8`; height 0 is a leaf, 1 to 16 an inner node, 255 a root. A
+//!   `Node` owns one count of what it points to. Only the handle of a tree points to a root.
+//! - N2: a node changes only through the `_mut` functions, which copy it first unless there is one owner.
+
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+use super::leaf::{self, Entry, Item, Leaf};
+use super::{FANOUT, Kind, LEAF_MAX, MAX_HEIGHT, Path, Probe};
+use crate::arc::Count;
+
+const ROOT: u8 = 255;
+
+/// Trees with more entries or weight than this are freed by the reclaimer.
+const DEFER_LEN: u64 = 1000;
+const DEFER_WEIGHT: u64 = 64 << 10;
+
+#[repr(C)]
+struct Common {
+    count: Count,
+    height: u8,
+}
+
+/// An owner of a leaf, an inner node or a root.
+#[repr(transparent)]
+pub(super) struct Node<K: Kind> {
+    at: NonNull<Common>,
+    kind: PhantomData<(Leaf, K::Sep)>,
+}
+
+// SAFETY: what nodes own (bytes, blobs, digests) is Send and Sync, and changes need sole ownership (N2).
+unsafe impl<K: Kind> Send for Node<K> {}
+// SAFETY: as above.
+unsafe impl<K: Kind> Sync for Node<K> {}
+
+/// Up to [`FANOUT`] children and what is known of them, slot by slot (T2).
+#[repr(C)]
+pub(super) struct Inner<K: Kind> {
+    count: Count,
+    height: u8,
+    len: u8,
+    children: [Option<Node<K>>; FANOUT],
+    counts: [u64; FANOUT],
+    weights: [u64; FANOUT],
+    seps: [K::Sep; FANOUT],
+}
+
+/// The top of a tree of more than one leaf.
+#[repr(C)]
+pub(super) struct Root<K: Kind> {
+    count: Count,
+    height: u8,
+    pub flags: u8,
+    pub node: Node<K>,
+    pub len: u64,
+    pub weight: u64,
+}
+
+/// A node with what its parent knows of it.
+pub(super) struct Slot<K: Kind> {
+    pub node: Node<K>,
+    pub count: u64,
+    pub weight: u64,
+    pub sep: K::Sep,
+}
+
+impl<K: Kind> Slot<K> {
+    /// Counts and weighs a node. O(its entries or children).
+    pub fn of(node: Node<K>) -> Self {
+        let (count, weight) = node.measure();
+        let sep = node.first_sep();
+        Slot { node, count, weight, sep }
+    }
+
+    pub fn height(&self) -> u8 {
+        self.node.height()
+    }
+}
+
+impl<K: Kind> Node<K> {
+    pub fn from_leaf(leaf: Leaf) -> Self {
+        let at = leaf.into_raw().cast();
+        Node { at, kind: PhantomData }
+    }
+
+    pub fn from_inner(inner: Inner<K>) -> Self {
+        Node { at: NonNull::from(Box::leak(Box::new(inner))).cast(), kind: PhantomData }
+    }
+
+    pub fn from_root(root: Root<K>) -> Self {
+        Node { at: NonNull::from(Box::leak(Box::new(root))).cast(), kind: PhantomData }
+    }
+
+    #[inline]
+    fn common(&self) -> &Common {
+        // SAFETY: every node starts so (N1) and lives as long as an owner.
+        unsafe { self.at.as_ref() }
+    }
+
+    #[inline]
+    pub fn height(&self) -> u8 {
+        self.common().height
+    }
+
+    #[inline]
+    pub fn leaf(&self) -> &Leaf {
+        assert!(self.height() == 0);
+        // SAFETY: a leaf (N1), and both types are transparent pointers to it.
+        unsafe { &*(&raw const *self).cast::<Leaf>() }
+    }
+
+    #[inline]
+    pub fn inner(&self) -> &Inner<K> {
+        assert!((1..ROOT).contains(&self.height()));
+        // SAFETY: an inner node (N1).
+        unsafe { self.at.cast().as_ref() }
+    }
+
+    #[inline]
+    pub fn root(&self) -> &Root<K> {
+        assert!(self.height() == ROOT);
+        // SAFETY: a root (N1).
+        unsafe { self.at.cast().as_ref() }
+    }
+
+    /// The leaf, of one owner; a copy gets room for `extra` bytes.
+    #[inline]
+    pub fn leaf_mut(&mut self, extra: usize) -> &mut Leaf {
+        assert!(self.height() == 0);
+        // SAFETY: as in `leaf`; if the leaf has to be copied, the pointer changes in place.
+        let leaf = unsafe { &mut *(&raw mut *self).cast::<Leaf>() };
+        leaf.make_unique(extra);
+        leaf
+    }
+
+    /// The inner node, of one owner.
+    #[inline]
+    pub fn inner_mut(&mut self) -> &mut Inner<K> {
+        if !self.common().count.unique() {
+            *self = Node::from_inner(self.inner().copy());
+        }
+        assert!((1..ROOT).contains(&self.height()));
+        // SAFETY: an inner node (N1) whose only owner is borrowed mutably (N2).
+        unsafe { self.at.cast().as_mut() }
+    }
+
+    /// The root, of one owner.
+    #[inline]
+    pub fn root_mut(&mut self) -> &mut Root<K> {
+        if !self.common().count.unique() {
+            let root = self.root();
+            let node = root.node.clone();
+            *self = Node::from_root(Root { count: Count::one(), node, ..*root });
+        }
+        assert!(self.height() == ROOT);
+        // SAFETY: a root (N1) whose only owner is borrowed mutably (N2).
+        unsafe { self.at.cast().as_mut() }
+    }
+
+    /// The node below a root, moved out if the root has no other owner.
+    pub fn into_top(self) -> Slot<K> {
+        let root = self.root();
+        if !root.count.unique() {
+            let sep = root.node.first_sep();
+            return Slot { node: root.node.clone(), count: root.len, weight: root.weight, sep };
+        }
+        let at = self.at.cast::<Root<K>>();
+        std::mem::forget(self);
+        // SAFETY: a root (N1), leaked from a box; its only owner was this handle.
+        let root = unsafe { Box::from_raw(at.as_ptr()) };
+        let sep = root.node.first_sep();
+        Slot { node: root.node, count: root.len, weight: root.weight, sep }
+    }
+
+    pub fn first_sep(&self) -> K::Sep {
+        match self.height() {
+            0 => K::sep(self.leaf().entry(0)),
+            _ => self.inner().seps[0],
+        }
+    }
+
+    fn first_entry(&self) -> Entry<'_> {
+        let mut node = self;
+        while node.height() > 0 {
+            node = node.inner().child(0);
+        }
+        node.leaf().entry(0)
+    }
+
+    fn measure(&self) -> (u64, u64) {
+        match self.height() {
+            0 => (self.leaf().len() as u64, self.leaf().iter().map(K::weight).sum()),
+            _ => {
+                let inner = self.inner();
+                let len = inner.len();
+                (inner.counts[..len].iter().sum(), inner.weights[..len].iter().sum())
+            }
+        }
+    }
+
+    /// Less than a quarter full (T4).
+    fn is_small(&self) -> bool {
+        match self.height() {
+            0 => self.leaf().used() < LEAF_MAX / 4 && self.leaf().len() < leaf::MAX_LEN / 4,
+            _ => self.inner().len() < FANOUT / 4,
+        }
+    }
+
+    /// Whether two neighbours of one height are better one node.
+    pub fn should_merge(&self, next: &Self) -> bool {
+        if !self.is_small() && !next.is_small() {
+            return false;
+        }
+        match self.height() {
+            0 => {
+                let (a, b) = (self.leaf(), next.leaf());
+                a.used() + b.used() <= LEAF_MAX / 4 * 3 && a.len() + b.len() <= leaf::MAX_LEN / 4 * 3
+            }
+            _ => self.inner().len() + next.inner().len() <= FANOUT / 4 * 3,
+        }
+    }
+
+    /// Takes over the entries or children of the right neighbour.
+    pub fn absorb(&mut self, next: &Self) {
+        if self.height() == 0 {
+            let next = next.leaf();
+            return self.leaf_mut(next.used()).append(next, 0..next.len());
+        }
+        let inner = self.inner_mut();
+        for slot in next.inner().slots() {
+            inner.insert(inner.len(), slot);
+        }
+    }
+
+    /// Inserts below; a node split off on the right is returned. `first`/`last`: nothing lies left/right of here.
+    fn insert(&mut self, path: &Path, item: Item<'_>, first: bool, last: bool) -> (u64, Option<Slot<K>>) {
+        let height = self.height() as usize;
+        if height == 0 {
+            return self.insert_into_leaf(path.index, item, first, last);
+        }
+        let inner = self.inner_mut();
+        let at = path.child[height - 1] as usize;
+        let (first, last) = (first && at == 0, last && at + 1 == inner.len());
+        let (weight, split) = inner.child_mut(at).insert(path, item, first, last);
+        inner.counts[at] += 1;
+        inner.weights[at] += weight;
+        match split {
+            None if path.index > 0 => (weight, None),
+            None => {
+                inner.seps[at] = inner.child(at).first_sep();
+                (weight, None)
+            }
+            Some(right) => {
+                inner.counts[at] -= right.count;
+                inner.weights[at] -= right.weight;
+                inner.seps[at] = inner.child(at).first_sep();
+                (weight, inner.insert_or_split(at + 1, right, last))
+            }
+        }
+    }
+
+    fn insert_into_leaf(
+        &mut self,
+        i: usize,
+        item: Item<'_>,
+        first: bool,
+        last: bool,
+    ) -> (u64, Option<Slot<K>>) {
+        let leaf = self.leaf_mut(item.space());
+        if leaf.fits(item.space(), LEAF_MAX) {
+            leaf.insert(i, item);
+            return (K::weight(leaf.entry(i)), None);
+        }
+        // At the ends leaves stay full, elsewhere they are halved.
+        let at_end = (first && i == 0) || (last && i == leaf.len());
+        let middle = match i {
+            _ if !at_end => leaf.middle(),
+            i => i,
+        };
+        let spare = if at_end { LEAF_MAX / 4 } else { item.space() };
+        let mut right = leaf.copy_range(middle..leaf.len(), if i >= middle { spare } else { 0 });
+        leaf.remove(middle..leaf.len());
+        leaf.shrink();
+        let (half, i) =
+            if i < middle || (at_end && first && i == 0) { (leaf, i) } else { (&mut right, i - middle) };
+        half.insert(i, item);
+        (K::weight(half.entry(i)), Some(Slot::of(Node::from_leaf(right))))
+    }
+
+    /// Removes `count` entries of one leaf; returns their weight.
+    fn remove(&mut self, path: &Path, count: usize) -> u64 {
+        let height = self.height() as usize;
+        if height == 0 {
+            let leaf = self.leaf_mut(0);
+            let range = path.index..path.index + count;
+            let weight = range.clone().map(|i| K::weight(leaf.entry(i))).sum();
+            leaf.remove(range);
+            return weight;
+        }
+        let inner = self.inner_mut();
+        let at = path.child[height - 1] as usize;
+        if inner.counts[at] == count as u64 {
+            return inner.remove(at).weight;
+        }
+        let weight = inner.child_mut(at).remove(path, count);
+        inner.counts[at] -= count as u64;
+        inner.weights[at] -= weight;
+        if path.index == 0 {
+            inner.seps[at] = inner.child(at).first_sep();
+        }
+        if inner.child(at).is_small() {
+            inner.merge_around(at);
+        }
+        weight
+    }
+
+    /// Replaces an entry by one that fits; returns its former and its new weight.
+    fn replace(&mut self, path: &Path, item: Item<'_>) -> (u64, u64) {
+        let height = self.height() as usize;
+        if height == 0 {
+            let leaf = self.leaf_mut(item.space());
+            let old = K::weight(leaf.entry(path.index));
+            leaf.replace(path.index, item);
+            return (old, K::weight(leaf.entry(path.index)));
+        }
+        let inner = self.inner_mut();
+        let at = path.child[height - 1] as usize;
+        let (old, new) = inner.child_mut(at).replace(path, item);
+        inner.weights[at] = inner.weights[at] - old + new;
+        if path.index == 0 {
+            inner.seps[at] = inner.child(at).first_sep();
+        }
+        (old, new)
+    }
+
+    /// Checks T1 to T3 below; returns what a parent should know: entries, weight, digest.
+    pub fn check_invariants(&self) -> (u64, u64, K::Sep)
+    where
+        K::Sep: PartialEq,
+    {
+        if self.height() == 0 {
+            self.leaf().check_invariants();
+            assert!(!self.leaf().is_empty(), "T3");
+        } else {
+            let inner = self.inner();
+            assert!(inner.len() > 0, "T3");
+            for (i, child) in inner.children.iter().enumerate() {
+                assert_eq!(child.is_some(), i < inner.len());
+                let Some(child) = child else { continue };
+                assert_eq!(child.height() + 1, self.height(), "T1");
+                let (count, weight, sep) = child.check_invariants();
+                assert!(sep == inner.seps[i], "T2");
+                assert_eq!((count, weight), (inner.counts[i], inner.weights[i]), "T2");
+            }
+        }
+        let (count, weight) = self.measure();
+        (count, weight, self.first_sep())
+    }
+
+    pub fn shape(&self) -> (usize, usize, usize) {
+        if self.height() == 0 {
+            return (1, 0, self.leaf().alloc_bytes());
+        }
+        let inner = self.inner();
+        let below = (0..inner.len()).map(|i| inner.child(i).shape());
+        below.fold((0, 1, size_of::<Inner<K>>()), |a, b| (a.0 + b.0, a.1 + b.1, a.2 + b.2))
+    }
+}
+
+impl<K: Kind> Inner<K> {
+    pub fn new(height: u8, slots: impl IntoIterator<Item = Slot<K>>) -> Self {
+        assert!(height as usize <= MAX_HEIGHT);
+        let mut inner = Inner {
+            count: Count::one(),
+            height,
+            len: 0,
+            children: [const { None }; FANOUT],
+            counts: [0; FANOUT],
+            weights: [0; FANOUT],
+            seps: [K::Sep::default(); FANOUT],
+        };
+        for slot in slots {
+            inner.insert(inner.len(), slot);
+        }
+        inner
+    }
+
+    fn copy(&self) -> Self {
+        let children = self.children.clone();
+        Inner { count: Count::one(), children, ..*self }
+    }
+
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    #[inline]
+    pub fn child(&self, i: usize) -> &Node<K> {
+        self.children[i].as_ref().expect("a child below len")
+    }
+
+    #[inline]
+    fn child_mut(&mut self, i: usize) -> &mut Node<K> {
+        self.children[i].as_mut().expect("a child below len")
+    }
+
+    /// The child with entry `i`, and the number of entries before that child. The last child for `i = count`.
+    #[inline]
+    pub fn find(&self, i: usize) -> (usize, usize) {
+        let (mut child, mut before) = (0, 0);
+        while child + 1 < self.len() && before + self.counts[child] as usize <= i {
+            before += self.counts[child] as usize;
+            child += 1;
+        }
+        (child, before)
+    }
+
+    #[inline]
+    pub fn count_before(&self, child: usize) -> usize {
+        self.counts[..child].iter().sum::<u64>() as usize
+    }
+
+    /// The last child whose first entry passes the test, or child 0: there or at its end the test starts to fail.
+    #[inline]
+    pub fn seek(&self, probe: &impl Probe<K>) -> usize {
+        let (mut low, mut high) = (1, self.len());
+        while low < high {
+            let mid = (low + high) / 2;
+            let before = probe
+                .sep_before(&self.seps[mid])
+                .unwrap_or_else(|| probe.before(self.child(mid).first_entry()));
+            if before {
+                low = mid + 1;
+            } else {
+                high = mid;
+            }
+        }
+        low - 1
+    }
+
+    /// The slots, as owners of their own.
+    pub fn slots(&self) -> impl Iterator<Item = Slot<K>> {
+        (0..self.len()).map(|i| Slot {
+            node: self.child(i).clone(),
+            count: self.counts[i],
+            weight: self.weights[i],
+            sep: self.seps[i],
+        })
+    }
+
+    fn insert(&mut self, at: usize, slot: Slot<K>) {
+        let len = self.len();
+        assert!(at <= len && len < FANOUT && slot.height() + 1 == self.height, "T1");
+        self.children[at..=len].rotate_right(1);
+        self.counts.copy_within(at..len, at + 1);
+        self.weights.copy_within(at..len, at + 1);
+        self.seps.copy_within(at..len, at + 1);
+        self.children[at] = Some(slot.node);
+        self.counts[at] = slot.count;
+        self.weights[at] = slot.weight;
+        self.seps[at] = slot.sep;
+        self.len += 1;
+    }
+
+    fn remove(&mut self, at: usize) -> Slot<K> {
+        let len = self.len();
+        let node = self.children[at].take().expect("a child below len");
+        let slot = Slot { node, count: self.counts[at], weight: self.weights[at], sep: self.seps[at] };
+        self.children[at..len].rotate_left(1);
+        self.counts.copy_within(at + 1..len, at);
+        self.weights.copy_within(at + 1..len, at);
+        self.seps.copy_within(at + 1..len, at);
+        self.len -= 1;
+        slot
+    }
+
+    /// Inserts; a full node is split, and the right part returned. At the end of a tree the left part stays full.
+    pub fn insert_or_split(&mut self, at: usize, slot: Slot<K>, last: bool) -> Option<Slot<K>> {
+        if self.len() < FANOUT {
+            self.insert(at, slot);
+            return None;
+        }
+        let middle = if last && at == FANOUT { FANOUT } else { FANOUT / 2 };
+        let mut right = Inner::new(self.height, std::iter::empty());
+        while self.len() > middle {
+            let moved = self.remove(self.len() - 1);
+            right.insert(0, moved);
+        }
+        if at <= middle && middle < FANOUT {
+            self.insert(at, slot);
+        } else {
+            right.insert(at - middle, slot);
+        }
+        Some(Slot::of(Node::from_inner(right)))
+    }
+
+    /// Merges child `at` with a neighbour if that is better (T4).
+    fn merge_around(&mut self, at: usize) {
+        for left in [at, at.wrapping_sub(1)] {
+            if left < self.len()
+                && left + 1 < self.len()
+                && self.child(left).should_merge(self.child(left + 1))
+            {
+                let right = self.remove(left + 1);
+                return self.absorb_at(left, right);
+            }
+        }
+    }
+
+    fn absorb_at(&mut self, at: usize, right: Slot<K>) {
+        self.child_mut(at).absorb(&right.node);
+        self.counts[at] += right.count;
+        self.weights[at] += right.weight;
+    }
+
+    /// Adds a tree that is lower than this node, on the right. Returns what is split off.
+    pub fn push_right(&mut self, other: Slot<K>) -> Option<Slot<K>> {
+        let last = self.len() - 1;
+        if other.height() + 1 < self.height {
+            let (count, weight) = (other.count, other.weight);
+            let split = self.child_mut(last).inner_mut().push_right(other);
+            self.counts[last] = self.counts[last] + count - split.as_ref().map_or(0, |s| s.count);
+            self.weights[last] = self.weights[last] + weight - split.as_ref().map_or(0, |s| s.weight);
+            return split.and_then(|split| self.insert_or_split(last + 1, split, false));
+        }
+        if self.child(last).should_merge(&other.node) {
+            self.absorb_at(last, other);
+            return None;
+        }
+        self.insert_or_split(last + 1, other, false)
+    }
+
+    /// Adds a tree that is lower than this node, on the left. Returns what is split off, on the right.
+    pub fn push_left(&mut self, other: Slot<K>) -> Option<Slot<K>> {
+        let sep = other.sep;
+        let split = if other.height() + 1 < self.height {
+            let (count, weight) = (other.count, other.weight);
+            let split = self.child_mut(0).inner_mut().push_left(other);
+            self.counts[0] = self.counts[0] + count - split.as_ref().map_or(0, |s| s.count);
+            self.weights[0] = self.weights[0] + weight - split.as_ref().map_or(0, |s| s.weight);
+            split.and_then(|split| self.insert_or_split(1, split, false))
+        } else if other.node.should_merge(self.child(0)) {
+            let next = self.remove(0);
+            self.insert(0, other);
+            self.absorb_at(0, next);
+            None
+        } else {
+            self.insert_or_split(0, other, false)
+        };
+        self.seps[0] = sep;
+        split
+    }
+}
+
+impl<K: Kind> Root<K> {
+    pub fn new(slot: Slot<K>, flags: u8) -> Self {
+        Root {
+            count: Count::one(),
+            height: ROOT,
+            flags,
+            node: slot.node,
+            len: slot.count,
+            weight: slot.weight,
+        }
+    }
+
+    pub fn insert(&mut self, path: &Path, item: Item<'_>) {
+        let (weight, split) = self.node.insert(path, item, true, true);
+        self.len += 1;
+        self.weight += weight;
+        if let Some(right) = split {
+            let height = self.node.height() + 1;
+            let left = Slot::of(self.node.clone());
+            self.node = Node::from_inner(Inner::new(height, [left, right]));
+        }
+    }
+
+    pub fn remove(&mut self, path: &Path, count: usize) {
+        self.weight -= self.node.remove(path, count);
+        self.len -= count as u64;
+        while self.node.height() > 0 && self.node.inner().len() == 1 {
+            self.node = self.node.inner().child(0).clone();
+        }
+    }
+
+    pub fn replace(&mut self, path: &Path, item: Item<'_>) {
+        let (old, new) = self.node.replace(path, item);
+        self.weight = self.weight - old + new;
+    }
+
+    /// The leaf, if nothing else is left.
+    pub fn lone_leaf(&self) -> Option<Node<K>> {
+        (self.node.height() == 0).then(|| self.node.clone())
+    }
+}
+
+impl<K: Kind> Clone for Node<K> {
+    #[inline]
+    fn clone(&self) -> Self {
+        self.common().count.retain();
+        Node { at: self.at, kind: PhantomData }
+    }
+}
+
+impl<K: Kind> Drop for Node<K> {
+    #[inline]
+    fn drop(&mut self) {
+        let height = self.height();
+        if height == 0 {
+            // SAFETY: a leaf (N1); the handle gives up its count as a `Leaf`.
+            return drop(unsafe { Leaf::from_raw(self.at.cast()) });
+        }
+        if self.common().count.release() {
+            // SAFETY: the last owner of an inner node or root (N1), which was leaked from a box.
+            unsafe { free(self.at, height, PhantomData::<K>) };
+        }
+    }
+}
+
+/// # Safety
+/// `at` is an inner node or root of this kind without owners.
+#[cold]
+unsafe fn free<K: Kind>(at: NonNull<Common>, height: u8, _: PhantomData<K>) {
+    // SAFETY: promised by the caller.
+    unsafe {
+        if height != ROOT {
+            return drop(Box::from_raw(at.cast::<Inner<K>>().as_ptr()));
+        }
+        let root = Box::from_raw(at.cast::<Root<K>>().as_ptr());
+        if root.len > DEFER_LEN || root.weight > DEFER_WEIGHT {
+            stdx::reclaim::defer(root.weight as usize, move || drop(root));
+        }
+    }
+}

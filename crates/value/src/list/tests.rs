@@ -1,0 +1,204 @@
+use super::*;
+use proptest::prelude::*;
+
+fn texts(list: &List) -> Vec<Vec<u8>> {
+    list.iter().map(|elem| elem.to_vec()).collect()
+}
+
+#[derive(Clone, Debug)]
+enum Op {
+    Push(bool, Vec<u8>, usize),
+    Pop(bool, usize),
+    Insert(usize, Vec<u8>),
+    Set(usize, Vec<u8>),
+    Remove(usize),
+    RemoveRange(usize, usize),
+    Cut(usize),
+    AppendOld,
+    AppendNew(usize),
+    Rebuild,
+    Snapshot,
+}
+
+fn text() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![
+        6 => any::<i64>().prop_flat_map(|n| (0u32..64).prop_map(move |s| (n >> s).to_string().into_bytes())),
+        6 => prop::collection::vec(any::<u8>(), 0..40),
+        1 => prop::collection::vec(any::<u8>(), 480..700),
+    ]
+}
+
+fn op() -> impl Strategy<Value = Op> {
+    prop_oneof![
+        4 => (any::<bool>(), text(), 1usize..400).prop_map(|(f, t, n)| Op::Push(f, t, n)),
+        3 => (any::<bool>(), 1usize..300).prop_map(|(f, n)| Op::Pop(f, n)),
+        3 => (any::<usize>(), text()).prop_map(|(i, t)| Op::Insert(i, t)),
+        2 => (any::<usize>(), text()).prop_map(|(i, t)| Op::Set(i, t)),
+        2 => any::<usize>().prop_map(Op::Remove),
+        2 => (any::<usize>(), any::<usize>()).prop_map(|(a, b)| Op::RemoveRange(a, b)),
+        2 => any::<usize>().prop_map(Op::Cut),
+        1 => Just(Op::AppendOld),
+        2 => (0usize..20_000).prop_map(Op::AppendNew),
+        1 => Just(Op::Rebuild),
+        2 => Just(Op::Snapshot),
+    ]
+}
+
+fn apply(list: &mut List, model: &mut Vec<Vec<u8>>, old: &[(List, Vec<Vec<u8>>)], op: Op) {
+    match op {
+        Op::Push(true, t, n) => {
+            for i in 0..n {
+                let t = if i % 3 == 0 { t.clone() } else { format!("{i}-element").into_bytes() };
+                list.push_front(&t);
+                model.insert(0, t);
+            }
+        }
+        Op::Push(false, t, n) => {
+            for i in 0..n {
+                let t = if i % 3 == 0 { t.clone() } else { i.to_string().into_bytes() };
+                list.push_back(&t);
+                model.push(t);
+            }
+        }
+        Op::Pop(true, n) => {
+            for _ in 0..n {
+                assert_eq!(list.pop_front(), (!model.is_empty()).then(|| model.remove(0)));
+            }
+        }
+        Op::Pop(false, n) => (0..n).for_each(|_| assert_eq!(list.pop_back(), model.pop())),
+        Op::Insert(i, t) => {
+            let i = i % (model.len() + 1);
+            assert!(list.insert(i, &t));
+            model.insert(i, t);
+        }
+        Op::Set(i, t) => {
+            assert!(!list.set(model.len(), &t));
+            if !model.is_empty() {
+                let i = i % model.len();
+                assert!(list.set(i, &t));
+                model[i] = t;
+            }
+        }
+        Op::Remove(i) => {
+            if !model.is_empty() {
+                let i = i % model.len();
+                assert_eq!(list.remove(i), Some(model.remove(i)));
+            }
+        }
+        Op::RemoveRange(a, b) => {
+            let a = a % (model.len() + 1);
+            let b = a + b % (model.len() + 1 - a) / if b % 2 == 0 { 10 } else { 1 };
+            list.remove_range(a..b);
+            model.drain(a..b);
+        }
+        Op::Cut(at) => {
+            let at = at % (model.len() + 1);
+            let mut right = list.split_off(at);
+            right.check_invariants();
+            list.check_invariants();
+            let mut right_model = model.split_off(at);
+            right.append(std::mem::take(list));
+            right_model.append(model);
+            (*list, *model) = (right, right_model);
+        }
+        Op::AppendOld => {
+            if let Some((other, other_model)) = old.last().filter(|_| model.len() < 100_000) {
+                list.append(other.clone());
+                model.extend_from_slice(other_model);
+            }
+        }
+        Op::AppendNew(n) => {
+            let new: Vec<Vec<u8>> = (0..n).map(|i| format!("new:{}", i * 7919).into_bytes()).collect();
+            let other: List = new.iter().collect();
+            other.check_invariants();
+            list.append(other);
+            model.extend(new);
+        }
+        Op::Rebuild => *list = model.iter().collect(),
+        Op::Snapshot => {}
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 48, failure_persistence: None, ..ProptestConfig::default() })]
+
+    #[test]
+    fn a_list_behaves_like_a_vector_and_its_clones_never_change(ops in prop::collection::vec(op(), 1..40)) {
+        let (mut list, mut model) = (List::new(), Vec::new());
+        let mut old = vec![(list.clone(), model.clone())];
+        for op in ops {
+            let snapshot = matches!(op, Op::Snapshot);
+            apply(&mut list, &mut model, &old, op);
+            list.check_invariants();
+            prop_assert_eq!(list.len(), model.len());
+            prop_assert_eq!(list.is_empty(), model.is_empty());
+            if snapshot {
+                old.push((list.clone(), model.clone()));
+            }
+        }
+        old.push((list, model));
+        for (list, model) in &old {
+            list.check_invariants();
+            prop_assert_eq!(&texts(list), model);
+            for i in (0..model.len()).step_by(model.len() / 20 + 1) {
+                prop_assert_eq!(&list.get(i).unwrap().to_vec(), &model[i]);
+                prop_assert!(list.iter_from(i).map(|e| e.to_vec()).take(300).eq(model[i..].iter().take(300).cloned()));
+                prop_assert!(list.iter_rev_from(i).map(|e| e.to_vec()).take(300)
+                    .eq(model[..=i].iter().rev().take(300).cloned()));
+            }
+            prop_assert_eq!(list.iter_rev().count(), model.len());
+            prop_assert_eq!(list.get(model.len()), None);
+        }
+    }
+}
+
+#[test]
+fn integers_are_stored_shortly_and_come_back() {
+    let mut n = 1i64;
+    let mut all = vec![0, i64::MAX, i64::MIN];
+    while n != 0 {
+        all.extend([n - 1, n, n + 1, -n, -n - 1, 1 - n].map(|n: i64| n));
+        n = n.checked_mul(2).unwrap_or(0);
+    }
+    for n in all {
+        assert_eq!(short_int(&n.to_le_bytes()[..short_len(n)]), n);
+    }
+    assert_eq!([0, 1, 127, 128, -128, -129, 32767, i64::MIN].map(short_len), [0, 1, 1, 2, 1, 2, 2, 8]);
+}
+
+/// OBJECT ENCODING as Redis 7.2 answers it with list-max-listpack-size -2.
+#[test]
+fn a_list_becomes_a_quicklist_over_8_kb_and_goes_back_under_4_kb() {
+    let mut list = List::new();
+    assert_eq!(list.encoding(), Enc::ListPack);
+    // 7 bytes of frame and 100 per element: 81 of them are 8107 bytes.
+    for i in 0..81 {
+        list.push_back(&[b'a' + (i % 20) as u8; 97]);
+        assert_eq!(list.encoding(), Enc::ListPack, "{i}");
+    }
+    list.push_back(&[b'x'; 85]);
+    assert_eq!(list.encoding(), Enc::ListPack);
+    list.push_back(&[b'x'; 4]);
+    assert_eq!(list.encoding(), Enc::QuickList);
+    list.remove_range(0..40);
+    assert_eq!((list.len(), list.encoding()), (43, Enc::QuickList));
+    list.remove_range(0..3);
+    assert_eq!(list.encoding(), Enc::ListPack);
+    let mut one = List::new();
+    one.push_back(&[b'x'; 9000]);
+    assert_eq!(one.encoding(), Enc::QuickList);
+    assert!(one.mem_bytes() > 9000 && one.mem_bytes() < 9500);
+}
+
+#[test]
+fn a_queue_of_constant_length_keeps_its_shape() {
+    let mut list: List = (0..1000).map(|i| format!("job:{i:08}")).collect();
+    let before = list.shape();
+    for i in 0..100_000 {
+        list.push_back(format!("job:{i:08}").as_bytes());
+        list.remove_range(0..1);
+    }
+    list.check_invariants();
+    let after = list.shape();
+    assert!(after.0 <= before.0 + 2 && after.2 <= before.2 * 3 / 2, "{before:?} {after:?}");
+}
