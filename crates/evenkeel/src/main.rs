@@ -1,2 +1,164 @@
 //! The server binary: configuration, wiring, signals.
-fn main() {}
+//!
+//! ```text
+//! command line ──▶ Config ──▶ log, limits ──▶ sockets ──▶ banner ──▶ serve ──▶ (SIGTERM, SIGINT, SHUTDOWN) ──▶ end
+//! ```
+//!
+//! Exit codes: 0 after an orderly end, 1 if the server could not start, 130 if a second signal cut the end short.
+
+#![forbid(unsafe_code)]
+
+mod banner;
+mod logging;
+mod owner;
+mod process;
+mod signals;
+mod sockets;
+
+use exec::config::{self, Config, Invocation, Sources};
+use signals::{Signals, Stop};
+use sockets::Sockets;
+use std::ffi::OsString;
+use std::io::{IsTerminal, Write};
+use std::process::ExitCode;
+use std::sync::Arc;
+
+#[global_allocator]
+static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+fn main() -> ExitCode {
+    let args: Vec<OsString> = std::env::args_os().collect();
+    let done = match config::parse(args.iter().skip(1).cloned()) {
+        Ok(Invocation::Version) => say(&format!("{}\n", config::version())),
+        Ok(Invocation::Help) => say(config::HELP),
+        Ok(Invocation::Directives) => say(&config::directives()),
+        Ok(Invocation::Check(sources)) => check(&sources),
+        Ok(Invocation::Serve(sources)) => start(&sources, &args),
+        Err(mistake) => Err(mistake),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(reason) => {
+            logging::flush();
+            let _ = writeln!(std::io::stderr(), "{}", reason.trim_end());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Prints an answer; a reader that went away is not our concern.
+fn say(text: &str) -> Result<(), String> {
+    let _ = std::io::stdout().write_all(text.as_bytes());
+    Ok(())
+}
+
+fn load(sources: &Sources) -> Result<Config, String> {
+    Config::load(sources, &mut std::io::stdin()).map_err(|e| e.to_string())
+}
+
+fn check(sources: &Sources) -> Result<(), String> {
+    let config = load(sources)?;
+    for (name, reason) in config.without_effect() {
+        say(&format!("'{name}' has no effect: {reason}\n"))?;
+    }
+    say("The configuration is correct.\n")
+}
+
+/// From a command line to a server that runs, and to its end.
+fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
+    let config = Arc::new(load(sources)?);
+    let signals = Signals::install().map_err(|e| format!("Cannot handle signals: {e}"))?;
+    logging::start(&config)
+        .map_err(|e| format!("Cannot open the log file {}: {e}", config.live.logfile.string()))?;
+    config.observe(Box::new(logging::LevelObserver));
+    limit_clients(&config);
+    let sockets = sockets::listen(&config, args).map_err(|e| e.0)?;
+    let pid_file = process::PidFile::write(&config);
+    let _pid_file = pid_file.map_err(|e| format!("Cannot write {}: {e}", config.live.pidfile.string()))?;
+    announce(&config, &sockets);
+    let stop = serve(&config, sockets, &signals)?;
+    match stop {
+        Stop::Interrupt => log::info!("SIGINT received, shutting down"),
+        Stop::Terminate => log::info!("SIGTERM received, shutting down"),
+        Stop::Command => log::info!("SHUTDOWN received, shutting down"),
+    }
+    log::info!("bye");
+    logging::flush();
+    Ok(())
+}
+
+/// Serves clients until somebody asks to stop, and ends in order.
+fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<Stop, String> {
+    let _ = config;
+    process::notify_manager("READY=1\n");
+    let stop = signals.wait();
+    process::notify_manager("STOPPING=1\n");
+    drop(sockets);
+    Ok(stop)
+}
+
+/// Makes room for `maxclients`, or lowers it to what the system has room for.
+fn limit_clients(config: &Config) {
+    let wanted = config.live.maxclients.get() as u64;
+    let allowed = process::allow_clients(wanted);
+    if allowed < wanted {
+        log::warn!(
+            "maxclients is {allowed} instead of {wanted}: this process may not open more files (see ulimit -n)"
+        );
+        if let Err(e) = config.set(&[b"maxclients", allowed.to_string().as_bytes()], true) {
+            log::warn!("{e}");
+        }
+    }
+    config.observe(Box::new(ClientLimit));
+}
+
+/// Follows CONFIG SET maxclients with the number of files the process may open.
+struct ClientLimit;
+
+impl config::Observer for ClientLimit {
+    fn check(&self, directive: &config::Directive, value: &config::Parsed) -> Result<(), String> {
+        if directive.name != "maxclients" {
+            return Ok(());
+        }
+        let wanted = value.int() as u64;
+        match process::allow_clients(wanted) {
+            allowed if allowed < wanted => Err(format!(
+                "The operating system is not able to handle the specified number of clients, try with {allowed}"
+            )),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Says what runs: to a person in a terminal, or to a log.
+fn announce(config: &Config, sockets: &Sockets) {
+    let terminal = std::io::stdout().is_terminal() && config.live.logfile.is_empty();
+    if terminal {
+        let _ = say(&banner::banner(config, sockets));
+    } else {
+        log_start(config, sockets);
+    }
+    for (name, reason) in config.without_effect() {
+        log::info!("'{name}' has no effect: {reason}");
+    }
+    if process::is_root() {
+        log::warn!("running as root, which is not needed; a user of its own is safer");
+    }
+    let open = sockets.tcp.iter().filter_map(|s| s.local_addr().ok()).any(|a| !a.ip().is_loopback());
+    if open && config.live.requirepass.is_empty() && config.live.protected_mode.get() {
+        log::warn!("no password is set: only clients on this machine are answered (see protected-mode)");
+    }
+}
+
+fn log_start(config: &Config, sockets: &Sockets) {
+    let loops = config.event_loops();
+    log::info!(
+        "Evenkeel {} started, process {}, {loops} event loops",
+        env!("CARGO_PKG_VERSION"),
+        std::process::id()
+    );
+    for place in banner::places(sockets) {
+        log::info!("listening on {place}");
+    }
+    log::info!("memory only: nothing is written to disk");
+}

@@ -1,0 +1,77 @@
+//! What a person sees who starts the server in a terminal: what it is, where it listens, what it does not do, and
+//! what to type next.
+
+use crate::sockets::{Sockets, shell_quoted};
+use exec::config::Config;
+use std::fmt::Write as _;
+
+/// The lines for a terminal.
+pub fn banner(config: &Config, sockets: &Sockets) -> String {
+    let mut out = String::new();
+    let _ = writeln!(out, "\n  Evenkeel {}: a Redis-compatible server in which", env!("CARGO_PKG_VERSION"));
+    let _ = writeln!(out, "  no client ever waits for another client's work\n");
+    let _ = writeln!(out, "  listens on   {}", places(sockets).join(", "));
+    let loops = config.event_loops();
+    let _ = writeln!(out, "  serves with  {loops} event loop{}", if loops == 1 { "" } else { "s" });
+    if let Some(file) = config.file() {
+        let _ = writeln!(out, "  configured   {}", file.display());
+    }
+    let _ = writeln!(out, "  memory only: nothing is written to disk; the data ends with the server\n");
+    let _ = writeln!(out, "  try          {}", client_command(config, sockets));
+    let _ = writeln!(out, "  stop         Ctrl-C\n");
+    out
+}
+
+/// Where the server listens, in words.
+pub fn places(sockets: &Sockets) -> Vec<String> {
+    let tcp = sockets.tcp.iter().filter_map(|s| s.local_addr().ok()).map(|a| a.to_string());
+    let unix = sockets.unix.iter().map(|s| s.path.display().to_string());
+    tcp.chain(unix).collect()
+}
+
+/// What to type to talk to this server from this machine.
+fn client_command(config: &Config, sockets: &Sockets) -> String {
+    let mut command = String::from("redis-cli");
+    match (sockets.tcp.iter().find_map(|s| s.local_addr().ok()), &sockets.unix) {
+        (Some(address), _) => {
+            let ip = address.ip();
+            if !ip.is_unspecified() && ip != std::net::Ipv4Addr::LOCALHOST {
+                let _ = write!(command, " -h {ip}");
+            }
+            let _ = write!(command, " -p {}", address.port());
+        }
+        (None, Some(unix)) => {
+            let _ = write!(command, " -s {}", shell_quoted(&unix.path.display().to_string()));
+        }
+        (None, None) => {}
+    }
+    if !config.live.requirepass.is_empty() {
+        command.push_str(" --askpass");
+    }
+    command + " set greeting hello"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sockets::listen;
+    use exec::config::Sources;
+
+    #[test]
+    fn it_says_what_where_and_what_next() {
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let text = format!("port {port}\nbind 127.0.0.1\nrequirepass x");
+        let sources = Sources { stdin: true, ..Sources::default() };
+        let config = Config::load(&sources, &mut text.as_bytes()).unwrap();
+        let sockets = listen(&config, &[]).unwrap();
+        let text = banner(&config, &sockets);
+        for words in [
+            concat!("Evenkeel ", env!("CARGO_PKG_VERSION")),
+            &format!("127.0.0.1:{port}"),
+            "nothing is written to disk",
+            &format!("redis-cli -p {port} --askpass set greeting hello"),
+        ] {
+            assert!(text.contains(words), "{words} missing in {text}");
+        }
+    }
+}

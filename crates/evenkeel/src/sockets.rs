@@ -1,0 +1,253 @@
+//! The listening sockets: made from the configuration before anything else starts, so that a port in use is told at
+//! once, with its owner and the command that would work.
+//!
+//! - B1: an address written `-address` may be missing on this machine, but not in use.
+//! - B2: a unix socket left behind by a dead server is replaced; one that answers is not.
+
+use crate::owner;
+use exec::config::Config;
+use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::PathBuf;
+
+/// Everything the server listens on. At least one socket.
+#[derive(Debug)]
+pub struct Sockets {
+    /// Non-blocking.
+    pub tcp: Vec<TcpListener>,
+    /// Non-blocking. The path is removed when this is dropped.
+    pub unix: Option<UnixSocket>,
+}
+
+#[derive(Debug)]
+pub struct UnixSocket {
+    #[allow(dead_code, reason = "for the event loops")]
+    pub listener: UnixListener,
+    pub path: PathBuf,
+}
+
+impl Drop for UnixSocket {
+    fn drop(&mut self) {
+        // Somebody may have removed it already; there is nobody to tell.
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// Why the server cannot listen. The text is for the person who started it.
+#[derive(Debug)]
+pub struct ListenError(pub String);
+
+/// Listens on every configured address and path. `args` is the command line, for the hint in the error.
+pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError> {
+    let (port, backlog) = (config.live.port.get() as u16, config.live.tcp_backlog.get() as i32);
+    let mut tcp = Vec::new();
+    if port != 0 {
+        for (name, optional) in config.bind() {
+            for address in addresses(&name, port, optional)? {
+                match bind(address, backlog) {
+                    Ok(socket) => tcp.push(socket),
+                    Err(e) if optional && !in_use(&e) => {}
+                    Err(e) if in_use(&e) => return Err(port_in_use(config, address, args)),
+                    Err(e) => return Err(ListenError(cannot_listen(address, &e))),
+                }
+            }
+        }
+    }
+    let unix = if config.live.unixsocket.is_empty() { None } else { Some(unix(config, backlog)?) };
+    if tcp.is_empty() && unix.is_none() {
+        return Err(ListenError("Nothing to listen on: set a port, or a unixsocket.".into()));
+    }
+    Ok(Sockets { tcp, unix })
+}
+
+/// The addresses behind one word of `bind`: `*` and `::*` are all there are.
+fn addresses(name: &str, port: u16, optional: bool) -> Result<Vec<SocketAddr>, ListenError> {
+    let name = match name {
+        "*" => "0.0.0.0",
+        "::*" => "::",
+        name => name,
+    };
+    if let Ok(ip) = name.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(ip, port)]);
+    }
+    match (name, port).to_socket_addrs() {
+        Ok(found) => Ok(found.collect()),
+        Err(_) if optional => Ok(Vec::new()),
+        Err(e) => Err(ListenError(format!("Cannot listen on '{name}': {e}"))),
+    }
+}
+
+fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    if address.is_ipv6() {
+        // So that `bind * ::*` does not collide with itself.
+        sockopt::set_ipv6_v6only(&socket, true)?;
+    }
+    net::bind(&socket, &address)?;
+    net::listen(&socket, backlog)?;
+    Ok(TcpListener::from(socket))
+}
+
+fn in_use(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::AddrInUse
+}
+
+fn cannot_listen(address: SocketAddr, error: &io::Error) -> String {
+    let hint = match error.kind() {
+        io::ErrorKind::PermissionDenied => " Ports below 1024 usually need root; choose a higher one.",
+        io::ErrorKind::AddrNotAvailable => " No network interface of this machine has that address.",
+        _ => "",
+    };
+    format!("Cannot listen on {address}: {}.{hint}", plain(error))
+}
+
+/// The system's words without the number.
+fn plain(error: &io::Error) -> String {
+    let text = error.to_string();
+    text.split(" (os error").next().unwrap_or(&text).to_owned()
+}
+
+fn port_in_use(config: &Config, address: SocketAddr, args: &[OsString]) -> ListenError {
+    let port = address.port();
+    let owner = owner::of_port(port).map(|o| format!(" by {o}")).unwrap_or_default();
+    let mut text = format!("{address} is already in use{owner}.");
+    if let Some(free) = free_port(config, port) {
+        text.push_str(&format!(
+            "\nPort {free} is free. To use it:\n\n    {}\n",
+            command_with_port(args, free)
+        ));
+    }
+    ListenError(text)
+}
+
+/// The next port that is free on every configured address.
+fn free_port(config: &Config, taken: u16) -> Option<u16> {
+    let names = config.bind();
+    let free = |port: &u16| {
+        let all = names.iter().flat_map(|(name, _)| addresses(name, *port, true).unwrap_or_default());
+        all.map(|address| bind(address, 1)).all(|made| !made.is_err_and(|e| in_use(&e)))
+    };
+    (1..200).filter_map(|n| taken.checked_add(n)).find(free)
+}
+
+/// The command line that was typed, with another port.
+fn command_with_port(args: &[OsString], port: u16) -> String {
+    let mut words: Vec<String> = Vec::new();
+    let mut args = args.iter().map(|a| a.to_string_lossy());
+    while let Some(word) = args.next() {
+        match word.as_ref() {
+            "--port" => drop(args.next()),
+            word if word.starts_with("--port=") => {}
+            word => words.push(shell_quoted(word)),
+        }
+    }
+    format!("{} --port {port}", words.join(" "))
+}
+
+/// A word as a shell takes it.
+pub fn shell_quoted(word: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "-_./:=@%+,".contains(c);
+    if !word.is_empty() && word.chars().all(plain) {
+        return word.to_owned();
+    }
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
+fn unix(config: &Config, backlog: i32) -> Result<UnixSocket, ListenError> {
+    let path = PathBuf::from(config.live.unixsocket.string());
+    let failed = |e: io::Error| ListenError(format!("Cannot listen on {}: {}.", path.display(), plain(&e)));
+    if UnixStream::connect(&path).is_ok() {
+        return Err(ListenError(format!("{} is already in use by a running server.", path.display())));
+    }
+    remove_stale(&path).map_err(failed)?;
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let made = net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None).and_then(|socket| {
+        net::bind(&socket, &net::SocketAddrUnix::new(&path)?)?;
+        net::listen(&socket, backlog)?;
+        Ok(socket)
+    });
+    let listener = UnixListener::from(made.map_err(|e| failed(e.into()))?);
+    // From here on the path is ours to remove.
+    let socket = UnixSocket { listener, path: path.clone() };
+    let mode = config.live.unixsocket_mode.get() as u32;
+    if mode != 0 {
+        fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
+    }
+    Ok(socket)
+}
+
+/// Removes a socket nobody listens on; anything else at that path stays and makes the bind fail.
+fn remove_stale(path: &std::path::Path) -> io::Result<()> {
+    use std::os::unix::fs::FileTypeExt;
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.file_type().is_socket() => fs::remove_file(path),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use exec::config::Sources;
+
+    fn config(text: &str) -> Config {
+        let sources = Sources { stdin: true, ..Sources::default() };
+        Config::load(&sources, &mut text.as_bytes()).unwrap()
+    }
+
+    #[test]
+    fn a_taken_port_is_told_with_its_owner_and_a_way_out() {
+        let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = taken.local_addr().unwrap().port();
+        let args = ["evenkeel", "my conf", "--port", &port.to_string()].map(OsString::from);
+        let error = listen(&config(&format!("bind 127.0.0.1\nport {port}")), &args).unwrap_err().0;
+        assert!(error.contains(&format!("127.0.0.1:{port} is already in use by")), "{error}");
+        assert!(error.contains(&format!("(process {})", std::process::id())), "{error}");
+        assert!(error.contains("evenkeel 'my conf' --port "), "{error}");
+    }
+
+    #[test]
+    fn a_missing_optional_address_is_no_error() {
+        let port = {
+            let free = TcpListener::bind("127.0.0.1:0").unwrap();
+            free.local_addr().unwrap().port()
+        };
+        let sockets = listen(&config(&format!("bind 127.0.0.1 -192.0.2.1\nport {port}")), &[]).unwrap();
+        assert_eq!(sockets.tcp.len(), 1);
+        drop(sockets);
+        let error = listen(&config(&format!("bind 192.0.2.1\nport {port}")), &[]).unwrap_err().0;
+        assert!(error.contains("No network interface"), "{error}");
+        assert!(listen(&config("port 0"), &[]).unwrap_err().0.contains("Nothing to listen on"));
+    }
+
+    #[test]
+    fn a_dead_unix_socket_is_replaced_and_a_live_one_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let config = config(&format!("port 0\nunixsocket {}\nunixsocketperm 700", path.display()));
+        drop(UnixListener::bind(&path).unwrap());
+        let sockets = listen(&config, &[]).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o700);
+        assert!(listen(&config, &[]).unwrap_err().0.contains("running server"));
+        drop(sockets);
+        assert!(!path.exists());
+        fs::write(&path, "precious").unwrap();
+        assert!(listen(&config, &[]).is_err());
+        assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn words_are_quoted_for_a_shell() {
+        assert_eq!(shell_quoted("a/b.conf"), "a/b.conf");
+        assert_eq!(shell_quoted("it's"), r"'it'\''s'");
+        assert_eq!(shell_quoted(""), "''");
+    }
+}
