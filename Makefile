@@ -20,6 +20,15 @@ run: ## build the server and start it on 127.0.0.1:6379
 
 # --- test ---------------------------------------------------------------------
 
+FUZZ_SECONDS ?= 60
+
+.PHONY: fuzz
+fuzz: ## fuzz each target for FUZZ_SECONDS (nightly and cargo-fuzz, see fuzz/README.md)
+	@cd fuzz && for target in $$($(CARGO) +nightly fuzz list); do \
+	    mkdir -p corpus/$$target; \
+	    $(CARGO) +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; \
+	done
+
 # --- bench --------------------------------------------------------------------
 
 .PHONY: peers

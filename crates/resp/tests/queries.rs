@@ -1,47 +1,13 @@
 //! Client queries: what is parsed, what is refused, and that it does not matter how the bytes were cut.
 
+mod checks;
+
+use checks::{Said, batches, said};
 use proptest::prelude::*;
-use resp::{Batch, INLINE_BYTES_MAX, Limits, OwnedArgs, Parsed, Parser, ProtocolError, Reply, Stop};
-
-/// Everything a stream says: its commands (empty ones left out), and how it ends.
-#[derive(Debug, PartialEq)]
-struct Said {
-    commands: Vec<OwnedArgs>,
-    error: Option<ProtocolError>,
-    /// Bytes of whole commands.
-    used: usize,
-}
-
-/// Feed `stream` to the parser in pieces that end at `cuts`, as a connection would.
-fn said(mut parser: Parser, stream: &[u8], cuts: &[usize]) -> Said {
-    let mut said = Said { commands: Vec::new(), error: None, used: 0 };
-    let ends = cuts.iter().copied().chain([stream.len()]);
-    for end in ends {
-        loop {
-            let buf = &stream[said.used..end];
-            match parser.parse(buf) {
-                Ok(Parsed::Command { used }) => {
-                    said.commands.push(parser.args(buf).to_owned());
-                    said.used += used;
-                }
-                Ok(Parsed::Empty { used }) => said.used += used,
-                Ok(Parsed::More { need }) => {
-                    assert!(need > 0);
-                    break;
-                }
-                Err(error) => {
-                    assert_eq!(parser.parse(buf), Err(error), "an error stays");
-                    said.error = Some(error);
-                    return said;
-                }
-            }
-        }
-    }
-    said
-}
+use resp::{INLINE_BYTES_MAX, Limits, Parsed, Parser, ProtocolError, Reply, Stop};
 
 fn whole(stream: &[u8]) -> Said {
-    said(Parser::default(), stream, &[])
+    said(Parser::default(), stream, [])
 }
 
 fn words(stream: &[u8]) -> Vec<Vec<Vec<u8>>> {
@@ -123,11 +89,11 @@ fn broken_requests_get_the_error_redis_gives() {
 #[test]
 fn limits_can_be_changed() {
     let tight = Parser::new(Limits { words_max: 2, bulk_bytes_max: 4 });
-    assert_eq!(said(tight, b"*2\r\n$4\r\nECHO\r\n$1\r\na\r\n", &[]).commands.len(), 1);
+    assert_eq!(said(tight, b"*2\r\n$4\r\nECHO\r\n$1\r\na\r\n", []).commands.len(), 1);
     let tight = Parser::new(Limits { words_max: 2, bulk_bytes_max: 4 });
-    assert_eq!(said(tight, b"*3\r\n", &[]).error, Some(ProtocolError::InvalidMultibulkLength));
+    assert_eq!(said(tight, b"*3\r\n", []).error, Some(ProtocolError::InvalidMultibulkLength));
     let tight = Parser::new(Limits { words_max: 2, bulk_bytes_max: 4 });
-    assert_eq!(said(tight, b"*2\r\n$5\r\n", &[]).error, Some(ProtocolError::InvalidBulkLength));
+    assert_eq!(said(tight, b"*2\r\n$5\r\n", []).error, Some(ProtocolError::InvalidBulkLength));
 }
 
 #[test]
@@ -135,7 +101,7 @@ fn strangers_may_only_send_small_commands() {
     let answer = |stream: &[u8]| {
         let mut parser = Parser::default();
         parser.set_authenticated(false);
-        said(parser, stream, &[]).error
+        said(parser, stream, []).error
     };
     assert_eq!(answer(b"*10\r\n"), None);
     assert_eq!(answer(b"*11\r\n"), Some(ProtocolError::UnauthenticatedMultibulkLength));
@@ -146,7 +112,7 @@ fn strangers_may_only_send_small_commands() {
 #[test]
 fn a_command_of_4_gb_is_refused_before_it_is_buffered() {
     let parser = Parser::new(Limits { words_max: 10, bulk_bytes_max: usize::MAX });
-    assert_eq!(said(parser, b"*1\r\n$4294967290\r\n", &[]).error, Some(ProtocolError::TooBigRequest));
+    assert_eq!(said(parser, b"*1\r\n$4294967290\r\n", []).error, Some(ProtocolError::TooBigRequest));
 }
 
 #[test]
@@ -167,8 +133,7 @@ fn a_slow_stream_of_many_words_is_parsed_once() {
     // 300,000 words, a byte at a time: quadratic work would take hours.
     let words = vec![b"x".to_vec(); 300_000];
     let stream = encode(&words);
-    let cuts: Vec<usize> = (1..stream.len()).collect();
-    assert_eq!(said(Parser::default(), &stream, &cuts).commands[0].len(), words.len());
+    assert_eq!(said(Parser::default(), &stream, 1..stream.len()).commands[0].len(), words.len());
 }
 
 fn word() -> impl Strategy<Value = Vec<u8>> {
@@ -203,7 +168,7 @@ proptest! {
         let stream = pieces.concat();
         let expect = whole(&stream);
         for cut in 0..stream.len() {
-            prop_assert_eq!(&said(Parser::default(), &stream, &[cut]), &expect, "cut at {}", cut);
+            prop_assert_eq!(&said(Parser::default(), &stream, [cut]), &expect, "cut at {}", cut);
         }
     }
 
@@ -219,27 +184,15 @@ proptest! {
             ends.extend(0..=stream.len());
         }
         ends.sort_unstable();
-        prop_assert_eq!(said(Parser::default(), &stream, &ends), whole(&stream));
+        prop_assert_eq!(said(Parser::default(), &stream, ends), whole(&stream));
     }
 
     #[test]
     fn batches_hold_the_same_commands(pieces in prop::collection::vec(piece(), 1..12), max in 1usize..5) {
         let stream = pieces.concat();
         let expect = whole(&stream);
-        let (mut parser, mut batch) = (Parser::default(), Batch::new());
-        let (mut commands, mut pos) = (Vec::new(), 0);
-        let stop = loop {
-            let buf = &stream[pos..];
-            let filled = batch.fill(&mut parser, buf, max);
-            prop_assert!(batch.len() <= max);
-            commands.extend(batch.to_owned(buf));
-            pos += filled.used;
-            if filled.stop != Stop::Full {
-                break filled.stop;
-            }
-        };
+        let (commands, stop) = batches(Parser::default(), &stream, max);
         prop_assert_eq!(&commands, &expect.commands);
-        prop_assert_eq!(pos, expect.used);
         match stop {
             Stop::Error(error) => prop_assert_eq!(Some(error), expect.error),
             _ => prop_assert_eq!(None, expect.error),
