@@ -1,13 +1,12 @@
 //! A plain blocking connection, for preparing data and checking answers.
 
 use crate::wire::{self, Scanner, Value};
-use std::io::{self, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 pub struct Client {
     stream: BufReader<TcpStream>,
-    out: Vec<u8>,
 }
 
 impl Client {
@@ -15,14 +14,12 @@ impl Client {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(Duration::from_secs(180)))?;
-        Ok(Client { stream: BufReader::with_capacity(64 << 10, stream), out: Vec::new() })
+        Ok(Client { stream: BufReader::with_capacity(256 << 10, stream) })
     }
 
-    /// Sends one command and reads its reply; an error reply is an error.
-    pub fn call(&mut self, parts: &[&[u8]]) -> io::Result<Value> {
-        self.out.clear();
-        wire::command(&mut self.out, parts);
-        self.stream.get_mut().write_all(&self.out)?;
+    /// Sends one encoded command and reads its reply; an error reply is an error.
+    pub fn send(&mut self, command: &[u8]) -> io::Result<Value> {
+        self.stream.get_mut().write_all(command)?;
         match Value::read(&mut self.stream)? {
             Value::Error(text) => Err(io::Error::other(text)),
             value => Ok(value),
@@ -31,8 +28,9 @@ impl Client {
 
     /// Sends one command written as words separated by spaces.
     pub fn words(&mut self, line: &str) -> io::Result<Value> {
-        let parts: Vec<&[u8]> = line.split(' ').map(str::as_bytes).collect();
-        self.call(&parts)
+        let mut command = Vec::new();
+        wire::command(&mut command, &line.split(' ').map(str::as_bytes).collect::<Vec<_>>());
+        self.send(&command)
     }
 
     /// Sends encoded commands and passes over `replies` replies; returns how long that took.
@@ -41,14 +39,15 @@ impl Client {
         let start = Instant::now();
         self.stream.get_mut().write_all(commands)?;
         let mut scanner = Scanner::default();
-        let mut buffer = vec![0; 256 << 10];
         let mut complete = 0;
         while complete < replies {
-            let n = self.stream.read(&mut buffer)?;
-            if n == 0 {
+            let bytes = self.stream.fill_buf()?;
+            if bytes.is_empty() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            complete += scanner.feed(&buffer[..n]);
+            complete += scanner.feed(bytes);
+            let n = bytes.len();
+            self.stream.consume(n);
         }
         match scanner.errors() {
             (0, _) => Ok(start.elapsed()),

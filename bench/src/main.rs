@@ -1,29 +1,36 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|blacklist] [--option value ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|blacklist|small] [--option value ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
 //! is compared is what cannot be argued with: the scheduler's CPU time of the server, its resident memory, and
 //! the latency seen by a bystander who sends on a fixed timetable whatever the server does (`bystander.rs`).
 
-#![allow(dead_code)]
-
+mod attackers;
+mod blacklist;
+mod bystander;
 mod client;
 mod fill;
+mod growth;
+mod lists;
 mod load;
 mod memory;
 mod random;
 mod report;
 mod server;
+mod small;
 mod sys;
 mod throughput;
 mod wire;
 
 use report::{Report, Section};
-use std::collections::BTreeMap;
+use server::Target;
+use std::collections::{BTreeMap, BTreeSet};
 use std::process::ExitCode;
+
+const PARTS: &[&str] = &["blacklist", "bystander", "throughput", "memory", "growth", "lists", "small"];
 
 const HELP: &str = "\
 Usage: evenkeel-bench [PART] [--option value ..]
@@ -32,6 +39,11 @@ Parts:
   all          (default) all of them, compact: a few minutes
   throughput   server CPU per request     --rounds 5 --conns 50 --requests 60000 --commands set,get,..
   memory       bytes per key and element  --keys 1000000[,10000000] --elements 1000000
+  growth       fill, lose 94 % of the keys --keys 20000000 --window 20 --tail 120
+  lists        LPUSH pipelined by 1000    --elements 10000000
+  bystander    latency beside an attacker --elements 1000000 --seconds 4 --attacks smembers,sdiff,..
+  blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4
+  small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
 
 For all parts:
   --md FILE         also write the report as Markdown
@@ -42,27 +54,31 @@ For all parts:
   --full            with `all`: the sizes of the single parts
 ";
 
-/// `--name value` pairs, each taken once by whoever wants it.
-struct Options(BTreeMap<String, String>);
+/// `--name value` pairs, and which of them somebody asked for.
+struct Options {
+    values: BTreeMap<String, String>,
+    used: BTreeSet<String>,
+}
 
 impl Options {
     fn parse(args: impl Iterator<Item = String>) -> Result<Options, String> {
         let mut args = args.peekable();
-        let mut options = BTreeMap::new();
+        let mut values = BTreeMap::new();
         while let Some(arg) = args.next() {
             let name = arg.strip_prefix("--").ok_or(format!("what is '{arg}'?"))?.to_string();
             let value = args.next_if(|next| !next.starts_with("--")).unwrap_or_default();
-            options.insert(name, value);
+            values.insert(name, value);
         }
-        Ok(Options(options))
+        Ok(Options { values, used: BTreeSet::new() })
     }
 
     fn text(&mut self, name: &str) -> Option<String> {
-        self.0.remove(name)
+        self.used.insert(name.to_string());
+        self.values.get(name).cloned()
     }
 
     fn flag(&mut self, name: &str) -> bool {
-        self.0.remove(name).is_some()
+        self.text(name).is_some()
     }
 
     fn list(&mut self, name: &str) -> Vec<String> {
@@ -104,7 +120,8 @@ fn run(part: &str, mut options: Options) -> Result<(), String> {
     let peers = options.text("peers");
     let only = options.list("only");
     let markdown = options.text("md");
-    let compact = part == "all" && !options.flag("full");
+    let full = options.flag("full");
+    let compact = part == "all" && !full;
     let (mut targets, missing) = server::discover(evenkeel.as_deref(), peers.as_deref(), &cpus);
     targets
         .retain(|target| only.is_empty() || only.iter().any(|name| name.eq_ignore_ascii_case(&target.label)));
@@ -118,32 +135,76 @@ fn run(part: &str, mut options: Options) -> Result<(), String> {
     let mut report = Report::default();
     report.add(header);
 
-    let wanted = |name: &str| part == "all" || part == name;
-    let mut ran = false;
-    if wanted("throughput") {
-        let throughput = throughput::Options {
-            rounds: options.number("rounds", if compact { 3 } else { 5 })? as usize,
-            conns: options.number("conns", 50)? as usize,
-            requests: options.number("requests", if compact { 30_000 } else { 60_000 })?,
-            commands: options.list("commands"),
-        };
-        report.add(throughput::run(&targets, &throughput));
-        ran = true;
+    let parts: &[&str] = if part == "all" { PARTS } else { &[part] };
+    for part in parts {
+        report.add(measure(part, &targets, &mut options, compact)?);
     }
-    if wanted("memory") {
-        let mut keys = options.numbers("keys")?;
-        if keys.is_empty() {
-            keys.push(1_000_000);
-        }
-        let elements = options.number("elements", 1_000_000)?;
-        report.add(memory::run(&targets, &memory::Options { keys, elements }));
-        ran = true;
-    }
-    if !ran {
-        return Err(format!("no part is called '{part}'"));
+    for name in options.values.keys().filter(|&name| !options.used.contains(name)) {
+        eprintln!("evenkeel-bench: --{name} was not used by this part");
     }
     if let Some(path) = markdown {
         report.write_markdown(&path).map_err(|e| format!("{path}: {e}"))?;
     }
     Ok(())
+}
+
+/// Runs one part; `compact` halves rounds and takes sizes that fit into minutes.
+fn measure(part: &str, targets: &[Target], options: &mut Options, compact: bool) -> Result<Section, String> {
+    let sized = |full, small| if compact { small } else { full };
+    Ok(match part {
+        "throughput" => {
+            let options = throughput::Options {
+                rounds: options.number("rounds", sized(5, 3))? as usize,
+                conns: options.number("conns", 50)? as usize,
+                requests: options.number("requests", sized(60_000, 30_000))?,
+                commands: options.list("commands"),
+            };
+            throughput::run(targets, &options)
+        }
+        "memory" => {
+            let mut keys = options.numbers("keys")?;
+            if keys.is_empty() {
+                keys.push(1_000_000);
+            }
+            let elements = options.number("elements", 1_000_000)?;
+            memory::run(targets, &memory::Options { keys, elements })
+        }
+        "growth" => {
+            let options = growth::Options {
+                keys: options.number("keys", sized(20_000_000, 2_000_000))?,
+                window_s: options.number("window", sized(20, 5))?,
+                tail_s: options.number("tail", sized(120, 20))?,
+            };
+            growth::run(targets, &options)
+        }
+        "lists" => {
+            let elements = options.number("elements", sized(10_000_000, 2_000_000))?;
+            lists::run(targets, &lists::Options { elements })
+        }
+        "bystander" => {
+            let options = attackers::Options {
+                elements: options.number("elements", 1_000_000)?,
+                seconds: options.number("seconds", sized(4, 2))? as f64,
+                attacks: options.list("attacks"),
+            };
+            attackers::run(targets, &options)
+        }
+        "blacklist" => {
+            let options = blacklist::Options {
+                rounds: options.number("rounds", sized(5, 3))? as usize,
+                seconds: options.number("seconds", sized(2, 1))? as f64,
+                callers: options.number("callers", 4)? as usize,
+            };
+            blacklist::run(targets, &options)
+        }
+        "small" => {
+            let options = small::Options {
+                keys: options.number("keys", 2_000_000)?,
+                requests: options.number("requests", sized(100_000, 30_000))?,
+                seconds: options.number("seconds", sized(4, 2))? as f64,
+            };
+            small::run(targets, &options)
+        }
+        _ => return Err(format!("no part is called '{part}'")),
+    })
 }

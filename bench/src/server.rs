@@ -103,6 +103,13 @@ impl Server {
         pages.unwrap_or(0) * sys::page_size()
     }
 
+    /// The most bytes that were ever resident.
+    pub fn rss_peak(&self) -> u64 {
+        let text = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = text.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap_or_default();
+        line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) << 10
+    }
+
     /// Waits until the server is as good as idle and its memory still, at most `limit`.
     pub fn settle(&self, limit: Duration) {
         let deadline = Instant::now() + limit;
