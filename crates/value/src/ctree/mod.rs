@@ -32,7 +32,6 @@ use std::ops::Range;
 
 pub use build::Builder;
 pub use iter::{Iter, RevIter};
-#[expect(unused_imports, reason = "strings will use it")]
 pub(crate) use leaf::size_class;
 pub use leaf::{BIG, Entry, Item, Leaf, MAX_CAP};
 
