@@ -4,6 +4,7 @@
 //! equal exactly if their forms are, and an integer hashes as an integer everywhere.
 
 use stdx::hash::{hash_bytes, hash_u64};
+use stdx::num::parse_i64;
 
 /// Elements of more bytes live in a block of their own; a leaf holds a pointer to it.
 pub const INLINE_MAX: usize = 512;
@@ -19,7 +20,7 @@ impl<'a> Elem<'a> {
     /// The form of a text (E1). O(1): texts of more than 20 bytes are no integers.
     #[inline]
     pub fn parse(text: &'a [u8]) -> Elem<'a> {
-        match parse_canonical(text) {
+        match parse_i64(text) {
             Some(n) => Elem::Int(n),
             None => Elem::Bytes(text),
         }
@@ -69,33 +70,6 @@ impl<'a> Elem<'a> {
     /// The text, owned.
     pub fn to_vec(&self) -> Vec<u8> {
         self.with(<[u8]>::to_vec)
-    }
-}
-
-/// The integer whose decimal form is exactly `text`.
-#[inline]
-fn parse_canonical(text: &[u8]) -> Option<i64> {
-    let (negative, digits) = match text {
-        [b'-', rest @ ..] => (true, rest),
-        _ => (false, text),
-    };
-    match digits {
-        [b'0'] if !negative => return Some(0),
-        [b'1'..=b'9', ..] if digits.len() <= 19 => {}
-        _ => return None,
-    }
-    let mut magnitude: u64 = 0;
-    for &digit in digits {
-        let digit = digit.wrapping_sub(b'0');
-        if digit > 9 {
-            return None;
-        }
-        magnitude = magnitude * 10 + u64::from(digit); // at most 19 digits: no overflow
-    }
-    match negative {
-        false => i64::try_from(magnitude).ok(),
-        true if magnitude <= i64::MIN.unsigned_abs() => Some((magnitude as i64).wrapping_neg()),
-        true => None,
     }
 }
 

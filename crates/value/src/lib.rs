@@ -18,6 +18,7 @@
 //! - V5: reads never change anything, not even a statistic.
 
 pub mod arc;
+mod cell;
 pub mod ctree;
 pub mod elem;
 pub mod hash;
@@ -26,6 +27,8 @@ pub mod list;
 pub mod packed;
 pub mod set;
 pub mod str;
+#[cfg(test)]
+mod testing;
 pub mod trie;
 pub mod zset;
 

@@ -1,1 +1,392 @@
-//! Cells: how one element, field or value lies in a leaf.
+//! The handle of sets and hashes: nothing, one flat leaf, or a trie.
+//!
+//! ```text
+//! null                   empty, no allocation
+//! pointer | 1            Leaf: all entries in one block, in the order they came (integers: ascending)
+//! pointer                Arc<Root>: a Trie and the owner's four bits
+//! ```
+//!
+//! - P1: flat as long as there are at most [`FLAT_ENTRIES`] entries of [`FLAT_BYTES`] bytes, or [`FLAT_INTEGERS`]
+//!   integers; a trie that shrinks below half of that becomes flat again. A trie is never empty.
+//! - P2: the owner's bits (how Redis would call the encoding) survive every change but emptying.
+//!
+//! Costs as in [`crate::trie`]; a flat value is copied whole at its first change under a clone, up to 5 KB.
+
+use crate::arc::Arc;
+use crate::trie::{DEFER_BYTES, EntryKind, Iter, Leaf, NEVER, Node, Trie, View, find, nth};
+use std::marker::PhantomData;
+use std::ptr::NonNull;
+
+/// Entries of a flat value.
+pub const FLAT_ENTRIES: usize = 128;
+/// Bytes of a flat value's entries.
+pub const FLAT_BYTES: usize = 4096;
+/// Entries of a flat value of integers.
+pub const FLAT_INTEGERS: usize = 512;
+
+/// Entries of one kind, in the form that suits their number. 8 bytes; `clone` is O(1).
+pub struct Packed<K: EntryKind> {
+    raw: Option<NonNull<u8>>,
+    owns: PhantomData<Trie<K>>,
+}
+
+#[repr(align(8))]
+struct Root<K: EntryKind> {
+    trie: Trie<K>,
+    user: u8,
+}
+
+impl<K: EntryKind> Clone for Root<K> {
+    fn clone(&self) -> Self {
+        Root { trie: self.trie.clone(), user: self.user }
+    }
+}
+
+enum Form<'a, K: EntryKind> {
+    Empty,
+    Flat(Leaf<K>),
+    Trie(&'a Arc<Root<K>>),
+}
+
+// SAFETY: like the trie: shared blocks are only read, counts are atomic.
+unsafe impl<K: EntryKind> Send for Packed<K> {}
+// SAFETY: as above.
+unsafe impl<K: EntryKind> Sync for Packed<K> {}
+
+impl<K: EntryKind> Packed<K> {
+    /// No entries.
+    #[inline]
+    pub const fn new() -> Packed<K> {
+        Packed { raw: None, owns: PhantomData }
+    }
+
+    #[inline]
+    fn form(&self) -> Form<'_, K> {
+        let Some(raw) = self.raw else { return Form::Empty };
+        match Self::flat(raw) {
+            Some(leaf) => Form::Flat(leaf),
+            // SAFETY: without the tag the pointer is that of an `Arc`, which is nothing but the pointer.
+            None => Form::Trie(unsafe { &*(&raw const self.raw).cast::<Arc<Root<K>>>() }),
+        }
+    }
+
+    #[inline]
+    fn flat(raw: NonNull<u8>) -> Option<Leaf<K>> {
+        if raw.addr().get() & 1 == 0 {
+            return None;
+        }
+        let raw = raw.as_ptr().map_addr(|addr| addr & !1);
+        // SAFETY: tagged by `set_leaf`; leaves are aligned to 8, so not null.
+        Some(unsafe { Leaf::from_raw(NonNull::new_unchecked(raw)) })
+    }
+
+    /// The root, unshared. Tries only.
+    #[inline]
+    fn root_mut(&mut self) -> &mut Root<K> {
+        debug_assert!(matches!(self.form(), Form::Trie(_)));
+        // SAFETY: as in `form`; the callers have looked.
+        unsafe { &mut *(&raw mut self.raw).cast::<Arc<Root<K>>>() }.make_mut()
+    }
+
+    fn set_leaf(&mut self, leaf: Leaf<K>) {
+        self.raw = Some(leaf.into_raw().map_addr(|addr| addr | 1));
+    }
+
+    /// All entries as a node, for what works on trees.
+    #[inline]
+    pub(crate) fn node(&self) -> Option<Node<K>> {
+        match self.form() {
+            Form::Empty => None,
+            Form::Flat(leaf) => Some(Node::from_leaf(leaf)),
+            Form::Trie(root) => root.trie.root(),
+        }
+    }
+
+    /// True if the entries are in one flat leaf, or none.
+    pub fn is_flat(&self) -> bool {
+        !matches!(self.form(), Form::Trie(_))
+    }
+
+    /// True if both are clones of each other without later changes.
+    pub fn ptr_eq(&self, other: &Packed<K>) -> bool {
+        self.raw == other.raw
+    }
+
+    /// Number of entries. O(1).
+    #[inline]
+    pub fn len(&self) -> usize {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Flat(leaf) => leaf.len(),
+            Form::Trie(root) => root.trie.len(),
+        }
+    }
+
+    /// True without entries.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.raw.is_none()
+    }
+
+    /// The owner's four bits; 0 when empty.
+    #[inline]
+    pub fn user(&self) -> u8 {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Flat(leaf) => leaf.user(),
+            Form::Trie(root) => root.user,
+        }
+    }
+
+    /// Sets the owner's four bits. Copies a shared flat value, so: right after a change. Nothing if empty.
+    pub fn set_user(&mut self, user: u8) {
+        match self.form() {
+            Form::Empty => {}
+            Form::Flat(mut leaf) => {
+                leaf.own();
+                leaf.set_user(user);
+                self.set_leaf(leaf);
+            }
+            Form::Trie(_) => self.root_mut().user = user,
+        }
+    }
+
+    /// Bytes of all blocks, shared ones counted fully. O(1), for flat values O(entries).
+    pub fn mem_bytes(&self) -> usize {
+        match self.form() {
+            Form::Empty => 0,
+            Form::Flat(leaf) => leaf.size() + leaf.heap(),
+            Form::Trie(root) => root.trie.mem_bytes() + size_of::<Root<K>>() + 8,
+        }
+    }
+
+    /// The entry of a key.
+    #[inline]
+    pub fn get_hashed(&self, key: K::Key<'_>, hash: u64) -> Option<K::Entry<'_>> {
+        let (leaf, i) = find(self.node()?, 0, hash, key)?;
+        // SAFETY: borrowed as long as the entry.
+        Some(unsafe { leaf.entry(i) })
+    }
+
+    /// Inserts an entry, or replaces the one with its key. True if the key is new.
+    pub fn insert_hashed(&mut self, entry: K::Entry<'_>, hash: u64) -> bool {
+        match self.form() {
+            Form::Empty => {
+                let width = K::width(entry);
+                let mut leaf = Leaf::with_room(width, 1, K::size(entry, width));
+                leaf.insert(0, entry, hash as u8);
+                self.set_leaf(leaf);
+                true
+            }
+            Form::Flat(leaf) => self.insert_flat(leaf, entry, hash),
+            // Looked up before the root is copied (V2).
+            Form::Trie(_) if !K::REPLACES && self.get_hashed(K::key(entry), hash).is_some() => false,
+            Form::Trie(_) => self.root_mut().trie.insert_hashed(entry, hash),
+        }
+    }
+
+    fn insert_flat(&mut self, mut leaf: Leaf<K>, entry: K::Entry<'_>, hash: u64) -> bool {
+        let found = leaf.find(hash as u8, K::key(entry));
+        match found {
+            Some(_) if !K::REPLACES => return false,
+            Some(i) => leaf.replace(i, entry),
+            None if fits(leaf, entry) => leaf.insert(leaf.place_in_order(entry), entry, hash as u8),
+            None => {
+                self.grow(leaf);
+                return self.root_mut().trie.insert_hashed(entry, hash);
+            }
+        }
+        self.set_leaf(leaf);
+        if leaf.live() > FLAT_BYTES && leaf.width() == 0 && leaf.len() > 1 {
+            self.grow(leaf);
+        }
+        found.is_none()
+    }
+
+    /// From a flat leaf to a trie.
+    fn grow(&mut self, leaf: Leaf<K>) {
+        let root = Root { user: leaf.user(), trie: Trie::from_leaf(leaf) };
+        self.raw = Some(Arc::new(root).into_raw().cast());
+    }
+
+    /// Removes the entry of a key. False if there is none.
+    pub fn remove_hashed(&mut self, key: K::Key<'_>, hash: u64) -> bool {
+        match self.form() {
+            Form::Empty => false,
+            Form::Flat(mut leaf) => {
+                let Some(i) = leaf.find(hash as u8, key) else { return false };
+                if leaf.len() == 1 {
+                    *self = Packed::new();
+                    return true;
+                }
+                leaf.remove(i);
+                self.set_leaf(leaf);
+                true
+            }
+            Form::Trie(_) => {
+                // Looked up before the root is copied (V2).
+                if self.get_hashed(key, hash).is_none() {
+                    return false;
+                }
+                let trie = &mut self.root_mut().trie;
+                trie.remove_hashed(key, hash);
+                let (len, bytes) = (trie.len(), trie.mem_bytes());
+                if len <= FLAT_ENTRIES / 2 && bytes <= FLAT_BYTES / 2 {
+                    self.shrink();
+                }
+                true
+            }
+        }
+    }
+
+    /// From a trie to a flat leaf.
+    #[cold]
+    fn shrink(&mut self) {
+        let root = self.root_mut();
+        let user = root.user;
+        let mut leaf = std::mem::take(&mut root.trie).into_leaf();
+        leaf.sort();
+        leaf.set_user(user);
+        *self = Packed::new();
+        self.set_leaf(leaf);
+    }
+
+    /// Changes the leaf of a hash; `f` is told the leaf and returns by how many bytes its Blobs grew. Not when empty.
+    pub(crate) fn change(&mut self, hash: u64, f: impl FnOnce(&mut Leaf<K>) -> isize) {
+        match self.form() {
+            Form::Empty => {}
+            Form::Flat(mut leaf) => {
+                f(&mut leaf);
+                self.set_leaf(leaf);
+                if leaf.live() > FLAT_BYTES && leaf.width() == 0 && leaf.len() > 1 {
+                    self.grow(leaf);
+                }
+            }
+            Form::Trie(_) => self.root_mut().trie.change(hash, f),
+        }
+    }
+
+    /// All entries in their order.
+    pub fn iter(&self) -> Iter<'_, K> {
+        self.iter_from(0)
+    }
+
+    /// The entries from a rank on. O(log n) to begin.
+    pub fn iter_from(&self, rank: usize) -> Iter<'_, K> {
+        // SAFETY: borrowed as long as the iterator.
+        unsafe { Iter::from_rank(self.node(), rank) }
+    }
+
+    /// The entry of a rank. O(log n).
+    pub fn nth(&self, rank: usize) -> Option<K::Entry<'_>> {
+        // SAFETY: borrowed as long as the entry.
+        unsafe { nth(self.node(), rank) }
+    }
+
+    /// One step of SCAN: flat values all at once, else about `count` entries. Returns the next cursor, 0 at the end.
+    pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(K::Entry<'_>)) -> u64 {
+        match self.form() {
+            Form::Trie(root) => root.trie.scan(cursor, count, f),
+            _ => {
+                self.iter().for_each(f);
+                0
+            }
+        }
+    }
+
+    /// When the first entry expires, or [`NEVER`]. O(1), for flat values O(entries).
+    pub fn soonest(&self) -> u64 {
+        self.node().map_or(NEVER, Node::soonest)
+    }
+
+    /// Calls `f` for entries that expire at `now` or before, until it returns false. O(log n) for each.
+    pub(crate) fn expired(&self, now: u64, f: &mut dyn FnMut(K::Entry<'_>) -> bool) {
+        if let Some(node) = self.node() {
+            expired(node, now, f);
+        }
+    }
+
+    /// Asserts P1 and everything below. O(n).
+    pub fn check_invariants(&self) {
+        match self.form() {
+            Form::Empty => {}
+            Form::Flat(leaf) => {
+                leaf.check_invariants();
+                let most = if leaf.width() == 0 { FLAT_ENTRIES } else { FLAT_INTEGERS };
+                assert!((1..=most).contains(&leaf.len()));
+            }
+            Form::Trie(root) => {
+                assert!(!root.trie.is_empty());
+                root.trie.check_invariants();
+            }
+        }
+    }
+}
+
+fn fits<K: EntryKind>(leaf: Leaf<K>, entry: K::Entry<'_>) -> bool {
+    match leaf.joint_width(entry) {
+        0 => leaf.len() < FLAT_ENTRIES && leaf.live() + K::size(entry, 0) <= FLAT_BYTES,
+        _ => leaf.len() < FLAT_INTEGERS,
+    }
+}
+
+fn expired<K: EntryKind>(node: Node<K>, now: u64, f: &mut dyn FnMut(K::Entry<'_>) -> bool) -> bool {
+    // SAFETY: the caller borrows the tree.
+    match unsafe { node.view() } {
+        View::Leaf(leaf) => (0..leaf.len()).filter(|&i| leaf.expiry(i) <= now).all(|i| {
+            // SAFETY: as above.
+            f(unsafe { leaf.entry(i) })
+        }),
+        View::Inner(inner) => inner
+            .runs()
+            .filter(|&(start, _)| inner.time(start) <= now)
+            .all(|(start, _)| expired(inner.child(start), now, f)),
+    }
+}
+
+impl<K: EntryKind> Default for Packed<K> {
+    fn default() -> Packed<K> {
+        Packed::new()
+    }
+}
+
+impl<K: EntryKind> Clone for Packed<K> {
+    /// O(1).
+    #[inline]
+    fn clone(&self) -> Packed<K> {
+        match self.form() {
+            Form::Empty => {}
+            Form::Flat(leaf) => leaf.retain(),
+            Form::Trie(root) => std::mem::forget(Arc::clone(root)),
+        }
+        Packed { raw: self.raw, owns: PhantomData }
+    }
+}
+
+impl<K: EntryKind> Drop for Packed<K> {
+    fn drop(&mut self) {
+        let Some(raw) = self.raw else { return };
+        match Self::flat(raw) {
+            // SAFETY: made by `into_raw`; this handle's count goes with it.
+            None => drop(unsafe { Arc::<Root<K>>::from_raw(raw.cast()) }),
+            Some(leaf) => {
+                let heap = leaf.heap();
+                if heap <= DEFER_BYTES || !leaf.unique() {
+                    return leaf.release();
+                }
+                let last = Packed { raw: Some(raw), owns: PhantomData::<Trie<K>> };
+                stdx::reclaim::defer(heap, move || last.leaf_release());
+            }
+        }
+    }
+}
+
+impl<K: EntryKind> Packed<K> {
+    fn leaf_release(self) {
+        let raw = self.raw;
+        std::mem::forget(self);
+        if let Some(leaf) = raw.and_then(Self::flat) {
+            leaf.release();
+        }
+    }
+}

@@ -1,0 +1,224 @@
+//! Sets against `BTreeSet`, through all forms, with clones.
+
+use super::algebra::{self, diff_ranks, inter_ranks};
+use super::*;
+use crate::testing::{Rng, rounds};
+use std::collections::BTreeSet;
+use std::ops::ControlFlow::{Break, Continue};
+
+type Model = BTreeSet<Vec<u8>>;
+
+/// Elements of one of several sorts, so that leaves of every width and mixtures appear.
+fn element(rng: &mut Rng, sort: u64, range: u64) -> Vec<u8> {
+    match sort {
+        0 => rng.below(range).to_string().into_bytes(),
+        1 => (rng.below(range) as i64 - range as i64 / 2).wrapping_mul(1 << 33).to_string().into_bytes(),
+        2 => rng.text(range, 0),
+        3 => rng.text(range, 900),
+        _ => {
+            let sort = rng.below(4);
+            element(rng, sort, range)
+        }
+    }
+}
+
+fn compare(set: &Set, model: &Model) {
+    set.check_invariants();
+    assert_eq!((set.len(), set.is_empty()), (model.len(), model.is_empty()));
+    let all: Vec<Vec<u8>> = set.iter().map(|elem| elem.to_vec()).collect();
+    assert_eq!(all.iter().cloned().collect::<Model>(), *model);
+    assert!(all.iter().all(|text| set.contains(text)));
+    let middle = all.len() / 2;
+    assert!(set.iter_from(middle).map(|elem| elem.to_vec()).eq(all[middle..].iter().cloned()));
+    assert_eq!(set.nth(middle).map(|elem| elem.to_vec()), all.get(middle).cloned());
+    let mut scanned = Model::new();
+    let mut cursor = 0;
+    loop {
+        cursor = set.scan(cursor, 7, &mut |elem| {
+            scanned.insert(elem.to_vec());
+        });
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(scanned, *model);
+    if set.encoding() == Enc::IntSet {
+        let numbers: Vec<i64> =
+            set.iter().map(|e| if let Elem::Int(n) = e { n } else { panic!("{e:?}") }).collect();
+        assert!(numbers.is_sorted());
+    }
+}
+
+#[test]
+fn a_set_agrees_with_the_model_through_all_its_forms() {
+    for seed in 0..rounds(60) {
+        let mut rng = Rng::new(seed);
+        let (sort, range) = (seed % 5, [30, 300, 1500][(seed / 5 % 3) as usize]);
+        let (mut set, mut model) = (Set::new(), Model::new());
+        let mut clones: Vec<(Set, Model)> = Vec::new();
+        let mut growing = true;
+        for _ in 0..3000 {
+            // Now and then something of another sort, which changes the width of a leaf of integers.
+            let sort = if rng.below(300) == 0 { 4 } else { sort };
+            let text = element(&mut rng, sort, range);
+            match rng.below(20) {
+                0 if !set.is_empty() => {
+                    let rank = rng.below(set.len() as u64) as usize;
+                    let text = set.remove_nth(rank).unwrap();
+                    assert!(model.remove(&text));
+                }
+                n if n < if growing { 14 } else { 6 } => assert_eq!(set.insert(&text), model.insert(text)),
+                _ => assert_eq!(set.remove(&text), model.remove(&text)),
+            }
+            match rng.below(200) {
+                0 => clones.push((set.clone(), model.clone())),
+                1 if !clones.is_empty() => {
+                    let (set, model) = clones.swap_remove(rng.below(clones.len() as u64) as usize);
+                    compare(&set, &model);
+                }
+                2 => growing = !growing,
+                3 => compare(&set, &model),
+                4 if !clones.is_empty() => {
+                    (set, model) = clones.swap_remove(rng.below(clones.len() as u64) as usize);
+                }
+                _ => {}
+            }
+        }
+        compare(&set, &model);
+        clones.iter().for_each(|(set, model)| compare(set, model));
+    }
+}
+
+#[test]
+fn algebra_agrees_with_the_model_for_sets_of_any_size_and_kinship() {
+    for seed in 0..rounds(60) {
+        let mut rng = Rng::new(seed);
+        let mut sets: Vec<(Set, Model)> = Vec::new();
+        for _ in 0..1 + rng.below(3) {
+            // A new set, or a changed clone of an earlier one, which shares nodes with it.
+            let (mut set, mut model) = match sets.last() {
+                Some((set, model)) if rng.below(2) == 0 => (set.clone(), model.clone()),
+                _ => (Set::new(), Model::new()),
+            };
+            let range = [20, 200, 3000][rng.below(3) as usize];
+            let sort = rng.below(5);
+            for _ in 0..rng.below(range) {
+                let text = element(&mut rng, sort, range);
+                if rng.below(4) == 0 {
+                    set.remove(&text);
+                    model.remove(&text);
+                } else {
+                    set.insert(&text);
+                    model.insert(text);
+                }
+            }
+            sets.push((set, model));
+        }
+        let handles: Vec<&Set> = sets.iter().map(|(set, _)| set).collect();
+        let models: Vec<&Model> = sets.iter().map(|(_, model)| model).collect();
+        let all = |want: bool| -> Model {
+            let (first, others) = models.split_first().unwrap();
+            first.iter().filter(|t| others.iter().all(|o| o.contains(*t) == want)).cloned().collect()
+        };
+        let (inter, diff) = (all(true), all(false));
+        let union: Model = models.iter().flat_map(|model| model.iter().cloned()).collect();
+        let go = &mut |_| Continue(());
+        compare(&Set::intersection(&handles, go).unwrap(), &inter);
+        compare(&Set::difference(handles[0], &handles[1..], go).unwrap(), &diff);
+        compare(&Set::union(&handles, go).unwrap(), &union);
+
+        let mut out = Vec::new();
+        assert_eq!(
+            algebra::union(&handles, go, &mut |e| {
+                out.push(e.to_vec());
+                Continue(())
+            }),
+            Continue(())
+        );
+        assert_eq!(out.len(), union.len());
+        assert_eq!(out.drain(..).collect::<Model>(), union);
+        let done = algebra::diff(handles[0], &handles[1..], go, &mut |e| {
+            out.push(e.to_vec());
+            Continue(())
+        });
+        assert_eq!((done, out.len()), (Continue(()), diff.len()));
+        assert_eq!(out.drain(..).collect::<Model>(), diff);
+        assert_eq!(
+            algebra::inter(&handles, go, &mut |e| {
+                out.push(e.to_vec());
+                Continue(())
+            }),
+            Continue(())
+        );
+        assert_eq!(out.len(), inter.len());
+        assert_eq!(out.drain(..).collect::<Model>(), inter);
+
+        let first = handles[0];
+        let ranks = diff_ranks(first, &handles[1..], go).unwrap();
+        assert_eq!(ranks.len(), diff.len());
+        assert_eq!(ranks.elements(first, 0).map(|(_, e)| e.to_vec()).collect::<Model>(), diff);
+        let ranks = inter_ranks(first, &handles[1..], go).unwrap();
+        assert_eq!(ranks.elements(first, 0).map(|(_, e)| e.to_vec()).collect::<Model>(), inter);
+        assert_eq!(ranks.elements(first, first.len()).count(), 0);
+    }
+}
+
+#[test]
+fn algebra_stops_when_told_to() {
+    let a: Set = (0..10_000).map(|n| format!("{n}")).collect();
+    let b: Set = (5_000..15_000).map(|n| format!("{n}")).collect();
+    let mut work = 0;
+    let mut pause = |n| {
+        work += n;
+        if work > 500 { Break(()) } else { Continue(()) }
+    };
+    assert_eq!(algebra::inter(&[&a, &b], &mut pause, &mut |_| Continue(())), Break(()));
+    assert!(work < 1000);
+    let mut left = 3;
+    let each = &mut |_: Elem<'_>| {
+        left -= 1;
+        if left == 0 { Break(()) } else { Continue(()) }
+    };
+    assert_eq!(algebra::diff(&a, &[&b], &mut |_| Continue(()), each), Break(()));
+    assert_eq!(left, 0);
+    assert!(diff_ranks(&a, &[&b], &mut |_| Break(())).is_none());
+    assert!(Set::union(&[&a, &b], &mut |_| Break(())).is_none());
+}
+
+#[test]
+fn encodings_follow_redis() {
+    let numbers = |n: u32| (0..n).map(|i| i.to_string()).collect::<Set>();
+    let mut set = numbers(512);
+    assert_eq!(set.encoding(), Enc::IntSet);
+    set.insert(b"512");
+    assert_eq!(set.encoding(), Enc::HashTable);
+    let mut set = numbers(3);
+    set.insert(b"x");
+    assert_eq!(set.encoding(), Enc::ListPack);
+    set.remove(b"x");
+    assert_eq!(set.encoding(), Enc::ListPack);
+    (3..129).for_each(|i| assert!(set.insert(i.to_string().as_bytes())));
+    assert_eq!(set.encoding(), Enc::HashTable);
+    let mut set = numbers(200);
+    set.insert(b"x");
+    assert_eq!(set.encoding(), Enc::HashTable);
+    let mut set: Set = [vec![b'a'; 64]].into_iter().collect();
+    assert_eq!(set.encoding(), Enc::ListPack);
+    set.insert(&[b'a'; 65]);
+    assert_eq!(set.encoding(), Enc::HashTable);
+    set.remove(&[b'a'; 65]);
+    assert_eq!(set.encoding(), Enc::HashTable);
+}
+
+#[test]
+fn long_elements_are_shared_not_copied() {
+    let long = vec![b'x'; 1 << 20];
+    let mut set: Set = [b"a".as_slice(), &long].into_iter().collect();
+    let clone = set.clone();
+    set.insert(b"b");
+    let address = |set: &Set| set.iter().find(|e| e.len() > 9).map(|e| e.with(|text| text.as_ptr()));
+    assert_eq!(address(&set), address(&clone));
+    assert!(set.mem_bytes() > 1 << 20);
+    drop(clone);
+    assert!(set.remove(&long) && set.mem_bytes() < 200);
+}
