@@ -36,8 +36,8 @@ pub use elem::Elem;
 pub use hash::Hash;
 pub use list::List;
 pub use set::Set;
-pub use str::{Str, StrRef};
-pub use zset::ZSet;
+pub use str::{Run, Str, StrRef};
+pub use zset::{LexBound, ScoreBound, ZSet};
 
 /// A value of any type. 16 bytes; `clone` is O(1).
 #[derive(Clone)]

@@ -83,6 +83,7 @@ impl Path {
 }
 
 /// A sequence of entries. 8 bytes; clone O(1).
+#[repr(transparent)]
 pub struct Tree<K: Kind> {
     node: Option<Node<K>>,
 }
@@ -98,6 +99,18 @@ impl<K: Kind> Tree<K> {
     /// The empty tree. Does not allocate.
     pub const fn new() -> Self {
         Tree { node: None }
+    }
+
+    /// The handle as a pointer, aligned to 8 and null if empty; a `&Tree` may point to where it is kept.
+    pub(crate) fn into_raw(self) -> *mut () {
+        self.node.map_or(std::ptr::null_mut(), |node| node.into_raw().as_ptr())
+    }
+
+    /// # Safety
+    /// `raw` came from [`Tree::into_raw`] of the same kind and is given back only once.
+    pub(crate) unsafe fn from_raw(raw: *mut ()) -> Tree<K> {
+        // SAFETY: promised by the caller.
+        Tree { node: std::ptr::NonNull::new(raw).map(|raw| unsafe { Node::from_raw(raw) }) }
     }
 
     #[inline]

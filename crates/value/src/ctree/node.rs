@@ -93,6 +93,18 @@ impl<K: Kind> Node<K> {
         Node { at: NonNull::from(Box::leak(Box::new(root))).cast(), kind: PhantomData }
     }
 
+    pub fn into_raw(self) -> NonNull<()> {
+        let raw = self.at.cast();
+        std::mem::forget(self);
+        raw
+    }
+
+    /// # Safety
+    /// `raw` came from [`Node::into_raw`] of the same kind and is given back only once.
+    pub unsafe fn from_raw(raw: NonNull<()>) -> Self {
+        Node { at: raw.cast(), kind: PhantomData }
+    }
+
     #[inline]
     fn common(&self) -> &Common {
         // SAFETY: every node starts so (N1) and lives as long as an owner.
