@@ -1,1 +1,18 @@
 //! What a command is, the lookup table, and the families.
+//!
+//! A handler is a function of arguments and a view of the keyspace; the same text runs inline under shard locks, on a
+//! worker, in a transaction or script over an overlay, and when a log is replayed. There is no clock, lock, thread or
+//! socket in this crate: time arrives with the view, waiting and streaming are asked for through [`Cx`].
+//!
+//! To add a command: one row and one function in its family's topic file; if the topic is new, one line in `registry`.
+#![forbid(unsafe_code)]
+
+mod cx;
+mod error;
+pub mod options;
+pub mod registry;
+pub mod table;
+
+pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
+pub use error::Error;
+pub use table::{Command, Effect, Run, acl};

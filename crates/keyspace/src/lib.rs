@@ -1,1 +1,241 @@
 //! All keys: shards, segments, expiry, the sequence of writes and snapshots.
+//!
+//! ```text
+//! Keyspace ── 256 shards, each behind a short lock
+//!   shard  ── per database a directory of segments      segment.rs
+//!             pre-images for active snapshots            sequence.rs, shard.rs
+//!             who watches or waits for a key             shard.rs
+//!   View   ── what a command sees: locked shards, or an overlay at a snapshot   view.rs, overlay.rs
+//! ```
+//!
+//! - K1: a key's shard, place in the directory and line follow from its hash alone; nothing on the serving path
+//!   allocates, copies or frees in proportion to the number of keys.
+//! - K2: locks are taken in ascending shard order, all at once (`stdx::locks`), and released at the end of the command.
+//! - K3: an expired key is absent to every reader from its millisecond on, whether or not it was swept already.
+//! - K4: a collection that became empty does not stay.
+//! - K5: a write is visible, kept for older snapshots, counted, and told to whoever watches, under the same locks.
+
+mod entry;
+mod overlay;
+mod segment;
+mod sequence;
+mod shard;
+mod sweep;
+#[cfg(test)]
+mod tests;
+mod view;
+
+pub use entry::{EntryRef, Owned, Payload, StrMut};
+pub use overlay::{Conflict, Overlay};
+pub use sequence::{Lsn, MAX_ACTIVE, Snapshot};
+pub use sweep::{Sweep, Swept};
+pub use view::{Changes, Class, Event, Keys, View, WrongType};
+
+use sequence::Sequence;
+use shard::Shard;
+use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use stdx::hash::hash_bytes;
+use stdx::locks::{Bits, Guard, Sharded};
+
+/// Shards of a keyspace.
+pub const SHARDS: usize = 1 << segment::SHARD_BITS;
+
+/// Who hears of every write, in the order of the sequence per shard: the log, replicas. Called with the shard locks
+/// held, so it must only note the effect, never wait.
+pub trait CommitSink: Send + Sync {
+    /// The command `args` took effect on `db` at `lsn`.
+    fn effect(&self, lsn: Lsn, db: usize, args: &mut dyn Iterator<Item = &[u8]>);
+}
+
+#[derive(Default)]
+struct Counts {
+    keys: AtomicI64,
+    expires: AtomicI64,
+}
+
+/// Counters of the keyspace as a whole; all relaxed.
+#[derive(Default)]
+pub struct Stats {
+    pub expired_keys: AtomicU64,
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    pub dirty: AtomicU64,
+}
+
+/// See the module.
+pub struct Keyspace {
+    pub(crate) shards: Sharded<Shard>,
+    pub(crate) sequence: Sequence,
+    counts: Box<[Counts]>,
+    generation: AtomicU64,
+    /// Notification classes somebody wants, as bits of [`Class`]; 0 = none.
+    notify: AtomicU32,
+    active_expire: AtomicU32,
+    pub stats: Stats,
+    sink: OnceLock<Box<dyn CommitSink>>,
+}
+
+#[inline]
+pub(crate) fn shard_of(hash: u64) -> usize {
+    (hash >> (64 - segment::SHARD_BITS)) as usize
+}
+
+impl Keyspace {
+    /// An empty keyspace of so many databases. Uses about 100 KB until keys come.
+    pub fn new(databases: usize) -> Arc<Keyspace> {
+        let shard =
+            || Shard { dbs: (0..databases).map(|_| Default::default()).collect(), ..Shard::default() };
+        Arc::new(Keyspace {
+            shards: Sharded::new((0..SHARDS).map(|_| shard())),
+            sequence: Sequence::default(),
+            counts: (0..databases).map(|_| Counts::default()).collect(),
+            generation: AtomicU64::new(0),
+            notify: AtomicU32::new(0),
+            active_expire: AtomicU32::new(1),
+            stats: Stats::default(),
+            sink: OnceLock::new(),
+        })
+    }
+
+    pub fn databases(&self) -> usize {
+        self.counts.len()
+    }
+
+    /// Sets who hears of every write; only the first call counts.
+    pub fn set_sink(&self, sink: Box<dyn CommitSink>) {
+        let _ = self.sink.set(sink);
+    }
+
+    pub fn sink(&self) -> Option<&dyn CommitSink> {
+        self.sink.get().map(|sink| &**sink)
+    }
+
+    /// Which notification classes are wanted ([`Class::bit`]).
+    pub fn set_notify(&self, classes: u32) {
+        self.notify.store(classes, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(crate) fn notifies(&self, class: Class) -> bool {
+        self.notify.load(Ordering::Relaxed) & class.bit() != 0
+    }
+
+    /// DEBUG SET-ACTIVE-EXPIRE.
+    pub fn set_active_expire(&self, on: bool) {
+        self.active_expire.store(on.into(), Ordering::Relaxed);
+    }
+
+    pub(crate) fn active_expire(&self) -> bool {
+        self.active_expire.load(Ordering::Relaxed) != 0
+    }
+
+    /// Keys in a database, expired ones that are not swept yet included. O(1).
+    pub fn len(&self, db: usize) -> usize {
+        self.counts[db].keys.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    pub fn is_empty(&self) -> bool {
+        (0..self.databases()).all(|db| self.len(db) == 0)
+    }
+
+    /// Keys with an expiry in a database. O(1).
+    pub fn expires(&self, db: usize) -> usize {
+        self.counts[db].expires.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    #[inline]
+    pub(crate) fn count(&self, db: usize, keys: i64, expires: i64) {
+        if keys != 0 {
+            self.counts[db].keys.fetch_add(keys, Ordering::Relaxed);
+        }
+        if expires != 0 {
+            self.counts[db].expires.fetch_add(expires, Ordering::Relaxed);
+        }
+    }
+
+    /// Bumped whenever whole tables are replaced.
+    pub fn generation(&self) -> u64 {
+        self.generation.load(Ordering::SeqCst)
+    }
+
+    pub fn last_lsn(&self) -> Lsn {
+        self.sequence.last()
+    }
+
+    pub fn active_snapshots(&self) -> usize {
+        self.sequence.active()
+    }
+
+    /// Bytes of segments: tables and pages, without what handles point to.
+    pub fn segment_bytes() -> usize {
+        stdx::pages::SMALL.used_bytes() + stdx::pages::LARGE.used_bytes()
+    }
+
+    /// Bytes of this keyspace's segments. Cost: O(segments), all shards locked: for tests.
+    pub fn footprint(&self) -> usize {
+        let guard = self.shards.lock_all();
+        (0..SHARDS).flat_map(|shard| guard.get(shard).dbs.iter()).map(segment::Directory::footprint).sum()
+    }
+
+    /// The shards of some keys.
+    #[inline]
+    pub fn shards_of<'a>(keys: impl IntoIterator<Item = &'a [u8]>) -> Bits {
+        let mut bits = Bits::EMPTY;
+        keys.into_iter().for_each(|key| bits.insert(shard_of(hash_bytes(key))));
+        bits
+    }
+
+    #[inline]
+    pub(crate) fn lock(&self, shards: Bits) -> Guard<'_, Shard> {
+        self.shards.lock(shards)
+    }
+
+    /// Marks `dirty` at every touch of the key from now on. True if the key is there but has expired (Redis then
+    /// ignores its removal).
+    pub fn watch(&self, db: usize, key: &[u8], dirty: &Arc<std::sync::atomic::AtomicBool>) {
+        let shard = shard_of(hash_bytes(key));
+        self.shards.lock_one(shard).get_mut(shard).interest.watch(db, key, dirty.clone());
+    }
+
+    pub fn unwatch(&self, db: usize, key: &[u8], dirty: &Arc<std::sync::atomic::AtomicBool>) {
+        let shard = shard_of(hash_bytes(key));
+        self.shards.lock_one(shard).get_mut(shard).interest.unwatch(db, key, dirty);
+    }
+
+    /// Says that somebody is blocked on the key, so that writes to it report it in [`Changes::ready`]. The caller
+    /// must look at the key once more after this, or hold its shard in a view meanwhile.
+    pub fn block(&self, db: usize, key: &[u8]) {
+        let shard = shard_of(hash_bytes(key));
+        self.shards.lock_one(shard).get_mut(shard).interest.block(db, key);
+    }
+
+    pub fn unblock(&self, db: usize, key: &[u8]) {
+        let shard = shard_of(hash_bytes(key));
+        self.shards.lock_one(shard).get_mut(shard).interest.unblock(db, key);
+    }
+
+    /// Fetches the lines of a batch's keys into the cache. Takes no lock longer than one look-up.
+    pub fn prefetch<'a>(&self, db: usize, keys: impl Iterator<Item = &'a [u8]>) {
+        for key in keys {
+            let hash = hash_bytes(key);
+            let shard = shard_of(hash);
+            self.shards.lock_one(shard).get(shard).dbs[db].prefetch(hash);
+        }
+    }
+
+    /// Checks every structural invariant; for tests. Cost: O(keys).
+    pub fn check_invariants(&self) {
+        let guard = self.shards.lock_all();
+        for db in 0..self.databases() {
+            let (mut keys, mut expires) = (0, 0);
+            for shard in 0..SHARDS {
+                let directory = &guard.get(shard).dbs[db];
+                directory.check_invariants();
+                keys += directory.len();
+                expires += directory.expires();
+            }
+            assert_eq!((keys, expires), (self.len(db), self.expires(db)));
+        }
+    }
+}

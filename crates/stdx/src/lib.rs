@@ -8,3 +8,4 @@ pub mod long_double;
 pub mod num;
 pub mod pages;
 pub mod reclaim;
+pub mod threads;

@@ -177,6 +177,12 @@ impl Value {
     }
 }
 
+impl std::fmt::Debug for Value {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{} of {}", self.kind().name(), self.len())
+    }
+}
+
 impl ValueRef<'_> {
     /// The type of the value.
     pub const fn kind(&self) -> Kind {

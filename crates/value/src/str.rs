@@ -86,6 +86,23 @@ impl Str {
         }
     }
 
+    /// Copies `bytes` into a string whose encoding is `raw`: what APPEND and SETRANGE leave behind. O(n).
+    pub fn from_slice_raw(bytes: &[u8]) -> Str {
+        match bytes.len() {
+            1..=FLAT_MAX => {
+                let mut flat = Flat::from_parts(bytes, &[], 0);
+                flat.set_flags(RAW);
+                Str::put(Owned::Flat(flat))
+            }
+            _ => Str::from_slice(bytes),
+        }
+    }
+
+    /// Whether the encoding is `raw` by history rather than by length.
+    pub fn is_raw(&self) -> bool {
+        self.is_chunked() || self.flat().is_some_and(|flat| flat.flags() & RAW != 0)
+    }
+
     /// Copies the bytes: strings here are not laid out like vectors.
     pub fn from_vec(bytes: Vec<u8>) -> Str {
         Str::from_slice(&bytes)
@@ -258,7 +275,7 @@ impl Str {
 
     /// `int`, `embstr` or `raw`, as Redis would have it.
     pub fn encoding(&self) -> Enc {
-        let raw = self.is_chunked() || self.flat().is_some_and(|flat| flat.flags() & RAW != 0);
+        let raw = self.is_raw();
         match self.as_ref() {
             StrRef::Flat(bytes) if !raw => StrRef::Flat(bytes).encoding(),
             _ => Enc::Raw,

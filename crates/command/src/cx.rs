@@ -1,0 +1,147 @@
+//! What a handler works with: its view of the keyspace, the reply, and what the run around it allows.
+
+use crate::Error;
+use keyspace::View;
+use resp::{OwnedArgs, Reply};
+
+/// Elements of a reply above which it is streamed instead of written at once.
+pub const STREAM_FROM: usize = 512;
+
+/// A reply that is written piece by piece while the socket drains. It owns what it reads (values clone in O(1)).
+pub trait Stream: Send {
+    /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a quantum.
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool;
+}
+
+/// Where a handler runs, as far as it matters to it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Caller {
+    /// May wait for data (not in MULTI or a script).
+    pub may_block: bool,
+    /// May answer with a stream (not in MULTI or a script).
+    pub may_stream: bool,
+    pub in_script: bool,
+    /// Replicated or replayed: relative times and limits were settled by whoever ran it first.
+    pub in_replay: bool,
+    pub client_id: u64,
+}
+
+/// What a blocking command asks for when there is nothing to give.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Block {
+    /// None: wait for ever.
+    pub timeout_ms: Option<u64>,
+    /// What a time-out answers: a null array, else a null.
+    pub null_array: bool,
+}
+
+/// How a run ended besides its reply.
+#[derive(Default)]
+pub enum Outcome {
+    #[default]
+    Done,
+    /// Park the client on the command's keys and run it again when one is filled.
+    Block(Block),
+    /// What stands in the reply so far is its beginning; the rest comes from the stream.
+    Stream(Box<dyn Stream>),
+}
+
+/// Work allowed before a run is dropped and repeated elsewhere.
+pub struct Budget<'a> {
+    steps: usize,
+    /// On a worker: asked now and then whether to go on.
+    cancelled: Option<&'a std::sync::atomic::AtomicBool>,
+}
+
+impl<'a> Budget<'a> {
+    pub const fn steps(steps: usize) -> Budget<'a> {
+        Budget { steps, cancelled: None }
+    }
+
+    pub const fn unlimited(cancelled: Option<&'a std::sync::atomic::AtomicBool>) -> Budget<'a> {
+        Budget { steps: usize::MAX, cancelled }
+    }
+
+    fn charge(&mut self, steps: usize) -> Result<(), Error> {
+        match self.steps.checked_sub(steps) {
+            Some(left) => self.steps = left,
+            None => return Err(Error::Budget),
+        }
+        match self.cancelled {
+            Some(flag) if flag.load(std::sync::atomic::Ordering::Relaxed) => Err(Error::Cancelled),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// See the module.
+pub struct Cx<'a, 'k> {
+    pub view: &'a mut View<'k>,
+    pub out: &'a mut Reply,
+    pub caller: Caller,
+    pub budget: Budget<'a>,
+    pub outcome: Outcome,
+    /// The deterministic form of a write whose row says [`crate::Effect::Noted`]; several commands, in order.
+    pub effects: Vec<OwnedArgs>,
+    /// A random number for this run.
+    random: u64,
+}
+
+impl<'a, 'k> Cx<'a, 'k> {
+    pub fn new(
+        view: &'a mut View<'k>,
+        out: &'a mut Reply,
+        caller: Caller,
+        budget: Budget<'a>,
+        random: u64,
+    ) -> Cx<'a, 'k> {
+        Cx { view, out, caller, budget, outcome: Outcome::Done, effects: Vec::new(), random }
+    }
+
+    /// Charges `steps` (about 50 ns each) of work. A write must charge before its first change: the run may be dropped.
+    #[inline]
+    pub fn charge(&mut self, steps: usize) -> Result<(), Error> {
+        self.budget.charge(steps)
+    }
+
+    /// Asks to wait. The handler must have changed and written nothing. Where waiting is not allowed (MULTI, scripts)
+    /// the null of a time-out is written at once.
+    pub fn block(&mut self, timeout_ms: Option<u64>, null_array: bool) {
+        if self.caller.may_block {
+            self.outcome = Outcome::Block(Block { timeout_ms, null_array });
+        } else if null_array {
+            self.out.null_array();
+        } else {
+            self.out.null();
+        }
+    }
+
+    /// Hands over the rest of the reply. Where streams are not allowed it is written at once.
+    pub fn stream(&mut self, mut stream: impl Stream + 'static) {
+        if self.caller.may_stream {
+            self.outcome = Outcome::Stream(Box::new(stream));
+        } else {
+            while stream.fill(self.out, usize::MAX) {}
+        }
+    }
+
+    /// Notes the deterministic form of what was done.
+    pub fn effect(&mut self, words: &[&[u8]]) {
+        self.effects.push(OwnedArgs::from_slices(words));
+    }
+
+    /// A fresh random number.
+    pub fn random(&mut self) -> u64 {
+        // splitmix64
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// A random number below `n` (which is not 0).
+    pub fn random_below(&mut self, n: usize) -> usize {
+        ((self.random() as u128 * n as u128) >> 64) as usize
+    }
+}

@@ -1,0 +1,535 @@
+//! One key with its value, expiry and access byte: a run of bytes inside a segment's pages.
+//!
+//! ```text
+//!  0      1       2       4      6      8
+//!  ┌──────┬───────┬───────┬──────┬──────┬───────────┬───────────┬─────────────┬──────────────┐
+//!  │ form │access │ units │ klen │ vlen │ expire u64│ handle u64│ key (klen)  │ value (vlen) │
+//!  └──────┴───────┴───────┴──────┴──────┴───────────┴───────────┴─────────────┴──────────────┘
+//!                                         if EXPIRE   unless Text              only if Text
+//! ```
+//!
+//! A 40-byte key with a 40-byte string and an expiry is 96 bytes. Short strings stand in the entry; every other
+//! value is an 8-byte handle of crate `value`. A long key is boxed: its 16 bytes in place are address and length.
+//!
+//! - E1: `units` × 8 is the room the entry owns; what it uses may be less after an overwrite in place.
+//! - E2: an entry moves only as a whole, by copying its bytes, while nobody holds a reference to it.
+//! - E3: a handle (and a boxed key) is owned by the entry: whoever buries the entry takes or drops it exactly once.
+//! - E4: all numbers are at their natural alignment, because entries start at multiples of 8.
+
+use std::marker::PhantomData;
+use std::mem::{ManuallyDrop, size_of};
+use std::ptr::NonNull;
+use std::sync::atomic::{AtomicU8, Ordering};
+use value::{Hash, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
+
+const FORM: u8 = 0x0f;
+const EXPIRE: u8 = 0x10;
+const RAW: u8 = 0x20;
+const BOXED_KEY: u8 = 0x40;
+
+const TEXT: u8 = 1;
+const STR: u8 = 2;
+const LIST: u8 = 3;
+const HASH: u8 = 4;
+const SET: u8 = 5;
+const ZSET: u8 = 6;
+
+/// Keys up to this length stand in the entry.
+const KEY_INLINE_MAX: usize = 192;
+/// Entries with a string stand in the segment up to this size.
+const TEXT_ENTRY_MAX: usize = 320;
+
+const _: () = assert!(size_of::<Str>() == 8 && size_of::<List>() == 8 && size_of::<Hash>() == 8);
+const _: () = assert!(size_of::<Set>() == 8 && size_of::<ZSet>() == 8 && size_of::<Header>() == 8);
+
+#[repr(C)]
+struct Header {
+    form: u8,
+    access: AtomicU8,
+    units: u16,
+    klen: u16,
+    vlen: u16,
+}
+
+/// What to store under a key.
+pub enum Payload<'a> {
+    /// A short string, stored in the entry. `raw`: OBJECT ENCODING must answer `raw`.
+    Text { bytes: &'a [u8], raw: bool },
+    /// Anything else.
+    Handle(Value),
+}
+
+impl<'a> Payload<'a> {
+    /// A string in the form fit for its size. Cost: O(n) if it is too long for an entry.
+    #[inline]
+    pub fn text(key: &[u8], bytes: &'a [u8]) -> Payload<'a> {
+        if fits(key, bytes.len()) {
+            Payload::Text { bytes, raw: false }
+        } else {
+            Payload::Handle(Value::Str(Str::from_slice(bytes)))
+        }
+    }
+
+    /// A value; a short flat string moves into the entry.
+    pub fn value(key: &[u8], value: &'a Value) -> Payload<'a> {
+        if let Value::Str(s) = value
+            && let StrRef::Flat(bytes) = s.as_ref()
+            && fits(key, bytes.len())
+        {
+            return Payload::Text { bytes, raw: s.is_raw() };
+        }
+        Payload::Handle(value.clone())
+    }
+}
+
+#[inline]
+fn fits(key: &[u8], vlen: usize) -> bool {
+    16 + key_room(key) + vlen <= TEXT_ENTRY_MAX
+}
+
+#[inline]
+fn key_room(key: &[u8]) -> usize {
+    if key.len() <= KEY_INLINE_MAX { key.len() } else { 16 }
+}
+
+/// Bytes an entry needs, a multiple of 8.
+#[inline]
+pub(crate) fn room(key: &[u8], payload: &Payload, expire: bool) -> usize {
+    let key = key_room(key);
+    let value = match payload {
+        Payload::Text { bytes, .. } => key + bytes.len(),
+        Payload::Handle(_) => 8 + key,
+    };
+    (8 + if expire { 8 } else { 0 } + value).next_multiple_of(8)
+}
+
+/// A value and its expiry outside the keyspace. Clone: O(1).
+#[derive(Clone, Debug)]
+pub struct Owned {
+    pub value: Value,
+    /// Absolute, in milliseconds since 1970.
+    pub expire_ms: Option<u64>,
+}
+
+/// A raw entry; its users in `segment` know how long it lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Raw(NonNull<u8>);
+
+impl Raw {
+    /// # Safety
+    /// `at` is 8-aligned and points to an entry that lives as long as this is used, or to room for one.
+    #[inline]
+    pub(crate) unsafe fn at(at: NonNull<u8>) -> Raw {
+        Raw(at)
+    }
+
+    #[inline]
+    pub(crate) fn address(self) -> NonNull<u8> {
+        self.0
+    }
+
+    #[inline]
+    fn header(&self) -> &Header {
+        // SAFETY: an entry starts with its header (E4).
+        unsafe { self.0.cast().as_ref() }
+    }
+
+    #[inline]
+    fn header_mut(&mut self) -> &mut Header {
+        // SAFETY: as above; `&mut self` is handed out by the segment's `&mut` only.
+        unsafe { self.0.cast().as_mut() }
+    }
+
+    #[inline]
+    fn form(&self) -> u8 {
+        self.header().form
+    }
+
+    /// Bytes the entry owns (E1).
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.header().units as usize * 8
+    }
+
+    #[inline]
+    fn offset(&self, bytes: usize) -> *mut u8 {
+        // SAFETY: callers stay inside the entry's room.
+        unsafe { self.0.as_ptr().add(bytes) }
+    }
+
+    #[inline]
+    fn handle_at(&self) -> usize {
+        if self.form() & EXPIRE != 0 { 16 } else { 8 }
+    }
+
+    #[inline]
+    fn key_at(&self) -> usize {
+        self.handle_at() + if self.form() & FORM == TEXT { 0 } else { 8 }
+    }
+
+    #[inline]
+    pub(crate) fn key<'a>(self) -> &'a [u8] {
+        let at = self.offset(self.key_at());
+        // SAFETY: the layout puts the key (or its box) there; the segment bounds 'a by its own borrow.
+        unsafe {
+            if self.form() & BOXED_KEY == 0 {
+                std::slice::from_raw_parts(at, self.header().klen as usize)
+            } else {
+                let (address, len) = at.cast::<(usize, usize)>().read_unaligned();
+                std::slice::from_raw_parts(address as *const u8, len)
+            }
+        }
+    }
+
+    #[inline]
+    pub(crate) fn expire_ms(&self) -> Option<u64> {
+        // SAFETY: the flag says that the number is there (E4).
+        (self.form() & EXPIRE != 0).then(|| unsafe { self.offset(8).cast::<u64>().read() })
+    }
+
+    #[inline]
+    fn text<'a>(self) -> &'a [u8] {
+        let header = self.header();
+        let at = self.key_at() + header.klen as usize;
+        // SAFETY: a Text entry has `vlen` bytes behind its key.
+        unsafe { std::slice::from_raw_parts(self.offset(at), header.vlen as usize) }
+    }
+
+    #[inline]
+    fn handle<'a, T>(self) -> &'a T {
+        // SAFETY: the form says that a T stands there, 8-aligned (E4).
+        unsafe { &*self.offset(self.handle_at()).cast::<T>() }
+    }
+
+    #[inline]
+    fn handle_mut<'a, T>(self) -> &'a mut T {
+        // SAFETY: as above; callers hold the segment's `&mut`.
+        unsafe { &mut *self.offset(self.handle_at()).cast::<T>() }
+    }
+
+    #[inline]
+    pub(crate) fn value<'a>(self) -> ValueRef<'a> {
+        match self.form() & FORM {
+            TEXT => ValueRef::Str(StrRef::Flat(self.text())),
+            STR => ValueRef::Str(self.handle::<Str>().as_ref()),
+            LIST => ValueRef::List(self.handle()),
+            HASH => ValueRef::Hash(self.handle()),
+            SET => ValueRef::Set(self.handle()),
+            ZSET => ValueRef::ZSet(self.handle()),
+            form => unreachable!("entry of form {form}"),
+        }
+    }
+
+    fn to_value(self) -> Value {
+        match self.form() & FORM {
+            TEXT => {
+                let raw = self.form() & RAW != 0;
+                Value::Str(if raw { Str::from_slice_raw(self.text()) } else { Str::from_slice(self.text()) })
+            }
+            STR => Value::Str(self.handle::<Str>().clone()),
+            LIST => Value::List(self.handle::<List>().clone()),
+            HASH => Value::Hash(self.handle::<Hash>().clone()),
+            SET => Value::Set(self.handle::<Set>().clone()),
+            ZSET => Value::ZSet(self.handle::<ZSet>().clone()),
+            form => unreachable!("entry of form {form}"),
+        }
+    }
+
+    /// Takes the value out and leaves the room to the segment (E3). The entry must not be used afterwards.
+    pub(crate) fn bury(self) -> Value {
+        let at = self.offset(self.handle_at());
+        // SAFETY: reads the handle once; by contract the entry is not used again (E3).
+        let value = unsafe {
+            match self.form() & FORM {
+                TEXT => self.to_value(),
+                STR => Value::Str(at.cast::<Str>().read()),
+                LIST => Value::List(at.cast::<List>().read()),
+                HASH => Value::Hash(at.cast::<Hash>().read()),
+                SET => Value::Set(at.cast::<Set>().read()),
+                ZSET => Value::ZSet(at.cast::<ZSet>().read()),
+                form => unreachable!("entry of form {form}"),
+            }
+        };
+        self.free_key_box();
+        value
+    }
+
+    /// Like `bury`, without building a value nobody wants.
+    pub(crate) fn discard(self) {
+        if self.form() & FORM == TEXT { self.free_key_box() } else { drop(self.bury()) }
+    }
+
+    fn free_key_box(self) {
+        if self.form() & BOXED_KEY != 0 {
+            let key = self.key();
+            // SAFETY: `write` made this box and the entry owned it (E3).
+            drop(unsafe { Box::from_raw(std::ptr::from_ref(key).cast_mut()) });
+        }
+    }
+
+    /// Writes a whole entry into `units` × 8 bytes of room.
+    ///
+    /// # Safety
+    /// The room is at least `room(key, payload, expire)` bytes, exclusively ours, and holds no living entry.
+    pub(crate) unsafe fn write(
+        mut self,
+        units: u16,
+        key: &[u8],
+        payload: Payload,
+        expire: Option<u64>,
+        access: u8,
+    ) {
+        let boxed = key.len() > KEY_INLINE_MAX;
+        let mut form = if expire.is_some() { EXPIRE } else { 0 } | if boxed { BOXED_KEY } else { 0 };
+        let mut vlen = 0;
+        form |= match &payload {
+            Payload::Text { bytes, raw } => {
+                vlen = bytes.len() as u16;
+                TEXT | if *raw { RAW } else { 0 }
+            }
+            Payload::Handle(Value::Str(_)) => STR,
+            Payload::Handle(Value::List(_)) => LIST,
+            Payload::Handle(Value::Hash(_)) => HASH,
+            Payload::Handle(Value::Set(_)) => SET,
+            Payload::Handle(Value::ZSet(_)) => ZSET,
+        };
+        let klen = key_room(key) as u16;
+        *self.header_mut() = Header { form, access: AtomicU8::new(access), units, klen, vlen };
+        // SAFETY: every write stays inside the room promised by the caller.
+        unsafe {
+            if let Some(at) = expire {
+                self.offset(8).cast::<u64>().write(at);
+            }
+            let key_at = self.offset(self.key_at());
+            if boxed {
+                let boxed = ManuallyDrop::new(Box::<[u8]>::from(key));
+                key_at.cast::<(usize, usize)>().write_unaligned((boxed.as_ptr() as usize, boxed.len()));
+            } else {
+                key_at.copy_from_nonoverlapping(key.as_ptr(), key.len());
+            }
+            match payload {
+                Payload::Text { bytes, .. } => {
+                    key_at.add(klen as usize).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+                }
+                Payload::Handle(value) => self.write_handle(value),
+            }
+        }
+    }
+
+    /// # Safety
+    /// The form is set, is not Text, and the handle's place holds nothing that needs dropping.
+    unsafe fn write_handle(self, value: Value) {
+        let at = self.offset(self.handle_at());
+        // SAFETY: eight aligned bytes of the entry (E4); the caller says they are free.
+        unsafe {
+            match value {
+                Value::Str(v) => at.cast::<Str>().write(v),
+                Value::List(v) => at.cast::<List>().write(v),
+                Value::Hash(v) => at.cast::<Hash>().write(v),
+                Value::Set(v) => at.cast::<Set>().write(v),
+                Value::ZSet(v) => at.cast::<ZSet>().write(v),
+            }
+        }
+    }
+
+    /// Overwrites in place if the new content has the same outline and fits well; otherwise gives it back.
+    /// Cost: O(bytes written).
+    #[inline]
+    pub(crate) fn overwrite<'p>(&mut self, payload: Payload<'p>, expire: Option<u64>) -> Option<Payload<'p>> {
+        let form = self.form();
+        let same_outline = (form & EXPIRE != 0) == expire.is_some();
+        match payload {
+            Payload::Text { bytes, raw } if same_outline && form & FORM == TEXT => {
+                let need = (self.key_at() + self.header().klen as usize + bytes.len()).next_multiple_of(8);
+                // A value that shrank a lot gives its room back by moving.
+                if need > self.room() || need + 64 < self.room() {
+                    return Some(payload);
+                }
+                let at = self.key_at() + self.header().klen as usize;
+                self.header_mut().vlen = bytes.len() as u16;
+                self.header_mut().form = (form & !RAW) | if raw { RAW } else { 0 };
+                // SAFETY: `need` bytes are inside the room; the source is outside the keyspace.
+                unsafe { self.offset(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            }
+            Payload::Handle(value) if same_outline && form & FORM != TEXT => {
+                let kind_form = match value {
+                    Value::Str(_) => STR,
+                    Value::List(_) => LIST,
+                    Value::Hash(_) => HASH,
+                    Value::Set(_) => SET,
+                    Value::ZSet(_) => ZSET,
+                };
+                let old = {
+                    // The key box stays with the entry: only the handle leaves.
+                    let unboxed = form & !BOXED_KEY;
+                    self.header_mut().form = unboxed;
+                    let old = self.bury();
+                    self.header_mut().form = (form & !FORM) | kind_form;
+                    old
+                };
+                // SAFETY: the old handle was taken just now.
+                unsafe { self.write_handle(value) };
+                drop(old);
+            }
+            other => return Some(other),
+        }
+        if let Some(at) = expire {
+            // SAFETY: same outline, so the number has its place.
+            unsafe { self.offset(8).cast::<u64>().write(at) };
+        }
+        None
+    }
+
+    /// Changes the expiry in place; false if the outline would change.
+    pub(crate) fn overwrite_expire(&mut self, expire: Option<u64>) -> bool {
+        match (self.form() & EXPIRE != 0, expire) {
+            (true, Some(at)) => {
+                // SAFETY: the flag says that the number is there.
+                unsafe { self.offset(8).cast::<u64>().write(at) };
+                true
+            }
+            (false, None) => true,
+            _ => false,
+        }
+    }
+
+    /// Takes the content for an entry that is written elsewhere; afterwards this one is dead room.
+    pub(crate) fn payload_to_move<'a>(self) -> Payload<'a> {
+        match self.form() & FORM {
+            TEXT => Payload::Text { bytes: self.text(), raw: self.form() & RAW != 0 },
+            _ => {
+                let mut bare = self;
+                let form = self.form();
+                bare.header_mut().form = form & !BOXED_KEY;
+                let value = bare.bury();
+                bare.header_mut().form = form;
+                Payload::Handle(value)
+            }
+        }
+    }
+
+    /// Frees what is left of an entry whose payload was moved out.
+    pub(crate) fn discard_moved(self) {
+        self.free_key_box();
+    }
+
+    #[inline]
+    pub(crate) fn access(&self) -> &AtomicU8 {
+        &self.header().access
+    }
+}
+
+/// A living entry, borrowed.
+#[derive(Clone, Copy)]
+pub struct EntryRef<'a>(Raw, PhantomData<&'a ()>);
+
+impl<'a> EntryRef<'a> {
+    #[inline]
+    pub(crate) fn new(raw: Raw) -> EntryRef<'a> {
+        EntryRef(raw, PhantomData)
+    }
+
+    #[inline]
+    pub fn key(&self) -> &'a [u8] {
+        self.0.key()
+    }
+
+    #[inline]
+    pub fn expire_ms(&self) -> Option<u64> {
+        self.0.expire_ms()
+    }
+
+    #[inline]
+    pub fn value(&self) -> ValueRef<'a> {
+        self.0.value()
+    }
+
+    #[inline]
+    pub fn is_raw(&self) -> bool {
+        self.0.form() & RAW != 0
+    }
+
+    pub fn kind(&self) -> Kind {
+        match self.0.form() & FORM {
+            LIST => Kind::List,
+            HASH => Kind::Hash,
+            SET => Kind::Set,
+            ZSET => Kind::ZSet,
+            _ => Kind::Str,
+        }
+    }
+
+    /// The value and expiry, shared with the entry. Cost: O(1); a short string is copied.
+    pub fn to_owned(&self) -> Owned {
+        Owned { value: self.0.to_value(), expire_ms: self.expire_ms() }
+    }
+
+    /// The access byte: what it means is the eviction policy's business. Racy on purpose.
+    pub fn access(&self) -> u8 {
+        self.0.access().load(Ordering::Relaxed)
+    }
+
+    pub fn set_access(&self, value: u8) {
+        self.0.access().store(value, Ordering::Relaxed)
+    }
+
+    /// Bytes in the segment's pages (and of a boxed key), not those behind a handle.
+    pub fn entry_bytes(&self) -> usize {
+        self.0.room() + if self.0.form() & BOXED_KEY != 0 { self.key().len() } else { 0 }
+    }
+}
+
+/// A living entry, to be changed in place.
+pub struct EntryMut<'a>(Raw, PhantomData<&'a mut ()>);
+
+/// A string to be changed in place without changing its length, or by way of its handle.
+pub enum StrMut<'a> {
+    Inline(&'a mut [u8]),
+    Big(&'a mut Str),
+}
+
+impl<'a> EntryMut<'a> {
+    #[inline]
+    pub(crate) fn new(raw: Raw) -> EntryMut<'a> {
+        EntryMut(raw, PhantomData)
+    }
+
+    pub fn string(self) -> Option<StrMut<'a>> {
+        match self.0.form() & FORM {
+            TEXT => {
+                let at = self.0.key_at() + self.0.header().klen as usize;
+                // SAFETY: the value's bytes, exclusively borrowed through the segment.
+                Some(StrMut::Inline(unsafe {
+                    std::slice::from_raw_parts_mut(self.0.offset(at), self.0.header().vlen as usize)
+                }))
+            }
+            STR => Some(StrMut::Big(self.0.handle_mut())),
+            _ => None,
+        }
+    }
+
+    /// Marks an inline string so that OBJECT ENCODING answers `raw`.
+    pub fn mark_raw(&mut self) {
+        self.0.header_mut().form |= RAW;
+    }
+
+    #[inline]
+    pub fn list(self) -> Option<&'a mut List> {
+        (self.0.form() & FORM == LIST).then(|| self.0.handle_mut())
+    }
+
+    #[inline]
+    pub fn hash(self) -> Option<&'a mut Hash> {
+        (self.0.form() & FORM == HASH).then(|| self.0.handle_mut())
+    }
+
+    #[inline]
+    pub fn set(self) -> Option<&'a mut Set> {
+        (self.0.form() & FORM == SET).then(|| self.0.handle_mut())
+    }
+
+    #[inline]
+    pub fn zset(self) -> Option<&'a mut ZSet> {
+        (self.0.form() & FORM == ZSET).then(|| self.0.handle_mut())
+    }
+}

@@ -1,0 +1,326 @@
+//! The keyspace against a plain map, with snapshots, expiry and cursors checked on the way.
+
+use crate::*;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use stdx::locks::Bits;
+use value::{Set, StrRef, Value};
+
+fn all() -> Bits {
+    Bits::below(SHARDS)
+}
+
+fn set(keyspace: &Keyspace, key: &str, value: &str, expire: Option<u64>, now: u64) -> Changes {
+    let mut view = View::locked(keyspace, Keyspace::shards_of([key.as_bytes()]), 0, now);
+    view.put_string(key.as_bytes(), value.as_bytes(), expire);
+    view.changed(key.as_bytes(), Class::String, "set");
+    view.finish()
+}
+
+fn get(keyspace: &Keyspace, key: &str, now: u64) -> Option<String> {
+    let view = View::locked(keyspace, Keyspace::shards_of([key.as_bytes()]), 0, now);
+    let text = view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8(s.to_vec()).unwrap());
+    view.finish();
+    text
+}
+
+fn del(keyspace: &Keyspace, key: &str, now: u64) -> bool {
+    let mut view = View::locked(keyspace, Keyspace::shards_of([key.as_bytes()]), 0, now);
+    let removed = view.remove(key.as_bytes());
+    view.finish();
+    removed
+}
+
+struct Dice(u64);
+
+impl Dice {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % n
+    }
+}
+
+/// Values of very different sizes, so that entries move, grow, shrink, and leave the segment for a handle.
+fn some_value(dice: &mut Dice) -> String {
+    let len = [0, 3, 20, 40, 100, 250, 400, 3000, 20_000][dice.below(9) as usize];
+    let letter = (b'a' + dice.below(26) as u8) as char;
+    std::iter::repeat_n(letter, len).collect()
+}
+
+fn some_key(dice: &mut Dice, n: u64) -> String {
+    let key = dice.below(n);
+    // Now and then a key too long for the entry.
+    if key.is_multiple_of(97) { format!("{}{key}", "k".repeat(300)) } else { format!("key:{key}") }
+}
+
+#[test]
+fn random_writes_agree_with_a_plain_map_and_snapshots_do_not_move() {
+    for seed in 1..=6 {
+        let mut dice = Dice(seed * 7919);
+        let keyspace = Keyspace::new(2);
+        let mut model: BTreeMap<String, (String, Option<u64>)> = BTreeMap::new();
+        let mut snapshots: Vec<(Snapshot, BTreeMap<String, (String, Option<u64>)>)> = Vec::new();
+        let mut now = 1_000_000;
+        let keys = [50, 5_000, 40_000][seed as usize % 3];
+        for step in 0..30_000 {
+            let key = some_key(&mut dice, keys);
+            now += dice.below(3);
+            model.retain(|_, (_, expire)| step % 512 != 0 || expire.is_none_or(|at| at > now));
+            let live = |m: &BTreeMap<String, (String, Option<u64>)>, k: &str| {
+                m.get(k).filter(|(_, e)| e.is_none_or(|at| at > now)).cloned()
+            };
+            match dice.below(10) {
+                0..=4 => {
+                    let value = some_value(&mut dice);
+                    let expire = (dice.below(3) == 0).then(|| now + 1 + dice.below(3000));
+                    set(&keyspace, &key, &value, expire, now);
+                    model.insert(key, (value, expire));
+                }
+                5..=6 => {
+                    assert_eq!(del(&keyspace, &key, now), live(&model, &key).is_some());
+                    model.remove(&key);
+                }
+                7 => {
+                    let expire = (dice.below(2) == 0).then(|| now + 1 + dice.below(3000));
+                    let mut view = View::locked(&keyspace, all(), 0, now);
+                    let set = view.set_expire(key.as_bytes(), expire);
+                    view.finish();
+                    assert_eq!(set, live(&model, &key).is_some());
+                    if set {
+                        model.get_mut(&key).unwrap().1 = expire;
+                    } else {
+                        model.remove(&key);
+                    }
+                }
+                _ => assert_eq!(get(&keyspace, &key, now), live(&model, &key).map(|(v, _)| v)),
+            }
+            if dice.below(3000) == 0 {
+                snapshots.push((Snapshot::open(&keyspace).unwrap(), model.clone()));
+            }
+            if snapshots.len() > 4 || dice.below(9000) == 0 && !snapshots.is_empty() {
+                let (snapshot, then) = snapshots.remove(0);
+                check_snapshot(&keyspace, &snapshot, &then, now);
+            }
+            if step % 5000 == 0 {
+                keyspace.check_invariants();
+                keyspace.prune();
+            }
+        }
+        for (snapshot, then) in &snapshots {
+            check_snapshot(&keyspace, snapshot, then, now);
+        }
+        drop(snapshots);
+        keyspace.prune();
+        assert_eq!(keyspace.pre_images(), 0);
+        // Everything goes, and the segments with it.
+        let keys: Vec<String> = model.keys().cloned().collect();
+        keys.iter().for_each(|key| {
+            del(&keyspace, key, now);
+        });
+        let mut sweep = Sweep::default();
+        for _ in 0..3 {
+            while sweep.step(&keyspace, u64::MAX, |_| {}) == Swept::More {}
+        }
+        keyspace.check_invariants();
+        assert_eq!(keyspace.len(0), 0);
+    }
+}
+
+fn check_snapshot(
+    keyspace: &Keyspace,
+    snapshot: &Snapshot,
+    then: &BTreeMap<String, (String, Option<u64>)>,
+    now: u64,
+) {
+    let mut seen = BTreeSet::new();
+    let mut position = Some(0);
+    while let Some(at) = position {
+        position = keyspace.visit_at(snapshot, 0, at, &mut |key, expire| {
+            if expire.is_none_or(|at| at > now) {
+                assert!(seen.insert(String::from_utf8(key.to_vec()).unwrap()), "a key was shown twice");
+            }
+        });
+    }
+    let expected: BTreeSet<String> =
+        then.iter().filter(|(_, (_, e))| e.is_none_or(|at| at > now)).map(|(k, _)| k.clone()).collect();
+    assert_eq!(seen, expected);
+    let mut overlay = Overlay::new(Snapshot::open(snapshot.keyspace()).unwrap());
+    drop(overlay.load_missing());
+}
+
+#[test]
+fn a_cursor_finds_every_key_that_stays_through_growth_and_shrinking() {
+    let keyspace = Keyspace::new(1);
+    let stay: BTreeSet<String> = (0..3_000).map(|i| format!("stay:{i}")).collect();
+    stay.iter().for_each(|key| drop(set(&keyspace, key, "v", None, 1)));
+    for (grow, count) in [(true, 7), (false, 10), (true, 100), (false, 1)] {
+        let mut found = BTreeSet::new();
+        let mut cursor = 0;
+        let mut turn = 0;
+        loop {
+            cursor = keyspace.scan(0, cursor, count, 1, &mut |key, _| {
+                found.insert(String::from_utf8(key.to_vec()).unwrap());
+            });
+            for i in 0..40 {
+                let key = format!("come-and-go:{}", turn * 40 + i);
+                if grow { drop(set(&keyspace, &key, "v", None, 1)) } else { drop(del(&keyspace, &key, 1)) }
+            }
+            turn += 1;
+            if cursor == 0 {
+                break;
+            }
+        }
+        assert!(stay.is_subset(&found), "grow {grow} count {count}");
+        keyspace.check_invariants();
+    }
+}
+
+#[test]
+fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
+    let keyspace = Keyspace::new(3);
+    for db in [0, 2] {
+        for i in 0..20_000 {
+            let key = format!("k{i}");
+            let mut view = View::locked(&keyspace, Keyspace::shards_of([key.as_bytes()]), db, 1);
+            view.put_string(key.as_bytes(), b"v", Some(1000 + i % 2 * 100_000));
+            view.finish();
+        }
+    }
+    assert_eq!(get(&keyspace, "k0", 999), Some("v".into()));
+    assert_eq!(get(&keyspace, "k0", 1000), None);
+    let (mut sweep, mut rounds) = (Sweep::default(), 0);
+    while rounds < 2 {
+        rounds += usize::from(sweep.step(&keyspace, 1000, |_| {}) == Swept::Round);
+    }
+    assert_eq!((keyspace.len(0), keyspace.len(1), keyspace.len(2)), (10_000, 0, 10_000));
+    keyspace.check_invariants();
+}
+
+#[test]
+fn an_overlay_is_seen_by_nobody_until_it_commits_whole() {
+    let keyspace = Keyspace::new(1);
+    set(&keyspace, "a", "1", None, 1);
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+    view.put_string(b"b", b"2", None);
+    view.changed(b"b", Class::String, "set");
+    assert!(view.remove(b"a") || view.is_overlay());
+    view.finish();
+    assert_eq!(get(&keyspace, "b", 1), None);
+    assert!(overlay.commit(1).is_ok());
+    assert_eq!(get(&keyspace, "b", 1), Some("2".into()));
+}
+
+#[test]
+fn an_overlay_that_read_what_changed_since_does_not_commit() {
+    let keyspace = Keyspace::new(1);
+    set(&keyspace, "seen", "1", None, 1);
+    for absent in [false, true] {
+        let key: &[u8] = if absent { b"absent" } else { b"seen" };
+        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+        overlay.load(0, [key, b"out"]);
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        assert_eq!(view.exists(key), !absent);
+        view.put_string(b"out", b"x", None);
+        view.finish();
+        set(&keyspace, std::str::from_utf8(key).unwrap(), "changed", None, 1);
+        assert!(overlay.commit(1).is_err());
+        assert_eq!(get(&keyspace, "out", 1), None);
+        del(&keyspace, "absent", 1);
+    }
+}
+
+#[test]
+fn a_collection_changed_under_a_snapshot_is_kept_as_it_was() {
+    let keyspace = Keyspace::new(1);
+    let mut members = Set::new();
+    (0..5000).for_each(|i| drop(members.insert(format!("member {i}").as_bytes())));
+    let mut view = View::locked(&keyspace, all(), 0, 1);
+    view.put(b"s", Value::Set(members), None);
+    view.finish();
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut view = View::locked(&keyspace, all(), 0, 1);
+    assert!(view.set_mut(b"s").unwrap().unwrap().remove(b"member 7"));
+    view.changed(b"s", Class::Set, "srem");
+    view.finish();
+    overlay.load(0, [&b"s"[..]]);
+    let view = View::overlay(&keyspace, &mut overlay, 0, 1);
+    assert_eq!(view.set(b"s").unwrap().unwrap().len(), 5000);
+    drop(view);
+    let view = View::locked(&keyspace, all(), 0, 1);
+    assert_eq!(view.set(b"s").unwrap().unwrap().len(), 4999);
+}
+
+#[test]
+fn watchers_and_waiters_hear_of_touches_of_their_key_only() {
+    let keyspace = Keyspace::new(1);
+    let dirty = Arc::new(AtomicBool::new(false));
+    keyspace.watch(0, b"watched", &dirty);
+    keyspace.block(0, b"queue");
+    assert!(set(&keyspace, "other", "1", None, 1).ready.is_empty());
+    assert!(!dirty.load(std::sync::atomic::Ordering::Relaxed));
+    set(&keyspace, "watched", "1", None, 1);
+    assert!(dirty.load(std::sync::atomic::Ordering::Relaxed));
+    assert_eq!(set(&keyspace, "queue", "1", None, 1).ready, [(0, Box::from(&b"queue"[..]))]);
+    keyspace.unwatch(0, b"watched", &dirty);
+    keyspace.unblock(0, b"queue");
+    assert!(set(&keyspace, "queue", "1", None, 1).ready.is_empty());
+}
+
+#[test]
+fn flushing_and_swapping_act_on_whole_databases() {
+    let keyspace = Keyspace::new(2);
+    (0..3000).for_each(|i| drop(set(&keyspace, &format!("k{i}"), "v", (i % 2 == 0).then_some(1 << 40), 1)));
+    let mut view = View::open(&keyspace, 0, 1);
+    view.swap(0, 1);
+    view.finish();
+    assert_eq!((keyspace.len(0), keyspace.len(1), keyspace.expires(1)), (0, 3000, 1500));
+    let mut view = View::open(&keyspace, 0, 1);
+    assert_eq!(view.flush(None), 3000);
+    view.finish();
+    assert!(keyspace.is_empty());
+    keyspace.check_invariants();
+}
+
+#[test]
+fn a_random_key_is_any_key_with_similar_chances() {
+    let keyspace = Keyspace::new(1);
+    (0..100).for_each(|i| drop(set(&keyspace, &format!("k{i}"), "v", None, 1)));
+    let mut counts = BTreeMap::new();
+    for i in 0..20_000u64 {
+        let key = keyspace.random_key(0, 1, stdx::hash::hash_u64(i)).unwrap();
+        *counts.entry(key).or_insert(0) += 1;
+    }
+    assert_eq!(counts.len(), 100);
+    assert!(counts.values().all(|n| (60..600).contains(n)), "{counts:?}");
+}
+
+#[test]
+fn a_string_edited_in_place_keeps_its_length_and_says_raw() {
+    let keyspace = Keyspace::new(1);
+    set(&keyspace, "s", "hello", None, 1);
+    let mut view = View::locked(&keyspace, all(), 0, 1);
+    if let Some(StrMut::Inline(bytes)) = view.string_mut(b"s").unwrap() {
+        bytes[0] = b'j';
+    }
+    assert!(view.is_raw(b"s"));
+    assert!(matches!(view.string(b"s"), Ok(Some(StrRef::Flat(b"jello")))));
+}
+
+/// Removing nearly everything at random gives the pages back without a sweep.
+#[test]
+fn pages_follow_what_lives() {
+    let keyspace = Keyspace::new(1);
+    let value = "v".repeat(40);
+    (0..200_000).for_each(|i| drop(set(&keyspace, &format!("key:{i:036}"), &value, None, 1)));
+    let full = keyspace.footprint();
+    (0..200_000).filter(|i| i % 16 != 0).for_each(|i| drop(del(&keyspace, &format!("key:{i:036}"), 1)));
+    let after = keyspace.footprint();
+    keyspace.check_invariants();
+    assert!(full / 200_000 <= 105, "{} bytes per key", full / 200_000);
+    // What stays is one table and two pages per shard: the least this many shards can have.
+    assert!(after <= SHARDS * (8192 + 3 * 4096), "{full} bytes full, {after} after");
+}

@@ -1,0 +1,885 @@
+//! What a command sees of the keyspace, whichever way it runs: the shards of its keys under their locks, or an overlay.
+//!
+//! The handler cannot tell which. Reads borrow `&self`, so several values may be looked at together; an expired key
+//! is absent (K3). A write handler changes a value and then says so once per key with [`View::changed`].
+//!
+//! - W1: before the first change the view draws its LSN; from then on every touched key is kept for snapshots.
+//! - W2: what the outside must hear (notifications, who can be woken) is collected, and given out by `finish` after the
+//!   locks are released; the caller tells it before it runs another command of the same loop.
+
+use crate::entry::{EntryMut, EntryRef, Owned, Payload, StrMut};
+use crate::overlay::{Overlay, is_live};
+use crate::sequence::Lsn;
+use crate::shard::Shard;
+use crate::{Keyspace, SHARDS, shard_of};
+use std::cell::RefCell;
+use std::sync::atomic::Ordering;
+use stdx::hash::hash_bytes;
+use stdx::locks::{Bits, Guard};
+use value::{Hash, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
+
+/// The key holds another type than the command is for.
+#[derive(Debug, PartialEq, Eq, Clone, Copy)]
+pub struct WrongType;
+
+/// Classes of keyspace notifications, as `notify-keyspace-events` names them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Class {
+    Generic,
+    String,
+    List,
+    Set,
+    Hash,
+    ZSet,
+    Expired,
+    Evicted,
+    Stream,
+    New,
+    KeyMiss,
+}
+
+impl Class {
+    /// The class as a bit for [`Keyspace::set_notify`].
+    pub const fn bit(self) -> u32 {
+        1 << self as u8
+    }
+}
+
+/// A keyspace notification to be published.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Event {
+    pub db: usize,
+    pub class: Class,
+    pub name: &'static str,
+    pub key: Box<[u8]>,
+}
+
+/// What a command did, for whoever must hear of it (W2).
+#[derive(Default, Debug)]
+pub struct Changes {
+    /// The LSN of the write; 0 if nothing was written.
+    pub lsn: Lsn,
+    /// How many modifications (Redis's `dirty`).
+    pub dirty: u64,
+    pub events: Vec<Event>,
+    /// Keys somebody is blocked on that were touched.
+    pub ready: Vec<(usize, Box<[u8]>)>,
+}
+
+/// Which keys a view may touch.
+pub enum Keys {
+    /// Those of some shards.
+    Shards(Bits),
+    /// All.
+    Whole,
+}
+
+enum Store<'k> {
+    Locked(Guard<'k, Shard>),
+    Overlay(&'k mut Overlay),
+    /// No keys: only the calls about the keyspace as a whole, which lock as they go.
+    Open,
+}
+
+/// See the module.
+pub struct View<'k> {
+    keyspace: &'k Keyspace,
+    store: Store<'k>,
+    db: usize,
+    now_ms: u64,
+    keep: bool,
+    changes: Changes,
+    /// Expired keys that reads came across; removed at the end.
+    stale: RefCell<Vec<(usize, Box<[u8]>)>>,
+}
+
+impl<'k> View<'k> {
+    /// A view of the keys in some shards, which stay locked until `finish`.
+    #[inline]
+    pub fn locked(keyspace: &'k Keyspace, shards: Bits, db: usize, now_ms: u64) -> View<'k> {
+        View::new(keyspace, Store::Locked(keyspace.lock(shards)), db, now_ms)
+    }
+
+    /// A view of everything: locks all shards, so that nothing else runs meanwhile.
+    pub fn whole(keyspace: &'k Keyspace, db: usize, now_ms: u64) -> View<'k> {
+        View::new(keyspace, Store::Locked(keyspace.lock(Bits::below(SHARDS))), db, now_ms)
+    }
+
+    /// A view without keys, for commands about the keyspace as a whole: they lock one shard at a time.
+    pub fn open(keyspace: &'k Keyspace, db: usize, now_ms: u64) -> View<'k> {
+        View::new(keyspace, Store::Open, db, now_ms)
+    }
+
+    /// A view of an overlay.
+    pub fn overlay(keyspace: &'k Keyspace, overlay: &'k mut Overlay, db: usize, now_ms: u64) -> View<'k> {
+        View::new(keyspace, Store::Overlay(overlay), db, now_ms)
+    }
+
+    #[inline]
+    fn new(keyspace: &'k Keyspace, store: Store<'k>, db: usize, now_ms: u64) -> View<'k> {
+        View {
+            keyspace,
+            store,
+            db,
+            now_ms,
+            keep: false,
+            changes: Changes::default(),
+            stale: RefCell::default(),
+        }
+    }
+
+    /// Ends the command: removes expired keys it came across, releases the locks, gives what must be told.
+    #[inline]
+    pub fn finish(mut self) -> Changes {
+        if !self.stale.get_mut().is_empty() {
+            for (db, key) in std::mem::take(self.stale.get_mut()) {
+                self.db = db;
+                self.expire_if_due(&key);
+            }
+        }
+        if self.changes.dirty > 0 {
+            self.keyspace.stats.dirty.fetch_add(self.changes.dirty, Ordering::Relaxed);
+        }
+        self.changes
+    }
+
+    /// What changed so far, the locks still held.
+    pub fn changes(&self) -> &Changes {
+        &self.changes
+    }
+
+    /// Takes what must be told so far; the locks stay.
+    pub fn take_changes(&mut self) -> Changes {
+        let lsn = self.changes.lsn;
+        let taken = std::mem::take(&mut self.changes);
+        self.changes.lsn = lsn;
+        taken
+    }
+
+    /// Milliseconds since 1970, the same for the whole command.
+    #[inline]
+    pub fn now_ms(&self) -> u64 {
+        self.now_ms
+    }
+
+    #[inline]
+    pub fn db(&self) -> usize {
+        self.db
+    }
+
+    pub fn databases(&self) -> usize {
+        self.keyspace.databases()
+    }
+
+    /// Changes the database the following calls are about; returns the previous one.
+    #[inline]
+    pub fn select(&mut self, db: usize) -> usize {
+        std::mem::replace(&mut self.db, db)
+    }
+
+    /// True if the view is a committed-later overlay: nothing it does is visible yet.
+    pub fn is_overlay(&self) -> bool {
+        matches!(self.store, Store::Overlay(_))
+    }
+
+    // ----- reading ---------------------------------------------------------------------------------------------
+
+    #[inline]
+    fn entry<'a>(&'a self, guard: &'a Guard<'k, Shard>, key: &[u8]) -> Option<EntryRef<'a>> {
+        let hash = hash_bytes(key);
+        let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key)?;
+        if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
+            self.stale.borrow_mut().push((self.db, key.into()));
+            return None;
+        }
+        Some(entry)
+    }
+
+    /// The value of a key. Cost: O(1).
+    #[inline]
+    pub fn value(&self, key: &[u8]) -> Option<ValueRef<'_>> {
+        match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.value()),
+            Store::Overlay(overlay) => {
+                overlay.get(self.db, key, self.now_ms).map(|owned| owned.value.as_ref())
+            }
+            Store::Open => None,
+        }
+    }
+
+    #[inline]
+    pub fn exists(&self, key: &[u8]) -> bool {
+        self.value(key).is_some()
+    }
+
+    #[inline]
+    pub fn kind(&self, key: &[u8]) -> Option<Kind> {
+        self.value(key).map(|value| value.kind())
+    }
+
+    /// None: no such key. Some(None): it does not expire. Some(Some(ms)): absolute.
+    pub fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
+        match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.expire_ms()),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|owned| owned.expire_ms),
+            Store::Open => None,
+        }
+    }
+
+    /// Value and expiry, sharing the value. Cost: O(1); a short string is copied.
+    pub fn owned(&self, key: &[u8]) -> Option<Owned> {
+        match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.to_owned()),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).cloned(),
+            Store::Open => None,
+        }
+    }
+
+    /// True if OBJECT ENCODING must answer `raw` for a short string of this key.
+    pub fn is_raw(&self, key: &[u8]) -> bool {
+        match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).is_some_and(|entry| entry.is_raw()),
+            Store::Overlay(overlay) => overlay
+                .get(self.db, key, self.now_ms)
+                .is_some_and(|owned| matches!(&owned.value, Value::Str(s) if s.is_raw())),
+            Store::Open => false,
+        }
+    }
+
+    /// Bytes of the entry itself, for MEMORY USAGE.
+    pub fn entry_bytes(&self, key: &[u8]) -> usize {
+        match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).map_or(0, |entry| entry.entry_bytes()),
+            Store::Overlay(_) | Store::Open => 16 + key.len(),
+        }
+    }
+
+    /// The access byte of a key (see `entry`); 0 in an overlay.
+    pub fn access(&self, key: &[u8]) -> u8 {
+        match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).map_or(0, |entry| entry.access()),
+            Store::Overlay(_) | Store::Open => 0,
+        }
+    }
+
+    #[inline]
+    pub fn string(&self, key: &[u8]) -> Result<Option<StrRef<'_>>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Str(s)) => Ok(Some(s)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn list(&self, key: &[u8]) -> Result<Option<&List>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::List(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn hash(&self, key: &[u8]) -> Result<Option<&Hash>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Hash(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn set(&self, key: &[u8]) -> Result<Option<&Set>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Set(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    #[inline]
+    pub fn zset(&self, key: &[u8]) -> Result<Option<&ZSet>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::ZSet(v)) => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    // ----- writing ---------------------------------------------------------------------------------------------
+
+    /// W1. Returns whether pre-images must be kept.
+    #[inline]
+    fn begin_write(&mut self) -> bool {
+        if self.changes.lsn == 0 {
+            self.changes.lsn = self.keyspace.sequence.draw();
+            self.keep = self.keyspace.sequence.any_active();
+        }
+        self.keep
+    }
+
+    /// Keeps what is there for active snapshots, before it changes (W1).
+    #[inline]
+    fn touch(&mut self, hash: u64, key: &[u8]) {
+        let keep = self.begin_write();
+        let Store::Locked(guard) = &mut self.store else { return };
+        let shard = guard.get_mut(shard_of(hash));
+        if keep {
+            let newest = self.keyspace.sequence.newest();
+            let Shard { dbs, pre, .. } = shard;
+            pre.keep(self.db, key, self.changes.lsn, newest, || {
+                dbs[self.db].find(hash, key).map(|e| e.to_owned())
+            });
+        } else if !shard.pre.is_empty() {
+            shard.pre.clear();
+        }
+    }
+
+    /// Removes the key if it has expired; true if it did.
+    fn drop_expired(&mut self, hash: u64, key: &[u8]) -> bool {
+        let Store::Locked(guard) = &mut self.store else { return false };
+        let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key);
+        if !entry.is_some_and(|entry| entry.expire_ms().is_some_and(|at| at <= self.now_ms)) {
+            return false;
+        }
+        self.touch(hash, key);
+        let Store::Locked(guard) = &mut self.store else { return false };
+        guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
+        self.keyspace.count(self.db, -1, -1);
+        self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
+        self.changed(key, Class::Expired, "expired");
+        true
+    }
+
+    /// Removes the key if it has expired by now, telling whoever listens.
+    pub fn expire_if_due(&mut self, key: &[u8]) {
+        self.drop_expired(hash_bytes(key), key);
+    }
+
+    /// The entry, ready to be changed: not expired, kept for snapshots.
+    #[inline]
+    fn entry_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<EntryMut<'_>>, WrongType> {
+        let hash = hash_bytes(key);
+        let Store::Locked(guard) = &self.store else { return Ok(None) };
+        let Some(raw) = guard.get(shard_of(hash)).dbs[self.db].find_raw(hash, key) else { return Ok(None) };
+        let entry = EntryRef::new(raw);
+        if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
+            self.drop_expired(hash, key);
+            return Ok(None);
+        }
+        if entry.kind() != kind {
+            return Err(WrongType);
+        }
+        self.touch(hash, key);
+        // Keeping a pre-image moves no entry, so `raw` still is the entry.
+        Ok(Some(EntryMut::new(raw)))
+    }
+
+    #[inline]
+    fn owned_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Value>, WrongType> {
+        let (db, now_ms) = (self.db, self.now_ms);
+        let Store::Overlay(overlay) = &mut self.store else { return Ok(None) };
+        let cell = overlay.cell(db, key);
+        if !cell.now.as_ref().is_some_and(|owned| is_live(owned, now_ms)) {
+            return Ok(None);
+        }
+        let Some(owned) = cell.now.as_mut() else { return Ok(None) };
+        if owned.value.kind() != kind {
+            return Err(WrongType);
+        }
+        cell.dirty = true;
+        Ok(Some(&mut owned.value))
+    }
+
+    /// A string, to be edited in place. `StrMut::Inline` allows no change of length: use `put_string` for that.
+    pub fn string_mut(&mut self, key: &[u8]) -> Result<Option<StrMut<'_>>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, Kind::Str)?;
+            return Ok(value.and_then(|v| if let Value::Str(s) = v { Some(StrMut::Big(s)) } else { None }));
+        }
+        Ok(self.entry_mut(key, Kind::Str)?.and_then(|mut entry| {
+            entry.mark_raw();
+            entry.string()
+        }))
+    }
+
+    pub fn list_mut(&mut self, key: &[u8]) -> Result<Option<&mut List>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, Kind::List)?;
+            return Ok(value.and_then(|v| if let Value::List(v) = v { Some(v) } else { None }));
+        }
+        Ok(self.entry_mut(key, Kind::List)?.and_then(EntryMut::list))
+    }
+
+    pub fn hash_mut(&mut self, key: &[u8]) -> Result<Option<&mut Hash>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, Kind::Hash)?;
+            return Ok(value.and_then(|v| if let Value::Hash(v) = v { Some(v) } else { None }));
+        }
+        Ok(self.entry_mut(key, Kind::Hash)?.and_then(EntryMut::hash))
+    }
+
+    pub fn set_mut(&mut self, key: &[u8]) -> Result<Option<&mut Set>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, Kind::Set)?;
+            return Ok(value.and_then(|v| if let Value::Set(v) = v { Some(v) } else { None }));
+        }
+        Ok(self.entry_mut(key, Kind::Set)?.and_then(EntryMut::set))
+    }
+
+    pub fn zset_mut(&mut self, key: &[u8]) -> Result<Option<&mut ZSet>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, Kind::ZSet)?;
+            return Ok(value.and_then(|v| if let Value::ZSet(v) = v { Some(v) } else { None }));
+        }
+        Ok(self.entry_mut(key, Kind::ZSet)?.and_then(EntryMut::zset))
+    }
+
+    /// The list, made empty if there is none. Whoever asks must add something, or `remove_if_empty` (K4).
+    pub fn list_or_new(&mut self, key: &[u8]) -> Result<&mut List, WrongType> {
+        self.make(key, Kind::List, || Value::List(List::new()))?;
+        Ok(self.list_mut(key)?.expect("made above"))
+    }
+
+    /// See `list_or_new`.
+    pub fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Hash, WrongType> {
+        self.make(key, Kind::Hash, || Value::Hash(Hash::new()))?;
+        Ok(self.hash_mut(key)?.expect("made above"))
+    }
+
+    /// See `list_or_new`.
+    pub fn set_or_new(&mut self, key: &[u8]) -> Result<&mut Set, WrongType> {
+        self.make(key, Kind::Set, || Value::Set(Set::new()))?;
+        Ok(self.set_mut(key)?.expect("made above"))
+    }
+
+    /// See `list_or_new`.
+    pub fn zset_or_new(&mut self, key: &[u8]) -> Result<&mut ZSet, WrongType> {
+        self.make(key, Kind::ZSet, || Value::ZSet(ZSet::new()))?;
+        Ok(self.zset_mut(key)?.expect("made above"))
+    }
+
+    fn make(&mut self, key: &[u8], kind: Kind, empty: fn() -> Value) -> Result<(), WrongType> {
+        match self.kind(key) {
+            Some(found) if found == kind => Ok(()),
+            Some(_) => Err(WrongType),
+            None => {
+                self.put(key, empty(), None);
+                Ok(())
+            }
+        }
+    }
+
+    /// Stores a value under the key, whatever was there. Cost: O(1).
+    pub fn put(&mut self, key: &[u8], value: Value, expire_ms: Option<u64>) {
+        if self.is_overlay() {
+            return self.put_overlay(key, value, expire_ms);
+        }
+        self.put_payload(key, Payload::value(key, &value), expire_ms);
+    }
+
+    /// Stores a string under the key, whatever was there. Cost: O(n), n = its length.
+    #[inline]
+    pub fn put_string(&mut self, key: &[u8], bytes: &[u8], expire_ms: Option<u64>) {
+        if self.is_overlay() {
+            return self.put_overlay(key, Value::Str(Str::from_slice(bytes)), expire_ms);
+        }
+        self.put_payload(key, Payload::text(key, bytes), expire_ms);
+    }
+
+    /// `put_string` for the result of APPEND, SETRANGE and the like, whose encoding Redis calls `raw`.
+    pub fn put_raw_string(&mut self, key: &[u8], bytes: &[u8], expire_ms: Option<u64>) {
+        self.put(key, Value::Str(Str::from_slice_raw(bytes)), expire_ms);
+    }
+
+    fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, expire_ms: Option<u64>) {
+        let hash = hash_bytes(key);
+        self.drop_expired(hash, key);
+        self.touch(hash, key);
+        let Store::Locked(guard) = &mut self.store else { return };
+        let put = guard.get_mut(shard_of(hash)).dbs[self.db].put(hash, key, payload, expire_ms);
+        let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
+        self.keyspace.count(self.db, i64::from(!put.was_there), expires);
+        if !put.was_there {
+            self.notify(key, Class::New, "new");
+        }
+    }
+
+    fn put_overlay(&mut self, key: &[u8], value: Value, expire_ms: Option<u64>) {
+        let Store::Overlay(overlay) = &mut self.store else { return };
+        let cell = overlay.cell(self.db, key);
+        cell.now = Some(Owned { value, expire_ms });
+        cell.dirty = true;
+    }
+
+    /// Removes a key; true if it was there. The caller says `changed`.
+    pub fn remove(&mut self, key: &[u8]) -> bool {
+        if self.is_overlay() {
+            return self.take(key).is_some();
+        }
+        let hash = hash_bytes(key);
+        if self.drop_expired(hash, key) || !self.exists(key) {
+            return false;
+        }
+        self.touch(hash, key);
+        let Store::Locked(guard) = &mut self.store else { return false };
+        let had_expire = guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
+        self.keyspace.count(self.db, -1, -i64::from(had_expire == Some(true)));
+        true
+    }
+
+    /// Removes a key and gives what it held.
+    pub fn take(&mut self, key: &[u8]) -> Option<Owned> {
+        let hash = hash_bytes(key);
+        let (db, now_ms) = (self.db, self.now_ms);
+        if let Store::Overlay(overlay) = &mut self.store {
+            let cell = overlay.cell(db, key);
+            let taken = cell.now.take_if(|owned| is_live(owned, now_ms))?;
+            cell.dirty = true;
+            return Some(taken);
+        }
+        if self.drop_expired(hash, key) || !self.exists(key) {
+            return None;
+        }
+        self.touch(hash, key);
+        let Store::Locked(guard) = &mut self.store else { return None };
+        let owned = guard.get_mut(shard_of(hash)).dbs[self.db].take(hash, key)?;
+        self.keyspace.count(self.db, -1, -i64::from(owned.expire_ms.is_some()));
+        Some(owned)
+    }
+
+    /// Removes a collection that became empty and notifies `del` (K4); true if it did.
+    pub fn remove_if_empty(&mut self, key: &[u8]) -> bool {
+        let empty = match self.value(key) {
+            None | Some(ValueRef::Str(_)) => false,
+            Some(ValueRef::List(v)) => v.is_empty(),
+            Some(ValueRef::Hash(v)) => v.is_empty(),
+            Some(ValueRef::Set(v)) => v.is_empty(),
+            Some(ValueRef::ZSet(v)) => v.is_empty(),
+        };
+        if empty {
+            self.remove(key);
+            self.notify(key, Class::Generic, "del");
+        }
+        empty
+    }
+
+    /// Sets or clears the expiry of a key; false if there is no such key.
+    pub fn set_expire(&mut self, key: &[u8], expire_ms: Option<u64>) -> bool {
+        let hash = hash_bytes(key);
+        let (db, now_ms) = (self.db, self.now_ms);
+        if let Store::Overlay(overlay) = &mut self.store {
+            let cell = overlay.cell(db, key);
+            let Some(owned) = cell.now.as_mut().filter(|owned| is_live(owned, now_ms)) else { return false };
+            owned.expire_ms = expire_ms;
+            cell.dirty = true;
+            return true;
+        }
+        if self.drop_expired(hash, key) || !self.exists(key) {
+            return false;
+        }
+        self.touch(hash, key);
+        let Store::Locked(guard) = &mut self.store else { return false };
+        let had = guard.get_mut(shard_of(hash)).dbs[self.db].set_expire(hash, key, expire_ms);
+        self.keyspace.count(self.db, 0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)));
+        true
+    }
+
+    /// Says that the key was modified: marks whoever WATCHes it, wakes whoever waits for it, notifies.
+    #[inline]
+    pub fn changed(&mut self, key: &[u8], class: Class, event: &'static str) {
+        self.changes.dirty += 1;
+        let db = self.db;
+        match &mut self.store {
+            Store::Overlay(overlay) => overlay.tell(db, key, class, event, true),
+            Store::Locked(guard) => {
+                let hash_needed = shard_of(hash_bytes(key));
+                let interest = &guard.get(hash_needed).interest;
+                if !interest.is_empty() && interest.touch(db, key) {
+                    self.changes.ready.push((db, key.into()));
+                }
+                self.push_event(key, class, event);
+            }
+            Store::Open => {}
+        }
+    }
+
+    /// A notification without a modification.
+    #[inline]
+    pub fn notify(&mut self, key: &[u8], class: Class, event: &'static str) {
+        let db = self.db;
+        match &mut self.store {
+            Store::Overlay(overlay) => overlay.tell(db, key, class, event, false),
+            Store::Locked(_) | Store::Open => self.push_event(key, class, event),
+        }
+    }
+
+    #[inline]
+    fn push_event(&mut self, key: &[u8], class: Class, name: &'static str) {
+        if self.keyspace.notifies(class) {
+            self.changes.events.push(Event { db: self.db, class, name, key: key.into() });
+        }
+    }
+
+    /// Counts a look-up for `keyspace_hits` and `keyspace_misses`; a miss may be notified.
+    #[inline]
+    pub fn count_lookup(&mut self, key: &[u8], hit: bool) {
+        self.keyspace.count_lookup(hit);
+        if !hit {
+            self.notify(key, Class::KeyMiss, "keymiss");
+        }
+    }
+
+    /// For commits: has the key a pre-image later than `s`?
+    pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> bool {
+        let Store::Locked(guard) = &self.store else { return false };
+        guard.get(shard_of(hash_bytes(key))).pre.at(db, key, s).is_some()
+    }
+
+    // ----- the keyspace as a whole ---------------------------------------------------------------------------------
+
+    /// Keys in the current database. O(1).
+    pub fn len(&self) -> usize {
+        self.keyspace.len(self.db)
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// True if the view holds all shards. In an overlay it notes that the whole is wanted, so that the caller runs
+    /// the command again that way.
+    pub fn is_whole(&self) -> bool {
+        match &self.store {
+            Store::Locked(guard) => guard.held().is_superset(&Bits::below(SHARDS)),
+            Store::Overlay(overlay) => {
+                overlay.ask_whole();
+                false
+            }
+            Store::Open => true,
+        }
+    }
+
+    /// One SCAN call: visits about `count` keys from `cursor` on and returns the next cursor, 0 at the end. Every key
+    /// present from the first call to the last is visited. Expired keys are not. Needs the whole.
+    pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], ValueRef<'_>)) -> u64 {
+        if !self.is_whole() {
+            return 0;
+        }
+        let (db, now_ms) = (self.db, self.now_ms);
+        let Store::Locked(guard) = &self.store else {
+            return self.keyspace.scan(db, cursor, count, now_ms, f);
+        };
+        scan_lines(cursor, count, |position| {
+            let directory = &guard.get(shard_of(position)).dbs[db];
+            let mut visited = 0;
+            let next = directory.visit_line(position, &mut |_, entry| {
+                visited += 1;
+                if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                    f(entry.key(), entry.value());
+                }
+            });
+            (next, visited)
+        })
+    }
+
+    /// A random key of the current database that has not expired. Needs the whole.
+    pub fn random_key(&mut self, random: u64) -> Option<Vec<u8>> {
+        if !self.is_whole() {
+            return None;
+        }
+        let Store::Locked(guard) = &self.store else {
+            return self.keyspace.random_key(self.db, self.now_ms, random);
+        };
+        let mut random = random;
+        for _ in 0..100 {
+            random = stdx::hash::hash_u64(random);
+            let key = random_in(|shard| &guard.get(shard).dbs[self.db], random)?;
+            if key.expire_ms().is_none_or(|at| at > self.now_ms) {
+                return Some(key.key().to_vec());
+            }
+        }
+        None
+    }
+
+    /// Empties a database (None: all); what was in it is freed elsewhere. Needs the whole. Returns the keys removed.
+    pub fn flush(&mut self, db: Option<usize>) -> usize {
+        if !self.is_whole() {
+            return 0;
+        }
+        self.lock_whole();
+        self.begin_write();
+        let Store::Locked(guard) = &mut self.store else { return 0 };
+        let dbs = match db {
+            Some(db) => db..db + 1,
+            None => 0..self.keyspace.databases(),
+        };
+        let mut removed = 0;
+        for db in dbs {
+            removed += self.keyspace.flush_db(guard, db);
+        }
+        self.changes.dirty += removed as u64;
+        removed
+    }
+
+    fn lock_whole(&mut self) {
+        if matches!(self.store, Store::Open) {
+            self.store = Store::Locked(self.keyspace.lock(Bits::below(SHARDS)));
+        }
+    }
+
+    /// Exchanges two databases. Needs the whole. Keys somebody waits for are reported ready.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        if !self.is_whole() || a == b {
+            return;
+        }
+        self.lock_whole();
+        self.begin_write();
+        let Store::Locked(guard) = &mut self.store else { return };
+        self.changes.ready.extend(self.keyspace.swap_dbs(guard, a, b));
+        self.changes.dirty += 1;
+    }
+}
+
+fn random_in<'a>(
+    directory: impl Fn(usize) -> &'a crate::segment::Directory,
+    random: u64,
+) -> Option<EntryRef<'a>> {
+    // Choose the shard by its share of the keys, so that a few keys in one shard are not favoured.
+    let total: usize = (0..SHARDS).map(|shard| directory(shard).len()).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut nth = (random >> 8) as usize % total;
+    for shard in 0..SHARDS {
+        let len = directory(shard).len();
+        if nth < len {
+            return directory(shard).random(stdx::hash::hash_u64(random));
+        }
+        nth -= len;
+    }
+    None
+}
+
+/// Walks lines from a cursor until about `count` keys were visited; `line` visits one and tells the next position in
+/// its shard and how many keys it saw.
+fn scan_lines(cursor: u64, count: usize, mut line: impl FnMut(u64) -> (Option<u64>, usize)) -> u64 {
+    // A cursor is a place in hash order; its lowest bit is always 0, so it is halved to stay positive in 64 bits.
+    let mut position = cursor << 1;
+    let mut visited = 0;
+    for _ in 0..count.saturating_mul(10).max(64) {
+        let (next, saw) = line(position);
+        visited += saw;
+        let shard = shard_of(position);
+        position = match next {
+            Some(next) => next,
+            None if shard + 1 < SHARDS => (shard as u64 + 1) << (64 - crate::segment::SHARD_BITS),
+            None => return 0,
+        };
+        if visited >= count {
+            break;
+        }
+    }
+    position >> 1
+}
+
+impl Keyspace {
+    /// One SCAN call outside any other command: locks one shard at a time. See [`View::scan`].
+    pub fn scan(
+        &self,
+        db: usize,
+        cursor: u64,
+        count: usize,
+        now_ms: u64,
+        f: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> u64 {
+        scan_lines(cursor, count, |position| {
+            let shard = shard_of(position);
+            let guard = self.shards.lock_one(shard);
+            let mut visited = 0;
+            let next = guard.get(shard).dbs[db].visit_line(position, &mut |_, entry| {
+                visited += 1;
+                if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                    f(entry.key(), entry.value());
+                }
+            });
+            (next, visited)
+        })
+    }
+
+    fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        for shard in 0..SHARDS {
+            let shard = guard.get_mut(shard);
+            if !shard.interest.is_empty() {
+                for key in shard.interest.keys(db) {
+                    if shard.dbs[db].find(hash_bytes(&key), &key).is_some() {
+                        shard.interest.touch(db, &key);
+                    }
+                }
+            }
+            let directory = std::mem::take(&mut shard.dbs[db]);
+            if directory.len() > 0 {
+                stdx::reclaim::defer(directory.len() * 100, move || drop(directory));
+            }
+        }
+        let removed = self.len(db);
+        self.counts[db].keys.store(0, Ordering::Relaxed);
+        self.counts[db].expires.store(0, Ordering::Relaxed);
+        removed
+    }
+
+    fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize) -> Vec<(usize, Box<[u8]>)> {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        let mut ready = Vec::new();
+        for shard in 0..SHARDS {
+            let shard = guard.get_mut(shard);
+            for db in [a, b] {
+                // A watched key that exists on either side changes hands.
+                for key in shard.interest.keys(db) {
+                    let hash = hash_bytes(&key);
+                    let there = [a, b].map(|db| shard.dbs[db].find(hash, &key).is_some());
+                    if (there[0] || there[1]) && shard.interest.touch(db, &key) {
+                        ready.push((db, key));
+                    }
+                }
+            }
+            shard.dbs.swap(a, b);
+        }
+        let [a, b] = [&self.counts[a], &self.counts[b]];
+        for (x, y) in [(&a.keys, &b.keys), (&a.expires, &b.expires)] {
+            let old = x.load(Ordering::Relaxed);
+            x.store(y.load(Ordering::Relaxed), Ordering::Relaxed);
+            y.store(old, Ordering::Relaxed);
+        }
+        ready
+    }
+
+    /// RANDOMKEY outside any other command. Locks one shard at a time.
+    pub fn random_key(&self, db: usize, now_ms: u64, random: u64) -> Option<Vec<u8>> {
+        if self.len(db) == 0 {
+            return None;
+        }
+        let mut random = random;
+        for _ in 0..100 {
+            let nth = random as usize % self.len(db).max(1);
+            let mut before = 0;
+            for shard in 0..SHARDS {
+                let guard = self.shards.lock_one(shard);
+                let directory = &guard.get(shard).dbs[db];
+                if nth < before + directory.len() {
+                    let entry = directory.random(stdx::hash::hash_u64(random))?;
+                    if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                        return Some(entry.key().to_vec());
+                    }
+                    break;
+                }
+                before += directory.len();
+            }
+            random = stdx::hash::hash_u64(random);
+        }
+        None
+    }
+}
