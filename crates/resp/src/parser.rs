@@ -216,17 +216,19 @@ impl Parser {
         buf: &[u8],
         too_big: ProtocolError,
     ) -> Result<Option<(Option<i64>, usize)>, ProtocolError> {
-        // Nearly every header has one or two digits.
+        // Nearly every header has one to three digits.
         match buf.get(self.pos..) {
             Some(&[_, a @ b'0'..=b'9', b'\r', _, ..]) => Ok(Some((Some(digit(a)), self.pos + 4))),
             Some(&[_, a @ b'1'..=b'9', b @ b'0'..=b'9', b'\r', _, ..]) => {
                 Ok(Some((Some(digit(a) * 10 + digit(b)), self.pos + 5)))
             }
+            Some(&[_, a @ b'1'..=b'9', b @ b'0'..=b'9', c @ b'0'..=b'9', b'\r', _, ..]) => {
+                Ok(Some((Some(digit(a) * 100 + digit(b) * 10 + digit(c)), self.pos + 6)))
+            }
             _ => self.long_header(buf, too_big),
         }
     }
 
-    #[cold]
     #[inline(never)]
     fn long_header(
         &mut self,

@@ -19,8 +19,10 @@
 //! Aggregates announce their length first; where it is only known afterwards, write the elements and then
 //! insert the header at a [`Mark`] (one move of the bytes written since).
 //!
-//! Cost: `int`, `array` and `bulk` reserve once and append one to three slices. Lengths below 100, nearly all there
-//! are, go out as one fixed-size store; other numbers are built backwards on the stack, two digits a step.
+//! Cost: `int`, `array` and `bulk` append one to three slices and branch once or twice. Lengths below 100, nearly
+//! all there are, go out as one store of fixed size. Up to eight digits are computed at once in a register and stored
+//! whole, then the surplus is cut off (a copy of variable length would be a call). The rare longer numbers are
+//! built on the stack, two digits a step. Figures: `cargo run --release -p resp --example measure`.
 
 use stdx::num::format_f64;
 
@@ -107,17 +109,14 @@ impl Reply {
     pub fn int(&mut self, value: i64) {
         match u64::try_from(value) {
             Ok(value) => self.header(b':', value),
-            Err(_) => self.negative(value),
+            Err(_) => {
+                let mut line = Backwards::new();
+                line.put(b"\r\n");
+                line.number(value.unsigned_abs());
+                line.put(b":-");
+                self.buf.extend_from_slice(line.text());
+            }
         }
-    }
-
-    #[cold]
-    fn negative(&mut self, value: i64) {
-        let mut line = Backwards::new();
-        line.put(b"\r\n");
-        line.number(value.unsigned_abs());
-        line.put(b":-");
-        self.buf.extend_from_slice(line.text());
     }
 
     /// `$<length>`, the bytes.
@@ -141,6 +140,16 @@ impl Reply {
     /// A bulk holding the decimal digits of `value`.
     #[inline]
     pub fn bulk_int(&mut self, value: i64) {
+        if (0..EIGHT_DIGITS_END as i64).contains(&value) {
+            let (digits, len) = leading_digits(value as u32);
+            let header = u32::from_le_bytes([b'$', b'0' + len as u8, b'\r', b'\n']);
+            self.padded(u128::from(header) | digits << 32, 4 + len);
+        } else {
+            self.bulk_long_int(value);
+        }
+    }
+
+    fn bulk_long_int(&mut self, value: i64) {
         let mut line = Backwards::new();
         line.put(b"\r\n");
         let end = line.start;
@@ -276,11 +285,10 @@ impl Reply {
     }
 
     fn header_at(&mut self, mark: Mark, kind: u8, len: u64) {
-        let line = Backwards::header(kind, len);
         let end = self.buf.len();
-        self.buf.extend_from_slice(line.text());
-        self.buf.copy_within(mark.0..end, mark.0 + line.text().len());
-        self.buf[mark.0..mark.0 + line.text().len()].copy_from_slice(line.text());
+        self.header(kind, len);
+        let header = self.buf.len() - end;
+        self.buf[mark.0..].rotate_right(header);
     }
 
     /// Take back everything written since `mark`.
@@ -367,8 +375,30 @@ impl Reply {
             let value = value as u8;
             self.buf.extend_from_slice(&[kind, b'0' + value / 10, b'0' + value % 10, b'\r', b'\n']);
         } else {
-            self.buf.extend_from_slice(Backwards::header(kind, value).text());
+            self.long_header(kind, value);
         }
+    }
+
+    fn long_header(&mut self, kind: u8, value: u64) {
+        if value < EIGHT_DIGITS_END {
+            let (digits, len) = leading_digits(value as u32);
+            self.padded(u128::from(kind) | digits << 8, 1 + len);
+        } else {
+            let mut line = Backwards::new();
+            line.put(b"\r\n");
+            line.number(value);
+            line.put(&[kind]);
+            self.buf.extend_from_slice(line.text());
+        }
+    }
+
+    /// The first `len` bytes of `text` (its lowest), CRLF. All of `text` is stored, then the surplus cut off.
+    #[inline]
+    fn padded(&mut self, text: u128, len: usize) {
+        let end = self.buf.len() + len;
+        self.buf.extend_from_slice(&text.to_le_bytes());
+        self.buf.truncate(end);
+        self.buf.extend_from_slice(b"\r\n");
     }
 }
 
@@ -399,15 +429,6 @@ impl Backwards {
     }
 
     #[inline]
-    fn header(kind: u8, value: u64) -> Backwards {
-        let mut line = Backwards::new();
-        line.put(b"\r\n");
-        line.number(value);
-        line.put(&[kind]);
-        line
-    }
-
-    #[inline]
     fn put(&mut self, bytes: &[u8]) {
         self.start -= bytes.len();
         self.bytes[self.start..self.start + bytes.len()].copy_from_slice(bytes);
@@ -430,6 +451,32 @@ impl Backwards {
     fn text(&self) -> &[u8] {
         &self.bytes[self.start..]
     }
+}
+
+/// Numbers below this have at most eight digits.
+const EIGHT_DIGITS_END: u64 = 100_000_000;
+
+/// The text of `value` (below 10^8), its first byte lowest, and its length.
+#[inline]
+fn leading_digits(value: u32) -> (u128, usize) {
+    let digits = eight_digits(value);
+    let zeros = (digits | 1 << 56).trailing_zeros() / 8;
+    (u128::from((digits | 0x3030_3030_3030_3030) >> (8 * zeros)), 8 - zeros as usize)
+}
+
+/// The eight digits of `value` (below 10^8) as numbers 0 to 9, the first one in the lowest byte.
+///
+/// All at once: the word is split into two halves of four digits, those into quarters of two, those into
+/// eighths, each time with one multiplication that stands for the divisions of all parts.
+#[inline]
+fn eight_digits(value: u32) -> u64 {
+    debug_assert!(value < 100_000_000);
+    let halves = u64::from(value / 10_000) | u64::from(value % 10_000) << 32;
+    // x * 10486 >> 20 is x / 100 for x < 10^4, and x * 103 >> 10 is x / 10 for x < 100.
+    let hundreds = ((halves * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let quarters = hundreds | (halves - hundreds * 100) << 16;
+    let tens = ((quarters * 103) >> 10) & 0x000f_000f_000f_000f;
+    tens | (quarters - tens * 10) << 8
 }
 
 #[cfg(test)]
@@ -511,6 +558,12 @@ mod tests {
             let len = (value as u64 >> 1) as usize;
             reply.array(len);
             prop_assert_eq!(reply.take(), format!("*{len}\r\n").into_bytes());
+        }
+
+        #[test]
+        fn eight_digits_are_the_decimal_ones(value in 0u32..100_000_000) {
+            let digits = eight_digits(value).to_le_bytes().map(|digit| (b'0' + digit) as char);
+            prop_assert_eq!(String::from_iter(digits), format!("{value:08}"));
         }
 
         #[test]

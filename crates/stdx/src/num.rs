@@ -6,8 +6,6 @@
 //!
 //! Sources: behaviour observed on Redis 7.0.15 (parsing); the form of printed doubles is that of Redis 7.2.
 
-use std::io::Write;
-
 /// Longest text of an `i64`, in bytes.
 pub const I64_TEXT_MAX: usize = 20;
 
@@ -192,17 +190,69 @@ pub fn format_f64(value: f64, out: &mut Vec<u8>) {
     if value.abs() <= PLAIN_MAX && value as i64 as f64 == value {
         return out.extend_from_slice(itoa::Buffer::new().format(value as i64).as_bytes());
     }
+    if let Some((whole, decimals)) = few_decimals(value.abs()) {
+        return short_form(value < 0.0, whole, decimals, out);
+    }
     if value < 0.0 {
         out.push(b'-');
     }
-    let (digits, count, exponent) = shortest_digits(value.abs());
-    lay_out(&digits[..count], exponent, out);
+    let mut buffer = ryu::Buffer::new();
+    let text = buffer.format_finite(value.abs()).as_bytes();
+    if !plain_form(value.abs(), text, out) {
+        let (digits, count, exponent) = shortest_digits(text);
+        lay_out(&digits[..count], exponent, out);
+    }
 }
 
-/// The digits and the power of ten such that `value` is `digits * 10^exponent`, without trailing zeros.
-fn shortest_digits(value: f64) -> ([u8; 17], usize, i32) {
-    let mut buffer = ryu::Buffer::new();
-    let text = buffer.format_finite(value).as_bytes();
+/// Most scores are prices, seconds or grades: `Some((whole, millionths))` if `value` has at most six decimals and
+/// fifteen digits. So few digits identify a double, hence they are also its shortest form.
+fn few_decimals(value: f64) -> Option<(u64, u32)> {
+    const MILLION: f64 = 1e6;
+    if value >= 1e9 {
+        return None;
+    }
+    let scaled = (value * MILLION + 0.5) as u64;
+    // Both are whole numbers a double holds exactly, so the quotient is the double nearest to that decimal.
+    if scaled == 0 || scaled as f64 / MILLION != value {
+        return None;
+    }
+    Some((scaled / 1_000_000, (scaled % 1_000_000) as u32))
+}
+
+/// `whole.millionths` without trailing zeros; `millionths` is not 0.
+fn short_form(negative: bool, whole: u64, mut millionths: u32, out: &mut Vec<u8>) {
+    let mut decimals = [0u8; 6];
+    for digit in decimals.iter_mut().rev() {
+        *digit = b'0' + (millionths % 10) as u8;
+        millionths /= 10;
+    }
+    let shown = decimals.iter().rposition(|&digit| digit != b'0').map_or(0, |last| last + 1);
+    if negative {
+        out.push(b'-');
+    }
+    out.extend_from_slice(itoa::Buffer::new().format(whole).as_bytes());
+    out.push(b'.');
+    out.extend_from_slice(&decimals[..shown]);
+}
+
+/// Append the printer's `text` of `value` if it is the form wanted: no exponent, and few zeros or few decimals.
+fn plain_form(value: f64, text: &[u8], out: &mut Vec<u8>) -> bool {
+    // Where the printer writes no exponent.
+    if !(1e-5..1e16).contains(&value) {
+        return false;
+    }
+    let Some(point) = memchr::memchr(b'.', text) else { return false };
+    let decimals = text.len() - point - 1;
+    let plain = decimals < 7 || (0.001..10_000.0).contains(&value);
+    if plain {
+        out.extend_from_slice(text);
+    }
+    plain
+}
+
+/// The digits and the power of ten such that the number the printer gave as `text` is `digits * 10^exponent`,
+/// without trailing zeros.
+fn shortest_digits(text: &[u8]) -> ([u8; 17], usize, i32) {
     let (mut digits, mut count, mut exponent) = ([0u8; 17], 0, 0i32);
     let (mut seen_point, mut i) = (false, 0);
     while i < text.len() && text[i] != b'e' {
@@ -254,9 +304,8 @@ fn lay_out(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
             out.push(b'.');
             out.extend_from_slice(&digits[1..]);
         }
-        let sign = if scientific < 0 { '-' } else { '+' };
-        // Writing to a Vec cannot fail.
-        let _ = write!(out, "e{sign}{}", scientific.abs());
+        out.extend_from_slice(if scientific < 0 { b"e-" } else { b"e+" });
+        out.extend_from_slice(itoa::Buffer::new().format(scientific.unsigned_abs()).as_bytes());
     }
 }
 
@@ -406,6 +455,17 @@ mod tests {
         }
     }
 
+    #[test]
+    fn doubles_are_shown_as_a_real_server_shows_them() {
+        let mut cases = 0;
+        for line in include_str!("../tests/data/doubles.txt").lines().filter(|line| !line.starts_with('#')) {
+            let (bits, text) = line.split_once('\t').unwrap();
+            assert_eq!(shown(f64::from_bits(u64::from_str_radix(bits, 16).unwrap())), text, "{bits}");
+            cases += 1;
+        }
+        assert!(cases > 500);
+    }
+
     proptest! {
         #[test]
         fn any_integer_reads_back(value: i64) {
@@ -432,6 +492,16 @@ mod tests {
         fn short_doubles_read_back(whole in -1_000_000_000i64..1_000_000_000, scale in 0u32..18) {
             let value = whole as f64 / 10f64.powi(scale as i32);
             prop_assert_eq!(parse_f64(shown(value).as_bytes()), Some(value));
+        }
+
+        #[test]
+        fn the_short_way_and_the_long_way_agree(scaled in -1_000_000_000_000_000i64..1_000_000_000_000_000, shift in 0u32..45) {
+            let value = (scaled >> shift) as f64 / 1e6;
+            prop_assume!(value.fract() != 0.0);
+            let (digits, count, exponent) = shortest_digits(ryu::Buffer::new().format_finite(value.abs()).as_bytes());
+            let mut long_way = if value < 0.0 { b"-".to_vec() } else { Vec::new() };
+            lay_out(&digits[..count], exponent, &mut long_way);
+            prop_assert_eq!(shown(value).into_bytes(), long_way);
         }
 
         #[test]
