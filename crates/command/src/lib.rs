@@ -7,11 +7,16 @@
 //! To add a command: one row and one function in its family's topic file; if the topic is new, one line in `registry`.
 #![forbid(unsafe_code)]
 
+mod connection;
 mod cx;
 mod error;
 pub mod options;
+mod pubsub;
 pub mod registry;
+mod scripting;
+mod server;
 pub mod table;
+mod transaction;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
 pub use error::Error;

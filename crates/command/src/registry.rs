@@ -4,7 +4,18 @@ use crate::table::Command;
 use std::collections::HashMap;
 use std::sync::LazyLock;
 
-static TOPICS: &[&[Command]] = &[];
+static TOPICS: &[&[Command]] = &[
+    crate::connection::client::COMMANDS,
+    crate::connection::session::COMMANDS,
+    crate::pubsub::COMMANDS,
+    crate::scripting::eval::COMMANDS,
+    crate::scripting::functions::COMMANDS,
+    crate::server::databases::COMMANDS,
+    crate::server::introspection::COMMANDS,
+    crate::server::lifecycle::COMMANDS,
+    crate::server::modules::COMMANDS,
+    crate::transaction::COMMANDS,
+];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Command>> = LazyLock::new(|| {
     let mut map = HashMap::new();

@@ -1,0 +1,107 @@
+//! CLIENT: what connections are there, and what they may do. `exec` performs all of it.
+
+use crate::table::{ADMIN, Command, LOADING, NOSCRIPT, Run, STALE, acl};
+
+pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Container, 0, 0)
+    .doc("connection", "2.4.0", "Depends on subcommand.", "Subcommands about connections.")
+    .subs(&[
+        Command::new("client|id", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "5.0.0",
+            "O(1)",
+            "The number that identifies this connection.",
+        ),
+        Command::new("client|info", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .tips(&["nondeterministic_output"])
+            .doc("connection", "6.2.0", "O(1)", "What is known about this connection."),
+        Command::new("client|list", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .tips(&["nondeterministic_output"])
+            .doc(
+                "connection",
+                "2.4.0",
+                "O(N) where N is the number of client connections",
+                "One line for each connection.",
+            ),
+        Command::new("client|getname", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "2.6.9",
+            "O(1)",
+            "The name this connection gave itself.",
+        ),
+        Command::new("client|setname", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+            .doc("connection", "2.6.9", "O(1)", "Gives this connection a name."),
+        Command::new("client|setinfo", 4, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+            .doc("connection", "7.2.0", "O(1)", "Stores the name or version of the client library."),
+        Command::new("client|kill", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "2.4.0",
+            "O(N) where N is the number of client connections",
+            "Closes connections that match.",
+        ),
+        Command::new("client|pause", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "3.0.0",
+            "O(1)",
+            "Holds commands of all clients for a time.",
+        ),
+        Command::new("client|unpause", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .doc(
+                "connection",
+                "6.2.0",
+                "O(N) Where N is the number of paused clients",
+                "Ends a pause of the clients at once.",
+            ),
+        Command::new("client|reply", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "3.2.0",
+            "O(1)",
+            "Turns replies to this connection off or on.",
+        ),
+        Command::new("client|no-evict", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .doc("connection", "7.0.0", "O(1)", "Spares this connection when client buffers must be freed."),
+        Command::new("client|no-touch", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "7.2.0",
+            "O(1)",
+            "Makes reads of this connection leave access times alone.",
+        ),
+        Command::new("client|unblock", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
+            .doc(
+                "connection",
+                "5.0.0",
+                "O(log N) where N is the number of client connections",
+                "Ends the waiting of a client in a blocking command.",
+            ),
+        Command::new("client|getredir", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "6.0.0",
+            "O(1)",
+            "Where invalidation messages of this connection go.",
+        ),
+        Command::new("client|tracking", -3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "6.0.0",
+            "O(1). Some options may introduce additional complexity.",
+            "Turns invalidation messages for client-side caching on or off.",
+        ),
+        Command::new("client|trackinginfo", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "6.2.0",
+            "O(1)",
+            "How client-side caching is set up for this connection.",
+        ),
+        Command::new("client|caching", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "6.0.0",
+            "O(1)",
+            "Says whether the keys of the next command are to be tracked.",
+        ),
+        Command::new("client|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
+            "connection",
+            "5.0.0",
+            "O(1)",
+            "Lists the subcommands.",
+        ),
+    ])];

@@ -1,0 +1,106 @@
+//! FUNCTION, FCALL, FCALL_RO. `exec` performs them.
+
+use crate::table::{
+    ALLOW_BUSY, Command, DENYOOM, KeySpec, LOADING, MOVABLEKEYS, NO_MANDATORY_KEYS, NOSCRIPT, READONLY,
+    RO_ACCESS, RW_ACCESS_UPDATE, Run, SKIP_MONITOR, STALE, WRITE, acl,
+};
+
+const NOTES: &str = "What the script does with its keys is not known: anything must be expected.";
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("function", -2, Run::Container, 0, 0)
+        .doc(
+            "scripting",
+            "7.0.0",
+            "Depends on subcommand.",
+            "Subcommands about functions and their libraries.",
+        )
+        .subs(&[
+            Command::new("function|delete", 3, Run::Exec, WRITE | NOSCRIPT, acl::SCRIPTING)
+                .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+                .doc("scripting", "7.0.0", "O(1)", "Removes a library and its functions."),
+            Command::new("function|dump", 2, Run::Exec, NOSCRIPT, acl::SCRIPTING).doc(
+                "scripting",
+                "7.0.0",
+                "O(N) where N is the number of functions",
+                "All libraries in a form that RESTORE reads.",
+            ),
+            Command::new("function|flush", -2, Run::Exec, WRITE | NOSCRIPT, acl::SCRIPTING)
+                .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+                .doc(
+                    "scripting",
+                    "7.0.0",
+                    "O(N) where N is the number of functions deleted",
+                    "Removes all libraries.",
+                ),
+            Command::new("function|help", 2, Run::Exec, LOADING | STALE, acl::SCRIPTING).doc(
+                "scripting",
+                "7.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+            Command::new("function|kill", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
+                .tips(&["request_policy:all_shards", "response_policy:one_succeeded"])
+                .doc("scripting", "7.0.0", "O(1)", "Stops a function that has written nothing yet."),
+            Command::new("function|list", -2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
+                .tips(&["nondeterministic_output_order"])
+                .doc(
+                    "scripting",
+                    "7.0.0",
+                    "O(N) where N is the number of functions",
+                    "Libraries and their functions.",
+                ),
+            Command::new("function|load", -3, Run::Exec, WRITE | DENYOOM | NOSCRIPT, acl::SCRIPTING)
+                .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+                .doc(
+                    "scripting",
+                    "7.0.0",
+                    "O(1) (considering compilation time is redundant)",
+                    "Adds a library of functions.",
+                ),
+            Command::new("function|restore", -3, Run::Exec, WRITE | DENYOOM | NOSCRIPT, acl::SCRIPTING)
+                .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+                .doc(
+                    "scripting",
+                    "7.0.0",
+                    "O(N) where N is the number of functions on the payload",
+                    "Adds libraries from what DUMP gave.",
+                ),
+            Command::new("function|stats", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
+                .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+                .doc(
+                    "scripting",
+                    "7.0.0",
+                    "O(1)",
+                    "What runs now, and how many libraries and functions there are.",
+                ),
+        ]),
+    Command::new(
+        "fcall",
+        -3,
+        Run::Exec,
+        NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
+        acl::SCRIPTING,
+    )
+    .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RW_ACCESS_UPDATE) }])
+    .doc(
+        "scripting",
+        "7.0.0",
+        "Depends on the function that is executed.",
+        "Calls a function of a library.",
+    ),
+    Command::new(
+        "fcall_ro",
+        -3,
+        Run::Exec,
+        READONLY | NOSCRIPT | STALE | SKIP_MONITOR | MOVABLEKEYS | NO_MANDATORY_KEYS,
+        acl::SCRIPTING,
+    )
+    .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RO_ACCESS) }])
+    .doc(
+        "scripting",
+        "7.0.0",
+        "Depends on the function that is executed.",
+        "Calls a function of a library that may only read.",
+    ),
+];

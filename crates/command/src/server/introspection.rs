@@ -1,0 +1,210 @@
+//! COMMAND, CONFIG, INFO and what else tells about the server. `exec` performs all of it.
+
+use crate::table::{ADMIN, Command, FAST, LOADING, NOSCRIPT, READONLY, Run, STALE, acl};
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("command", -1, Run::Exec, LOADING | STALE, acl::CONNECTION)
+        .tips(&["nondeterministic_output_order"])
+        .doc(
+            "server",
+            "2.8.13",
+            "O(N) where N is the total number of Redis commands",
+            "Facts about every command.",
+        )
+        .subs(&[
+            Command::new("command|count", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
+                "server",
+                "2.8.13",
+                "O(1)",
+                "How many commands there are.",
+            ),
+            Command::new("command|docs", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
+                .tips(&["nondeterministic_output_order"])
+                .doc(
+                    "server",
+                    "7.0.0",
+                    "O(N) where N is the number of commands to look up",
+                    "Descriptions of commands for people and tools.",
+                ),
+            Command::new("command|info", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
+                .tips(&["nondeterministic_output_order"])
+                .doc(
+                    "server",
+                    "2.8.13",
+                    "O(N) where N is the number of commands to look up",
+                    "Facts about some commands, or all.",
+                ),
+            Command::new("command|list", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
+                .tips(&["nondeterministic_output_order"])
+                .doc(
+                    "server",
+                    "7.0.0",
+                    "O(N) where N is the total number of Redis commands",
+                    "Names of all commands, or of those that match a filter.",
+                ),
+            Command::new("command|getkeys", -3, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
+                "server",
+                "2.8.13",
+                "O(N) where N is the number of arguments to the command",
+                "Which arguments of a full command are keys.",
+            ),
+            Command::new("command|getkeysandflags", -3, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
+                "server",
+                "7.0.0",
+                "O(N) where N is the number of arguments to the command",
+                "Which arguments of a full command are keys, and what is done with each.",
+            ),
+            Command::new("command|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
+                "server",
+                "5.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+    Command::new("config", -2, Run::Container, 0, 0)
+        .doc("server", "2.0.0", "Depends on subcommand.", "Subcommands about settings.")
+        .subs(&[
+            Command::new("config|get", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "2.0.0",
+                "O(N) when N is the number of configuration parameters provided",
+                "Settings whose names match.",
+            ),
+            Command::new("config|set", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc(
+                    "server",
+                    "2.0.0",
+                    "O(N) when N is the number of configuration parameters provided",
+                    "Changes settings while the server runs.",
+                ),
+            Command::new("config|resetstat", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc("server", "2.0.0", "O(1)", "Sets the counters shown by INFO back to zero."),
+            Command::new("config|rewrite", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc("server", "2.8.0", "O(1)", "Writes the settings in force into the configuration file."),
+            Command::new("config|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "5.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+    Command::new("info", -1, Run::Exec, LOADING | STALE, acl::DANGEROUS)
+        .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+        .doc("server", "1.0.0", "O(1)", "The state of the server and its statistics as text."),
+    Command::new("time", 1, Run::Exec, LOADING | STALE | FAST, 0).tips(&["nondeterministic_output"]).doc(
+        "server",
+        "2.6.0",
+        "O(1)",
+        "The server's clock.",
+    ),
+    Command::new("lolwut", -1, Run::Exec, READONLY | FAST, 0).doc(
+        "server",
+        "5.0.0",
+        "O(1)",
+        "A picture, and the version.",
+    ),
+    Command::new("debug", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
+        "server",
+        "1.0.0",
+        "Depends on subcommand.",
+        "Subcommands for tests and for looking inside.",
+    ),
+    Command::new("memory", -2, Run::Container, 0, 0)
+        .doc("server", "4.0.0", "Depends on subcommand.", "Subcommands about memory.")
+        .subs(&[
+            Command::new("memory|stats", 2, Run::Exec, 0, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+                .doc("server", "4.0.0", "O(1)", "Where the memory goes."),
+            Command::new("memory|doctor", 2, Run::Exec, 0, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+                .doc("server", "4.0.0", "O(1)", "What is remarkable about the use of memory."),
+            Command::new("memory|purge", 2, Run::Exec, 0, 0)
+                .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
+                .doc(
+                    "server",
+                    "4.0.0",
+                    "Depends on how much memory is allocated, could be slow",
+                    "Gives unused memory back to the system.",
+                ),
+            Command::new("memory|malloc-stats", 2, Run::Exec, 0, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
+                .doc(
+                    "server",
+                    "4.0.0",
+                    "Depends on how much memory is allocated, could be slow",
+                    "What the allocator says about itself.",
+                ),
+            Command::new("memory|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "4.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+    Command::new("slowlog", -2, Run::Container, 0, 0)
+        .doc("server", "2.2.12", "Depends on subcommand.", "Subcommands about the log of slow commands.")
+        .subs(&[
+            Command::new("slowlog|get", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "nondeterministic_output"])
+                .doc(
+                    "server",
+                    "2.2.12",
+                    "O(N) where N is the number of entries returned",
+                    "Newest entries of the slow log.",
+                ),
+            Command::new("slowlog|len", 2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"])
+                .doc("server", "2.2.12", "O(1)", "How many entries the slow log has."),
+            Command::new("slowlog|reset", 2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
+                .doc(
+                    "server",
+                    "2.2.12",
+                    "O(N) where N is the number of entries in the slowlog",
+                    "Empties the slow log.",
+                ),
+            Command::new("slowlog|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "6.2.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+    Command::new("latency", -2, Run::Container, 0, 0)
+        .doc("server", "2.8.13", "Depends on subcommand.", "Subcommands about events that took long.")
+        .subs(&[
+            Command::new("latency|latest", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
+                .doc("server", "2.8.13", "O(1)", "The last recorded latency of every event."),
+            Command::new("latency|history", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
+                .doc("server", "2.8.13", "O(1)", "Recorded latencies of an event with their times."),
+            Command::new("latency|reset", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
+                .doc("server", "2.8.13", "O(1)", "Forgets what was recorded about some events, or all."),
+            Command::new("latency|graph", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
+                .doc("server", "2.8.13", "O(1)", "Draws the recorded latencies of an event."),
+            Command::new("latency|doctor", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
+                .doc("server", "2.8.13", "O(1)", "What the recorded latencies tell, in words."),
+            Command::new("latency|histogram", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
+                .doc(
+                    "server",
+                    "7.0.0",
+                    "O(N) where N is the number of commands with latency information being \
+retrieved.",
+                    "How long calls of commands took, as cumulative counts.",
+                ),
+            Command::new("latency|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "2.8.13",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+];

@@ -1,0 +1,67 @@
+//! The server's life, data on disk and other servers: what memory alone has no use for is refused by `exec`.
+
+use crate::table::{
+    ADMIN, ALLOW_BUSY, BLOCKING, Command, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, Run, STALE,
+    acl,
+};
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("shutdown", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY, 0)
+        .doc(
+            "server",
+            "1.0.0",
+            "O(N) when saving, where N is the total number of keys in all databases \
+when saving data, otherwise O(1)",
+            "Ends the server.",
+        ),
+    Command::new("save", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0).doc(
+        "server",
+        "1.0.0",
+        "O(N) where N is the total number of keys in all databases",
+        "Writes the data to disk while everybody waits.",
+    ),
+    Command::new("bgsave", -1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+        "server",
+        "1.0.0",
+        "O(1)",
+        "Writes the data to disk in the background.",
+    ),
+    Command::new("bgrewriteaof", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(
+        "server",
+        "1.0.0",
+        "O(1)",
+        "Writes the append-only file anew in the background.",
+    ),
+    Command::new("lastsave", 1, Run::Exec, LOADING | STALE | FAST, acl::ADMIN | acl::DANGEROUS)
+        .tips(&["nondeterministic_output"])
+        .doc("server", "1.0.0", "O(1)", "When the data was last written to disk."),
+    Command::new("replicaof", 3, Run::Exec, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, 0).doc(
+        "server",
+        "5.0.0",
+        "O(1)",
+        "Makes this server a replica, or a primary again.",
+    ),
+    Command::new("slaveof", 3, Run::Exec, ADMIN | NOSCRIPT | STALE | NO_ASYNC_LOADING, 0).doc(
+        "server",
+        "1.0.0",
+        "O(1)",
+        "Older name of REPLICAOF.",
+    ),
+    Command::new("role", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST, acl::ADMIN | acl::DANGEROUS).doc(
+        "server",
+        "2.8.12",
+        "O(1)",
+        "Which part this server plays in replication.",
+    ),
+    Command::new("wait", 3, Run::Exec, BLOCKING, acl::CONNECTION)
+        .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+        .doc("generic", "3.0.0", "O(1)", "Waits until replicas have this connection's writes."),
+    Command::new("waitaof", 4, Run::Exec, BLOCKING, acl::CONNECTION)
+        .tips(&["request_policy:all_shards", "response_policy:agg_min"])
+        .doc(
+            "generic",
+            "7.2.0",
+            "O(1)",
+            "Waits until this connection's writes are on disk, here or at replicas.",
+        ),
+];

@@ -1,0 +1,243 @@
+//! MODULE, ACL and CLUSTER, as far as client libraries ask before they start to work.
+
+use crate::table::{ADMIN, Command, FAST, LOADING, NO_ASYNC_LOADING, NOSCRIPT, Run, STALE, acl};
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("module", -2, Run::Container, 0, 0)
+        .doc("server", "4.0.0", "Depends on subcommand.", "Subcommands about modules.")
+        .subs(&[
+            Command::new("module|list", 2, Run::Exec, ADMIN | NOSCRIPT, 0)
+                .tips(&["nondeterministic_output_order"])
+                .doc(
+                    "server",
+                    "4.0.0",
+                    "O(N) where N is the number of loaded modules.",
+                    "The modules in use.",
+                ),
+            Command::new("module|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "5.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+    Command::new("acl", -2, Run::Container, 0, 0)
+        .doc("server", "6.0.0", "Depends on subcommand.", "Subcommands about users and what they may do.")
+        .subs(&[
+            Command::new("acl|whoami", 2, Run::Exec, NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "6.0.0",
+                "O(1)",
+                "The user this connection acts as.",
+            ),
+            Command::new("acl|cat", -2, Run::Exec, NOSCRIPT | LOADING | STALE, 0).doc(
+                "server",
+                "6.0.0",
+                "O(1) since the categories and commands are a fixed set.",
+                "Categories of commands, or the commands of one.",
+            ),
+            Command::new("acl|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "6.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
+    Command::new("cluster", -2, Run::Container, 0, 0)
+        .doc("cluster", "3.0.0", "Depends on subcommand.", "Subcommands about a cluster of servers.")
+        .subs(&[
+            Command::new("cluster|addslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(N) where N is the total number of hash slot arguments",
+                "Gives hash slots to a node.",
+            ),
+            Command::new("cluster|addslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "7.0.0",
+                "O(N) where N is the total number of the slots between the start slot \
+and end slot arguments.",
+                "Gives ranges of hash slots to a node.",
+            ),
+            Command::new("cluster|bumpepoch", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
+                .tips(&["nondeterministic_output"])
+                .doc("cluster", "3.0.0", "O(1)", "Raises the configuration epoch."),
+            Command::new("cluster|count-failure-reports", 3, Run::Exec, ADMIN | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "cluster",
+                    "3.0.0",
+                    "O(N) where N is the number of failure reports",
+                    "How many nodes report that a node failed.",
+                ),
+            Command::new("cluster|countkeysinslot", 3, Run::Exec, STALE, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "How many keys a hash slot holds.",
+            ),
+            Command::new("cluster|delslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(N) where N is the total number of hash slot arguments",
+                "Takes hash slots from a node.",
+            ),
+            Command::new("cluster|delslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "7.0.0",
+                "O(N) where N is the total number of the slots between the start slot \
+and end slot arguments.",
+                "Takes ranges of hash slots from a node.",
+            ),
+            Command::new("cluster|failover", -2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Lets a replica take its primary's place.",
+            ),
+            Command::new("cluster|flushslots", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Takes all hash slots from a node.",
+            ),
+            Command::new("cluster|forget", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Removes a node from the list of nodes.",
+            ),
+            Command::new("cluster|getkeysinslot", 4, Run::Exec, STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "cluster",
+                    "3.0.0",
+                    "O(N) where N is the number of requested keys",
+                    "Some keys of a hash slot.",
+                ),
+            Command::new("cluster|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "cluster",
+                "5.0.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+            Command::new("cluster|info", 2, Run::Exec, STALE, 0).tips(&["nondeterministic_output"]).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "The state of the cluster as seen here.",
+            ),
+            Command::new("cluster|keyslot", 3, Run::Exec, STALE, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(N) where N is the number of bytes in the key",
+                "The hash slot of a key.",
+            ),
+            Command::new("cluster|links", 2, Run::Exec, STALE, 0).tips(&["nondeterministic_output"]).doc(
+                "cluster",
+                "7.0.0",
+                "O(N) where N is the total number of Cluster nodes",
+                "Connections between this node and others.",
+            ),
+            Command::new("cluster|meet", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Makes two nodes know each other.",
+            ),
+            Command::new("cluster|myid", 2, Run::Exec, STALE, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "This node's identifier.",
+            ),
+            Command::new("cluster|myshardid", 2, Run::Exec, STALE, 0).tips(&["nondeterministic_output"]).doc(
+                "cluster",
+                "7.2.0",
+                "O(1)",
+                "Identifier of this node's shard.",
+            ),
+            Command::new("cluster|nodes", 2, Run::Exec, STALE, 0).tips(&["nondeterministic_output"]).doc(
+                "cluster",
+                "3.0.0",
+                "O(N) where N is the total number of Cluster nodes",
+                "The cluster's layout as this node sees it.",
+            ),
+            Command::new("cluster|replicas", 3, Run::Exec, ADMIN | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc("cluster", "5.0.0", "O(N) where N is the number of replicas.", "Replicas of a primary."),
+            Command::new("cluster|replicate", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Makes a node a replica of a primary.",
+            ),
+            Command::new("cluster|reset", -2, Run::Exec, ADMIN | NOSCRIPT | STALE, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(N) where N is the number of known nodes. The command may execute a \
+FLUSHALL as a side effect.",
+                "Sets a node back.",
+            ),
+            Command::new("cluster|saveconfig", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Writes the cluster's layout to disk.",
+            ),
+            Command::new("cluster|set-config-epoch", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Sets the configuration epoch of a new node.",
+            ),
+            Command::new("cluster|setslot", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
+                "cluster",
+                "3.0.0",
+                "O(1)",
+                "Ties a hash slot to a node.",
+            ),
+            Command::new("cluster|shards", 2, Run::Exec, LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "cluster",
+                    "7.0.0",
+                    "O(N) where N is the total number of cluster nodes",
+                    "Slots and nodes of each shard.",
+                ),
+            Command::new("cluster|slaves", 3, Run::Exec, ADMIN | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "cluster",
+                    "3.0.0",
+                    "O(N) where N is the number of replicas.",
+                    "Older name of CLUSTER REPLICAS.",
+                ),
+            Command::new("cluster|slots", 2, Run::Exec, LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "cluster",
+                    "3.0.0",
+                    "O(N) where N is the total number of Cluster nodes",
+                    "Which nodes serve which slots.",
+                ),
+        ]),
+    Command::new("asking", 1, Run::Exec, FAST, acl::CONNECTION).doc(
+        "cluster",
+        "3.0.0",
+        "O(1)",
+        "Lets the next command use a slot that is being imported.",
+    ),
+    Command::new("readonly", 1, Run::Exec, LOADING | STALE | FAST, acl::CONNECTION).doc(
+        "cluster",
+        "3.0.0",
+        "O(1)",
+        "Allows reads at a replica of a cluster.",
+    ),
+    Command::new("readwrite", 1, Run::Exec, LOADING | STALE | FAST, acl::CONNECTION).doc(
+        "cluster",
+        "3.0.0",
+        "O(1)",
+        "Ends READONLY.",
+    ),
+];

@@ -1,0 +1,33 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH. `exec` performs them.
+
+use crate::table::{
+    ALLOW_BUSY, Command, FAST, KeySpec, LOADING, NOSCRIPT, RO, Run, SKIP_SLOWLOG, STALE, acl,
+};
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("multi", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
+        .doc("transactions", "1.2.0", "O(1)", "Begins a transaction: what follows is queued."),
+    Command::new("exec", 1, Run::Exec, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, acl::TRANSACTION).doc(
+        "transactions",
+        "1.2.0",
+        "Depends on commands in the transaction",
+        "Runs everything queued since MULTI at once.",
+    ),
+    Command::new("discard", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
+        .doc(
+            "transactions",
+            "2.0.0",
+            "O(N), when N is the number of queued commands",
+            "Drops everything queued since MULTI.",
+        ),
+    Command::new("watch", -2, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
+        .keys(&[KeySpec::range(1, -1, 1, RO)])
+        .doc(
+            "transactions",
+            "2.2.0",
+            "O(1) for every key.",
+            "Makes the next EXEC fail if one of the keys changes before it.",
+        ),
+    Command::new("unwatch", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
+        .doc("transactions", "2.2.0", "O(1)", "Forgets all watched keys."),
+];
