@@ -1,1 +1,95 @@
-//! Lua 5.1 through a thin layer over its C API, with the libraries scripts expect.
+//! Lua scripts: EVAL and functions, run against a [`Host`], knowing nothing of keys.
+//!
+//! ```text
+//!   exec ─► Engine::run(sha, keys, args, host, out) ─► Lua ─► redis.call ─► Host::call ─► exec
+//!                     │                                 │                        │
+//!                     │                       every few thousand                 RESP bytes
+//!                     │                       instructions: Host::interrupt      │
+//!                     └◄── reply::encode ◄── the value ◄────┴──── reply::push ◄──┘
+//! ```
+//!
+//! | module | what |
+//! |---|---|
+//! | `lua` | the C API made safe (all `unsafe` of this crate; invariants L1–L8) |
+//! | `engine` | [`Engine`]: compiled scripts, running them |
+//! | `library` | functions: loading a library, `redis.register_function` |
+//! | `sandbox` | the globals a script finds, and what keeps it from changing them |
+//! | `api` | the `redis` table |
+//! | `reply` | RESP to Lua values and back |
+//! | `header` | the first line, `#!lua name=… flags=…` |
+//! | `cjson`, `cmsgpack`, `pack`, `bit` | the libraries scripts expect |
+//!
+//! What holds:
+//!
+//! * **S1** One run leaves nothing behind for the next: globals and library tables are read-only, settings start afresh,
+//!   KEYS and ARGV are new tables. Exception: the upvalues of a library's functions live as long as the library, in this
+//!   engine. They may hold anything but are never shared between engines.
+//! * **S2** A stopped script ([`Stop`]) runs nothing further and its reply is not written.
+//! * **S3** The same script with the same keys, arguments and command replies gives the same result on every engine
+//!   (`math.random` is seeded; traversal order and addresses printed by `tostring` excepted).
+//! * **S4** No input makes the C stack overflow: nesting is bounded in every library and conversion.
+//!
+//! Cost: see [`Engine::run`].
+
+mod api;
+mod bit;
+mod cjson;
+mod cmsgpack;
+mod engine;
+mod header;
+mod library;
+mod lua;
+mod pack;
+mod random;
+mod reply;
+mod sandbox;
+mod session;
+#[cfg(test)]
+mod tests;
+mod text;
+
+pub use engine::{Engine, Limits, Sha};
+pub use header::ScriptFlags;
+pub use library::{Function, FunctionRef, Library};
+
+/// Work announced with [`Host::heavy`] is at least this large.
+pub const HEAVY_BYTES: usize = 256 << 10;
+
+/// What a script needs from the server.
+pub trait Host {
+    /// Runs one command for `redis.call` or `redis.pcall` and appends exactly one encoded reply, in RESP3 if `resp3`.
+    /// Failures are error replies too: `-ERR Unknown Redis command called from script` and the like.
+    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>);
+
+    /// `redis.log`: level 0 (debug) to 3 (warning).
+    fn log(&mut self, level: i32, message: &[u8]);
+
+    /// `redis.acl_check_cmd`: may the user run this? `Err` when there is no such command.
+    fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String>;
+
+    /// Asked every [`Limits::hook_every`] instructions, and within long conversions. `Some` ends the script: nothing of
+    /// it runs afterwards, whatever it catches.
+    fn interrupt(&mut self) -> Option<Stop>;
+
+    /// Work that cannot be interrupted follows, of about so many bytes (at least [`HEAVY_BYTES`]).
+    fn heavy(&mut self, bytes: usize) -> Option<Stop> {
+        let _ = bytes;
+        self.interrupt()
+    }
+
+    /// `redis.set_repl` was called: bit 0 the log, bit 1 replicas.
+    fn set_repl(&mut self, flags: i32) {
+        let _ = flags;
+    }
+}
+
+/// Why a script was ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stop {
+    /// SCRIPT KILL or FUNCTION KILL.
+    Killed,
+    /// Its deadline passed.
+    Deadline,
+    /// It took longer than may be spent here: run it again elsewhere.
+    Elsewhere,
+}

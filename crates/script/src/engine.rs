@@ -1,0 +1,476 @@
+//! Compiled scripts and how they are run.
+
+use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
+
+use crate::api::Table;
+use crate::lua::{Failure, Ref, State, Type, Vm};
+use crate::reply::{self, Wire};
+use crate::sandbox::{self, Globals};
+use crate::{Function, FunctionRef, Host, Library, ScriptFlags, Stop, header};
+
+/// The SHA-1 of a script's text: its name.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Sha(pub [u8; 20]);
+
+impl Sha {
+    pub fn of(body: &[u8]) -> Sha {
+        Sha(sha1_smol::Sha1::from(body).digest().bytes())
+    }
+
+    /// Forty hexadecimal digits of either case.
+    pub fn from_hex(text: &[u8]) -> Option<Sha> {
+        let text: &[u8; 40] = text.try_into().ok()?;
+        let digit = |c: u8| (c as char).to_digit(16).map(|d| d as u8);
+        let mut bytes = [0; 20];
+        for (byte, pair) in bytes.iter_mut().zip(text.chunks_exact(2)) {
+            *byte = digit(pair[0])? << 4 | digit(pair[1])?;
+        }
+        Some(Sha(bytes))
+    }
+
+    pub fn hex(&self) -> [u8; 40] {
+        let mut text = [0; 40];
+        for (pair, byte) in text.chunks_exact_mut(2).zip(self.0) {
+            pair[0] = b"0123456789abcdef"[usize::from(byte >> 4)];
+            pair[1] = b"0123456789abcdef"[usize::from(byte & 15)];
+        }
+        text
+    }
+}
+
+/// Digests and hashes need no further hashing.
+#[derive(Default)]
+struct DigestHasher(u64);
+
+impl Hasher for DigestHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        if let Some(Ok(head)) = bytes.get(..8).map(<[u8; 8]>::try_from) {
+            self.0 ^= u64::from_le_bytes(head);
+        }
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 ^= hash;
+    }
+
+    fn write_usize(&mut self, _: usize) {}
+}
+
+#[derive(Clone, Debug)]
+pub struct Limits {
+    /// Bytes one Lua state may hold; 0: no limit. A script that needs more gets "not enough memory".
+    pub memory_bytes: usize,
+    /// Instructions between two calls of [`Host::interrupt`].
+    pub hook_every: u32,
+    /// Compiled scripts kept; when there are more, all are forgotten and [`Engine::has`] says so.
+    pub scripts_max: usize,
+    /// `redis.REDIS_VERSION`.
+    pub version: String,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Limits { memory_bytes: 0, hook_every: 5_000, scripts_max: 20_000, version: "7.2.4".into() }
+    }
+}
+
+/// Runs scripts: two Lua states (EVAL's and the functions', made when needed) and the scripts compiled in them. Moves
+/// between threads; one thread uses it at a time.
+pub struct Engine {
+    limits: Limits,
+    eval: Option<Room>,
+    functions: Option<Room>,
+    scripts: HashMap<Sha, Script, BuildHasherDefault<DigestHasher>>,
+    /// By the text's hash: spares the digest of a text seen before.
+    texts: HashMap<u64, (Box<[u8]>, Sha), BuildHasherDefault<DigestHasher>>,
+    generation: u64,
+}
+
+struct Script {
+    function: Ref,
+    flags: ScriptFlags,
+}
+
+/// A Lua state that is set up.
+struct Room {
+    vm: Vm,
+    globals: Globals,
+}
+
+impl Room {
+    fn new(limits: &Limits, which: Table) -> Room {
+        let mut vm = Vm::new(0, limits.hook_every);
+        let version = (limits.version.as_str(), version_number(&limits.version));
+        let globals = vm.with(|s| sandbox::set_up(s, which, version));
+        vm.collect();
+        vm.set_limit(limits.memory_bytes);
+        Room { vm, globals }
+    }
+}
+
+/// 0x00MMmmpp.
+fn version_number(version: &str) -> u32 {
+    version.split('.').take(3).fold(0, |n, part| n << 8 | part.parse::<u32>().unwrap_or(0) & 0xff)
+}
+
+impl Engine {
+    pub fn new(limits: Limits) -> Engine {
+        Engine {
+            limits,
+            eval: None,
+            functions: None,
+            scripts: HashMap::default(),
+            texts: HashMap::default(),
+            generation: stdx::hash::hash_u64(1),
+        }
+    }
+
+    /// Compiles a script, unless it is compiled already. Errors are full texts ("ERR Error compiling script …").
+    ///
+    /// Cost: a hash and comparison of the text when it was seen before, else its compilation.
+    pub fn load(&mut self, body: &[u8]) -> Result<Sha, String> {
+        let hash = stdx::hash::hash_bytes(body);
+        if let Some((text, sha)) = self.texts.get(&hash)
+            && **text == *body
+        {
+            return Ok(*sha);
+        }
+        let sha = Sha::of(body);
+        if !self.scripts.contains_key(&sha) {
+            let (flags, code) = header::script(body)?;
+            let function = self.compile(code)?;
+            if self.scripts.len() >= self.limits.scripts_max {
+                self.forget_scripts();
+            }
+            self.scripts.insert(sha, Script { function, flags });
+        }
+        self.texts.insert(hash, (body.into(), sha));
+        Ok(sha)
+    }
+
+    fn compile(&mut self, code: &[u8]) -> Result<Ref, String> {
+        let room = eval_room(&mut self.eval, &self.limits);
+        room.vm.with(|s| match s.load(code, c"@user_script") {
+            Ok(()) => Ok(s.keep()),
+            Err(_) => {
+                let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
+                Err(format!("ERR Error compiling script (new function): {message}"))
+            }
+        })
+    }
+
+    /// Is it compiled here? (It may have been forgotten: then load its text again.)
+    pub fn has(&self, sha: &Sha) -> bool {
+        self.scripts.contains_key(sha)
+    }
+
+    /// What the script's header declares.
+    pub fn flags(&self, sha: &Sha) -> Option<ScriptFlags> {
+        self.scripts.get(sha).map(|script| script.flags)
+    }
+
+    /// Runs a compiled script and appends its reply, an error reply if it fails. A script that is not here replies
+    /// `NOSCRIPT`. `Err`: the script was stopped, nothing was appended.
+    ///
+    /// Cost: about 250 ns, the arguments, what the script does and the conversion of its result.
+    pub fn run(
+        &mut self,
+        sha: &Sha,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+        host: &mut dyn Host,
+        out: &mut Vec<u8>,
+        resp3: bool,
+    ) -> Result<(), Stop> {
+        let Some(script) = self.scripts.get(sha) else {
+            out.extend_from_slice(b"-NOSCRIPT No matching script. Please use EVAL.\r\n");
+            return Ok(());
+        };
+        let function = script.function;
+        let room = eval_room(&mut self.eval, &self.limits);
+        let globals = room.globals;
+        let many = keys.len() + args.len() > 1_000;
+        let ended = room.run(host, out, resp3, &sha.hex(), |s| {
+            s.push_ref(function);
+            s.push_ref(globals.real);
+            for (name, list) in [(globals.keys, keys), (globals.argv, args)] {
+                s.push_ref(name);
+                push_list(s, list);
+                s.raw_set(-3);
+            }
+            s.pop(1);
+            0
+        });
+        if many {
+            room.vm.with(|s| {
+                s.push_ref(globals.real);
+                for name in [globals.keys, globals.argv] {
+                    s.push_ref(name);
+                    s.push_table(0, 0);
+                    s.raw_set(-3);
+                }
+            });
+        }
+        self.after(ended, Table::Eval)
+    }
+
+    /// Runs a function of a library, as [`Engine::run`] runs scripts.
+    #[allow(clippy::too_many_arguments)]
+    pub fn call_function(
+        &mut self,
+        function: FunctionRef,
+        name: &str,
+        keys: &[&[u8]],
+        args: &[&[u8]],
+        host: &mut dyn Host,
+        out: &mut Vec<u8>,
+        resp3: bool,
+    ) -> Result<(), Stop> {
+        let Some(room) = self.functions.as_mut().filter(|_| function.generation == self.generation) else {
+            out.extend_from_slice(b"-ERR Function not found\r\n");
+            return Ok(());
+        };
+        let ended = room.run(host, out, resp3, name.as_bytes(), |s| {
+            s.push_ref(function.reference);
+            push_list(s, keys);
+            push_list(s, args);
+            2
+        });
+        self.after(ended, Table::Function)
+    }
+
+    fn after(&mut self, ended: Ended, which: Table) -> Result<(), Stop> {
+        match ended {
+            Ended::Done => Ok(()),
+            Ended::Stopped(stop) => Err(stop),
+            Ended::OutOfMemory => {
+                let room = if which == Table::Eval { &mut self.eval } else { &mut self.functions };
+                if let Some(room) = room {
+                    room.vm.collect();
+                    if which == Table::Eval && room.vm.used_bytes() > self.limits.memory_bytes / 2 {
+                        self.forget_scripts();
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Forgets all scripts (SCRIPT FLUSH). Functions stay.
+    pub fn flush(&mut self) {
+        self.forget_scripts();
+    }
+
+    fn forget_scripts(&mut self) {
+        self.scripts = HashMap::default();
+        self.texts = HashMap::default();
+        if let Some(old) = self.eval.take() {
+            let bytes = old.vm.used_bytes();
+            stdx::reclaim::defer(bytes, move || drop(old));
+        }
+    }
+
+    /// Forgets all libraries (FUNCTION FLUSH); every [`FunctionRef`] becomes unknown.
+    pub fn flush_functions(&mut self) {
+        self.generation = self.generation.wrapping_add(1);
+        if let Some(old) = self.functions.take() {
+            let bytes = old.vm.used_bytes();
+            stdx::reclaim::defer(bytes, move || drop(old));
+        }
+    }
+
+    /// Bytes held by Lua and the texts kept.
+    pub fn memory_used(&self) -> usize {
+        let rooms = self.eval.iter().chain(&self.functions).map(|room| room.vm.used_bytes()).sum::<usize>();
+        rooms + self.texts.values().map(|(text, _)| text.len() + 64).sum::<usize>()
+    }
+
+    /// Bytes held by the state of the functions.
+    pub fn functions_memory_used(&self) -> usize {
+        self.functions.as_ref().map_or(0, |room| room.vm.used_bytes())
+    }
+
+    pub fn script_count(&self) -> usize {
+        self.scripts.len()
+    }
+
+    /// Does about `kb` KB of Lua's garbage collection, for idle moments. True when nothing is left to do.
+    pub fn collect_step(&mut self, kb: u32) -> bool {
+        let mut done = true;
+        for room in self.eval.iter_mut().chain(&mut self.functions) {
+            done &= room.vm.collect_step(kb);
+        }
+        done
+    }
+
+    /// Loads a library's code: runs it once, collecting what it registers. `host` serves its log lines and its deadline
+    /// only. Errors are full texts; nothing stays behind then. Names that exist already are the caller's concern.
+    pub fn load_library(&mut self, code: &[u8], host: &mut dyn Host) -> Result<Library, String> {
+        let (name, code) = header::library(code).map_err(|text| format!("ERR {text}"))?;
+        let room = self.functions.get_or_insert_with(|| Room::new(&self.limits, Table::Function));
+        room.vm.shared().session.registering.set(Some(Vec::new()));
+        let result = room.run_library(code, host);
+        let registered = room.vm.shared().session.registering.take().unwrap_or_default();
+        let result = match result {
+            Ok(()) if registered.is_empty() => Err("ERR No functions registered".into()),
+            result => result,
+        };
+        if let Err(text) = result {
+            room.vm.with(|s| registered.iter().for_each(|r| s.forget(r.callback)));
+            return Err(text);
+        }
+        let generation = self.generation;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let functions = registered
+            .into_iter()
+            .map(|r| Function {
+                name: text(r.name),
+                description: r.description.map(text),
+                flags: r.flags,
+                callback: FunctionRef { reference: r.callback, generation },
+            })
+            .collect();
+        Ok(Library { name, functions })
+    }
+
+    /// Forgets the functions of a library.
+    pub fn delete_library(&mut self, library: &Library) {
+        if let Some(room) = &mut self.functions {
+            room.vm.with(|s| {
+                for function in &library.functions {
+                    if function.callback.generation == self.generation {
+                        s.forget(function.callback.reference);
+                    }
+                }
+            });
+        }
+    }
+}
+
+fn eval_room<'a>(room: &'a mut Option<Room>, limits: &Limits) -> &'a mut Room {
+    room.get_or_insert_with(|| Room::new(limits, Table::Eval))
+}
+
+fn push_list(s: &mut State<'_>, list: &[&[u8]]) {
+    s.push_table(list.len(), 0);
+    let table = s.top();
+    for (i, item) in (1..).zip(list) {
+        s.push_bytes(item);
+        s.raw_set_i(table, i);
+    }
+}
+
+enum Ended {
+    Done,
+    Stopped(Stop),
+    OutOfMemory,
+}
+
+impl Room {
+    /// `prepare` pushes the function and its arguments and returns their number.
+    fn run(
+        &mut self,
+        host: &mut dyn Host,
+        out: &mut Vec<u8>,
+        resp3: bool,
+        name: &[u8],
+        prepare: impl FnOnce(&mut State<'_>) -> i32,
+    ) -> Ended {
+        let start = out.len();
+        let handler = self.globals.handler;
+        let result = self.vm.with_host(host, |s| {
+            s.session().begin();
+            s.push_ref(handler);
+            let handler = s.top();
+            let args = prepare(s);
+            let result = s.protected(args, 1, Some(handler));
+            match result {
+                Ok(()) => {
+                    let wire = Wire { resp3, script_resp3: s.session().resp3.get() };
+                    // A failure is a stop, looked at below.
+                    let _ = reply::encode(s, out, wire);
+                }
+                Err(_) => write_failure(s, name, out),
+            }
+            result
+        });
+        match (self.vm.stopped(), result) {
+            (Some(stop), _) => {
+                out.truncate(start);
+                Ended::Stopped(stop)
+            }
+            (None, Err(Failure::Memory)) => Ended::OutOfMemory,
+            (None, _) => Ended::Done,
+        }
+    }
+
+    fn run_library(&mut self, code: &[u8], host: &mut dyn Host) -> Result<(), String> {
+        let globals = self.globals;
+        let show = |s: &mut State<'_>, table: Ref| {
+            s.push_ref(globals.proxy);
+            let proxy = s.top();
+            s.push_ref(table);
+            s.redirect_proxy(proxy);
+            s.pop(1);
+        };
+        let result = self.vm.with_host(host, |s| {
+            s.session().begin();
+            s.push_ref(globals.handler);
+            let handler = s.top();
+            if s.load(code, c"@user_function").is_err() {
+                let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
+                return Err(format!("ERR Error compiling function: {message}"));
+            }
+            show(s, globals.load);
+            let result = s.protected(0, 0, Some(handler));
+            show(s, globals.real);
+            result.map_err(|_| {
+                if s.type_of(-1) == Type::Table {
+                    s.push_field(-1, "err");
+                }
+                let message =
+                    String::from_utf8_lossy(s.text(-1).unwrap_or(b"ERR unknown error")).into_owned();
+                format!("ERR Error registering functions: {message}")
+            })
+        });
+        match self.vm.stopped() {
+            Some(_) => Err("ERR Error registering functions: ERR FUNCTION LOAD timeout".into()),
+            None => result,
+        }
+    }
+}
+
+/// Appends the error reply for the error value on top.
+fn write_failure(s: &mut State<'_>, name: &[u8], out: &mut Vec<u8>) {
+    let mut text = Vec::new();
+    if s.type_of(-1) == Type::Table {
+        let table = s.top();
+        s.push_field(table, "err");
+        let err = s.text(-1).unwrap_or(b"ERR unknown error");
+        text.extend_from_slice(&err[..memchr::memchr(0, err).unwrap_or(err.len())]);
+        s.push_field(table, "source");
+        s.push_field(table, "line");
+        if s.text(-1).is_some() && s.text(-2).is_some() {
+            text.extend_from_slice(b" script: ");
+            text.extend_from_slice(name);
+            text.extend_from_slice(b", on ");
+            text.extend_from_slice(s.bytes(-2).unwrap_or_default());
+            text.push(b':');
+            text.extend_from_slice(s.bytes(-1).unwrap_or_default());
+            text.push(b'.');
+        }
+    } else {
+        text.extend_from_slice(b"ERR Error running script ");
+        text.extend_from_slice(name);
+        text.extend_from_slice(b", ");
+        let message = s.text(-1).unwrap_or(b"execution failure");
+        text.extend_from_slice(&message[..message.len().min(100)]);
+    }
+    out.push(b'-');
+    reply::line_text(text.trim_ascii_end(), out);
+}

@@ -1,0 +1,180 @@
+//! The first line of scripts and libraries: `#!lua name=… flags=…`.
+
+/// What a script declares about itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ScriptFlags {
+    /// Without a header a script may do what EVAL always could; the other flags mean nothing then.
+    pub compat: bool,
+    pub no_writes: bool,
+    pub allow_oom: bool,
+    pub allow_stale: bool,
+    pub no_cluster: bool,
+    pub allow_cross_slot_keys: bool,
+}
+
+impl ScriptFlags {
+    /// Sets the flag of that name. False when there is none.
+    pub(crate) fn set(&mut self, name: &[u8]) -> bool {
+        match name {
+            b"no-writes" => self.no_writes = true,
+            b"allow-oom" => self.allow_oom = true,
+            b"allow-stale" => self.allow_stale = true,
+            b"no-cluster" => self.no_cluster = true,
+            b"allow-cross-slot-keys" => self.allow_cross_slot_keys = true,
+            _ => return false,
+        }
+        true
+    }
+
+    /// The names of the flags set, in the order Redis lists them.
+    pub fn names(&self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.no_writes, "no-writes"),
+            (self.allow_oom, "allow-oom"),
+            (self.allow_stale, "allow-stale"),
+            (self.no_cluster, "no-cluster"),
+            (self.allow_cross_slot_keys, "allow-cross-slot-keys"),
+        ]
+        .into_iter()
+        .filter_map(|(set, name)| set.then_some(name))
+    }
+}
+
+/// Reads the header of a script for EVAL. Returns its flags and the code without the header, whose line feed stays so
+/// that line numbers do. Errors are full texts ("ERR …").
+pub(crate) fn script(body: &[u8]) -> Result<(ScriptFlags, &[u8]), String> {
+    if !body.starts_with(b"#!") {
+        return Ok((ScriptFlags { compat: true, ..ScriptFlags::default() }, body));
+    }
+    let end = memchr::memchr(b'\n', body).ok_or("ERR Invalid script shebang")?;
+    let mut parts = words(&body[..end]).ok_or("ERR Invalid engine in script shebang")?.into_iter();
+    let engine = parts.next().unwrap_or_default();
+    if engine != b"#!lua" {
+        return Err(format!("ERR Unexpected engine in script shebang: {}", String::from_utf8_lossy(&engine)));
+    }
+    let mut flags = ScriptFlags::default();
+    for part in parts {
+        let Some(list) = part.strip_prefix(b"flags=") else {
+            return Err(format!("ERR Unknown lua shebang option: {}", String::from_utf8_lossy(&part)));
+        };
+        for flag in list.split(|&c| c == b',').filter(|f| !f.is_empty()) {
+            if !flags.set(flag) {
+                return Err(format!(
+                    "ERR Unexpected flag in script shebang: {}",
+                    String::from_utf8_lossy(flag)
+                ));
+            }
+        }
+    }
+    Ok((flags, &body[end..]))
+}
+
+/// Reads the header of a library: its name, and the code from the header's line feed on. Errors are texts without code.
+pub(crate) fn library(code: &[u8]) -> Result<(String, &[u8]), String> {
+    if !code.starts_with(b"#!") {
+        return Err("Missing library metadata".into());
+    }
+    let end = memchr::memchr(b'\n', code).ok_or("Invalid library metadata")?;
+    let mut parts = words(&code[2..end]).ok_or("Invalid library metadata")?.into_iter();
+    let mut name: Option<Vec<u8>> = None;
+    let engine = parts.next();
+    for part in parts {
+        match strip_prefix_nocase(&part, b"name=") {
+            Some(_) if name.is_some() => {
+                return Err("Invalid metadata value, name argument was given multiple times".into());
+            }
+            Some(value) => name = Some(value.to_vec()),
+            None => return Err(format!("Invalid metadata value given: {}", String::from_utf8_lossy(&part))),
+        }
+    }
+    let name = name.ok_or("Library name was not given")?;
+    if !valid_name(&name) {
+        return Err(BAD_NAME.into());
+    }
+    match engine {
+        Some(engine) if engine.eq_ignore_ascii_case(b"lua") => {}
+        engine => {
+            return Err(format!(
+                "Engine '{}' not found",
+                String::from_utf8_lossy(&engine.unwrap_or_default())
+            ));
+        }
+    }
+    Ok((String::from_utf8_lossy(&name).into_owned(), &code[end..]))
+}
+
+pub(crate) const BAD_NAME: &str = "Library names can only contain letters, numbers, or underscores(_) and must be at least one character long";
+
+pub(crate) fn valid_name(name: &[u8]) -> bool {
+    !name.is_empty() && name.iter().all(|c| c.is_ascii_alphanumeric() || *c == b'_')
+}
+
+fn strip_prefix_nocase<'a>(text: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
+    let (head, tail) = text.split_at_checked(prefix.len())?;
+    head.eq_ignore_ascii_case(prefix).then_some(tail)
+}
+
+/// Splits at blanks, with quotes as in redis-cli: `"a\x41\n"` and `'a\'b'`. `None` when they do not match.
+fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    let mut rest = line.trim_ascii();
+    while !rest.is_empty() {
+        let (word, tail) = word(rest)?;
+        words.push(word);
+        rest = tail.trim_ascii_start();
+    }
+    Some(words)
+}
+
+fn word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let mut word = Vec::new();
+    while let Some((&c, tail)) = rest.split_first() {
+        match c {
+            b' ' | b'\t' | b'\r' | b'\n' | 0 => break,
+            b'"' | b'\'' => {
+                rest = quoted(tail, c, &mut word)?;
+                if rest.first().is_some_and(|c| !c.is_ascii_whitespace()) {
+                    return None;
+                }
+                break;
+            }
+            _ => word.push(c),
+        }
+        rest = tail;
+    }
+    Some((word, rest))
+}
+
+/// Reads up to the closing quote; returns what follows it.
+fn quoted<'a>(mut rest: &'a [u8], quote: u8, word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        let (&c, tail) = rest.split_first()?;
+        rest = tail;
+        match (c, rest) {
+            (c, _) if c == quote => return Some(rest),
+            (b'\\', [b'x', a, b, tail @ ..])
+                if quote == b'"' && a.is_ascii_hexdigit() && b.is_ascii_hexdigit() =>
+            {
+                let digit = |c: u8| (c as char).to_digit(16).unwrap_or(0) as u8;
+                word.push(digit(*a) << 4 | digit(*b));
+                rest = tail;
+            }
+            (b'\\', [e, tail @ ..]) if quote == b'"' => {
+                word.push(match e {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 8,
+                    b'a' => 7,
+                    e => *e,
+                });
+                rest = tail;
+            }
+            (b'\\', [b'\'', tail @ ..]) => {
+                word.push(b'\'');
+                rest = tail;
+            }
+            _ => word.push(c),
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! RESP to Lua values ([`push`]) and Lua values to RESP ([`encode`]).
+//!
+//! | RESP | Lua |
+//! |---|---|
+//! | integer | number |
+//! | bulk string | string |
+//! | array | table 1.. |
+//! | status, error | `{ok=…}`, `{err=…}` |
+//! | null (RESP2), null (RESP3) | false, nil |
+//! | map, set, double, big number, verbatim (RESP3) | `{map=…}`, `{set=…}`, `{double=…}`, `{big_number=…}`, `{verbatim_string={format=…, string=…}}` |
+//! | boolean (RESP3) | boolean |
+//!
+//! The other way likewise; numbers are cut to integers, an array ends before its first nil, true is 1 and false a null in
+//! RESP2, everything else is null. Cost: O(size); nesting is bounded by Lua's stack, not by the machine's.
+
+use memchr::memchr;
+use stdx::num;
+
+use crate::lua::{Outcome, Raise, State, Type};
+use crate::text;
+
+/// Pushes the value of the reply at the start of `bytes`.
+pub(crate) fn push(s: &mut State<'_>, bytes: &[u8]) -> Result<(), Raise> {
+    push_at(s, bytes, 0).map(|_| ())
+}
+
+/// Pushes the value at `at`; returns where the next one starts. The depth of the recursion is that of replies.
+fn push_at(s: &mut State<'_>, bytes: &[u8], at: usize) -> Result<usize, Raise> {
+    if !s.reserve(8) {
+        return s.raise("lua stack limit reached when parsing redis.call reply");
+    }
+    let Some((kind, line, mut next)) = line(bytes, at) else {
+        return s.raise("malformed reply");
+    };
+    match kind {
+        b'$' => next = push_bulk(s, bytes, line, next)?,
+        b':' => s.push_number(num::parse_i64(line).unwrap_or(0) as f64),
+        b'+' => {
+            s.push_table(0, 1);
+            s.push_ref(s.session().names().ok);
+            s.push_bytes(line);
+            s.raw_set(-3);
+        }
+        b'-' => {
+            push_error(s, &bytes[at..next]);
+            s.push_bool(true);
+            s.set_field(-2, "ignore_error_stats_update");
+        }
+        b'*' | b'>' => match count(line) {
+            Some(n) => next = push_array(s, bytes, n, next)?,
+            None => s.push_bool(false),
+        },
+        b'%' => next = push_map(s, bytes, count(line).unwrap_or(0), next)?,
+        b'~' => next = push_set(s, bytes, count(line).unwrap_or(0), next)?,
+        b'_' => s.push_nil(),
+        b'#' => s.push_bool(line == b"t"),
+        b',' => {
+            s.push_table(0, 1);
+            s.push_ref(s.session().names().double);
+            s.push_number(double(line));
+            s.raw_set(-3);
+        }
+        b'(' => {
+            s.push_table(0, 1);
+            s.push_ref(s.session().names().big_number);
+            s.push_bytes(line);
+            s.raw_set(-3);
+        }
+        b'=' => next = push_verbatim(s, bytes, line, next)?,
+        b'|' => {
+            for _ in 0..2 * count(line).unwrap_or(0) {
+                next = push_at(s, bytes, next)?;
+                s.pop(1);
+            }
+            return push_at(s, bytes, next);
+        }
+        _ => return s.raise("malformed reply"),
+    }
+    Ok(next)
+}
+
+/// The type byte, the rest of the line, where the next line starts.
+#[inline]
+fn line(bytes: &[u8], at: usize) -> Option<(u8, &[u8], usize)> {
+    let rest = bytes.get(at..)?;
+    let (&kind, rest) = rest.split_first()?;
+    // Lengths are short: this beats a call of memchr.
+    let end = match rest.iter().take(8).position(|&c| c == b'\r') {
+        Some(end) => end,
+        None => memchr(b'\r', rest)?,
+    };
+    Some((kind, &rest[..end], at + end + 3))
+}
+
+/// A length; `None` for -1.
+#[inline]
+fn count(line: &[u8]) -> Option<usize> {
+    let mut n = 0usize;
+    for &c in line {
+        if !c.is_ascii_digit() {
+            return None;
+        }
+        n = n.wrapping_mul(10).wrapping_add(usize::from(c - b'0'));
+    }
+    Some(n)
+}
+
+#[inline]
+fn push_bulk(s: &mut State<'_>, bytes: &[u8], line: &[u8], next: usize) -> Result<usize, Raise> {
+    let Some(len) = count(line) else {
+        s.push_bool(false);
+        return Ok(next);
+    };
+    let Some(body) = next.checked_add(len).and_then(|end| bytes.get(next..end)) else {
+        return s.raise("malformed reply");
+    };
+    s.push_bytes(body);
+    Ok(next + len + 2)
+}
+
+fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
+    s.push_table(n.min(bytes.len()), 0);
+    let table = s.top();
+    for i in 0..n {
+        next = match line(bytes, next) {
+            Some((b'$', line, body)) => push_bulk(s, bytes, line, body)?,
+            _ => push_at(s, bytes, next)?,
+        };
+        s.raw_set_i(table, i as i32 + 1);
+        s.tick()?;
+    }
+    Ok(next)
+}
+
+fn push_map(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
+    s.push_table(0, 1);
+    s.push_ref(s.session().names().map);
+    s.push_table(0, n.min(bytes.len()));
+    for _ in 0..n {
+        next = push_at(s, bytes, next)?;
+        next = push_at(s, bytes, next)?;
+        s.raw_set(-3);
+        s.tick()?;
+    }
+    s.raw_set(-3);
+    Ok(next)
+}
+
+fn push_set(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
+    s.push_table(0, 1);
+    s.push_ref(s.session().names().set);
+    s.push_table(0, n.min(bytes.len()));
+    for _ in 0..n {
+        next = push_at(s, bytes, next)?;
+        s.push_bool(true);
+        s.raw_set(-3);
+        s.tick()?;
+    }
+    s.raw_set(-3);
+    Ok(next)
+}
+
+fn push_verbatim(s: &mut State<'_>, bytes: &[u8], line: &[u8], next: usize) -> Result<usize, Raise> {
+    let len = count(line).unwrap_or(0);
+    let Some(body) = next.checked_add(len).and_then(|end| bytes.get(next..end)).filter(|b| b.len() >= 4)
+    else {
+        return s.raise("malformed reply");
+    };
+    s.push_table(0, 1);
+    s.push_ref(s.session().names().verbatim_string);
+    s.push_table(0, 2);
+    s.push_bytes(&body[4..]);
+    s.set_field(-2, "string");
+    s.push_bytes(&body[..3]);
+    s.set_field(-2, "format");
+    s.raw_set(-3);
+    Ok(next + len + 2)
+}
+
+fn double(line: &[u8]) -> f64 {
+    match line {
+        b"nan" | b"-nan" => f64::NAN,
+        _ => num::parse_f64(line).unwrap_or(0.0),
+    }
+}
+
+/// Pushes `{err="CODE message"}`. A text that starts with `-` brings its code, else the code is ERR.
+pub(crate) fn push_error(s: &mut State<'_>, text: &[u8]) {
+    let trim = |t: &[u8]| -> Vec<u8> {
+        let start = t.iter().position(|c| !matches!(c, b'\r' | b'\n')).unwrap_or(t.len());
+        let end = t.iter().rposition(|c| !matches!(c, b'\r' | b'\n')).map_or(start, |i| i + 1);
+        t[start..end].to_vec()
+    };
+    let (code, message) = match text.strip_prefix(b"-") {
+        Some(rest) => match memchr(b' ', rest) {
+            Some(space) => (&rest[..space], trim(&rest[space + 1..])),
+            None => (&b"ERR"[..], trim(rest)),
+        },
+        None => (&b"ERR"[..], trim(text)),
+    };
+    s.push_table(0, 1);
+    s.push_ref(s.session().names().err);
+    s.push_bytes(&[code, b" ", &message].concat());
+    s.raw_set(-3);
+}
+
+/// How replies of a run are encoded.
+#[derive(Clone, Copy)]
+pub(crate) struct Wire {
+    /// The client speaks RESP3.
+    pub(crate) resp3: bool,
+    /// The script chose RESP3 (or the client did and the script left it): booleans are booleans.
+    pub(crate) script_resp3: bool,
+}
+
+/// A table being encoded. On Lua's stack: the table, and for maps and sets the key reached.
+enum Open {
+    Array {
+        header: usize,
+        guessed: usize,
+        done: usize,
+    },
+    /// `value`: the key was just written, the value is on top.
+    Map {
+        header: usize,
+        done: usize,
+        value: bool,
+    },
+    Set {
+        header: usize,
+        done: usize,
+    },
+}
+
+/// Appends the value on top of the stack, which stays there. Fails only when the script is stopped meanwhile.
+pub(crate) fn encode(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> Result<(), Raise> {
+    let mut open: Vec<Open> = Vec::new();
+    s.push_value(-1);
+    loop {
+        encode_top(s, out, wire, &mut open);
+        loop {
+            s.tick()?;
+            let Some(innermost) = open.last_mut() else {
+                return Ok(());
+            };
+            if innermost.advance(s) {
+                break;
+            }
+            if let Some(done) = open.pop() {
+                done.close(out, wire);
+            }
+        }
+    }
+}
+
+impl Open {
+    /// Leaves the next value to encode on top, or takes the finished table off and says false.
+    fn advance(&mut self, s: &mut State<'_>) -> bool {
+        match self {
+            Open::Array { done, .. } => {
+                s.raw_get_i(-1, *done as i32 + 1);
+                if s.type_of(-1) == Type::Nil {
+                    s.pop(2);
+                    return false;
+                }
+                *done += 1;
+            }
+            Open::Map { value, .. } if *value => *value = false,
+            Open::Map { done, value, .. } => {
+                if !s.next(-2) {
+                    s.pop(1);
+                    return false;
+                }
+                *done += 1;
+                *value = true;
+                s.push_value(-2);
+            }
+            Open::Set { done, .. } => {
+                if !s.next(-2) {
+                    s.pop(1);
+                    return false;
+                }
+                *done += 1;
+                s.pop(1);
+                s.push_value(-1);
+            }
+        }
+        true
+    }
+
+    /// Writes the header where it belongs. An array's was written when it was opened, and moves what follows only if the
+    /// guess was wrong.
+    fn close(self, out: &mut Vec<u8>, wire: Wire) {
+        let mut line = Vec::new();
+        match self {
+            Open::Array { guessed, done, .. } if guessed == done => {}
+            Open::Array { header, guessed, done } => {
+                header_line(b'*', done, &mut line);
+                let old = header + 3 + decimal_digits(guessed);
+                out.splice(header..old, line);
+            }
+            Open::Map { header, done, .. } => {
+                if wire.resp3 {
+                    header_line(b'%', done, &mut line);
+                } else {
+                    header_line(b'*', 2 * done, &mut line);
+                }
+                out.splice(header..header, line);
+            }
+            Open::Set { header, done } => {
+                header_line(if wire.resp3 { b'~' } else { b'*' }, done, &mut line);
+                out.splice(header..header, line);
+            }
+        }
+    }
+}
+
+fn decimal_digits(n: usize) -> usize {
+    n.checked_ilog10().unwrap_or(0) as usize + 1
+}
+
+fn header_line(kind: u8, n: usize, out: &mut Vec<u8>) {
+    out.push(kind);
+    text::write_int(n as i64, out);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Encodes the value on top and pops it, or opens it.
+fn encode_top(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<Open>) {
+    if !s.reserve(6) {
+        out.extend_from_slice(b"-ERR reached lua stack limit\r\n");
+        s.pop(1);
+        return;
+    }
+    match s.type_of(-1) {
+        Type::String => {
+            if let Some(bytes) = s.bytes(-1) {
+                bulk(bytes, out);
+            }
+        }
+        Type::Number => {
+            out.push(b':');
+            text::write_int(text::cut(s.number(-1)), out);
+            out.extend_from_slice(b"\r\n");
+        }
+        Type::Bool => out.extend_from_slice(match (wire.script_resp3, s.bool(-1)) {
+            (false, true) => b":1\r\n",
+            (false, false) => null(wire),
+            (true, _) if !wire.resp3 => {
+                if s.bool(-1) {
+                    b":1\r\n"
+                } else {
+                    b":0\r\n"
+                }
+            }
+            (true, true) => b"#t\r\n",
+            (true, false) => b"#f\r\n",
+        }),
+        Type::Table => {
+            if !encode_special(s, out, wire, open) {
+                let guessed = s.len(-1);
+                open.push(Open::Array { header: out.len(), guessed, done: 0 });
+                header_line(b'*', guessed, out);
+            }
+            return;
+        }
+        _ => out.extend_from_slice(null(wire)),
+    }
+    s.pop(1);
+}
+
+fn null(wire: Wire) -> &'static [u8] {
+    if wire.resp3 { b"_\r\n" } else { b"$-1\r\n" }
+}
+
+#[inline]
+fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
+    out.push(b'$');
+    text::write_int(bytes.len() as i64, out);
+    out.extend_from_slice(b"\r\n");
+    out.extend_from_slice(bytes);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Handles tables with one of the fields that make them something else than an array: encoded and popped, or opened.
+fn encode_special(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<Open>) -> bool {
+    let names = s.session().names();
+    s.push_ref(names.err);
+    s.raw_get(-2);
+    if let Some(err) = s.bytes(-1) {
+        out.push(b'-');
+        line_text(c_text(err), out);
+        s.pop(2);
+        return true;
+    }
+    s.pop(1);
+    s.push_ref(names.ok);
+    s.raw_get(-2);
+    if let Some(ok) = s.bytes(-1) {
+        out.push(b'+');
+        line_text(c_text(ok), out);
+        s.pop(2);
+        return true;
+    }
+    s.pop(1);
+    s.push_ref(names.double);
+    s.raw_get(-2);
+    if s.type_of(-1) == Type::Number {
+        double_reply(s.number(-1), out, wire);
+        s.pop(2);
+        return true;
+    }
+    s.pop(1);
+    for (name, is_map) in [(names.map, true), (names.set, false)] {
+        s.push_ref(name);
+        s.raw_get(-2);
+        if s.type_of(-1) == Type::Table {
+            s.remove(-2);
+            s.push_nil();
+            let header = out.len();
+            open.push(match is_map {
+                true => Open::Map { header, done: 0, value: false },
+                false => Open::Set { header, done: 0 },
+            });
+            return true;
+        }
+        s.pop(1);
+    }
+    s.push_ref(names.big_number);
+    s.raw_get(-2);
+    if let Some(digits) = s.bytes(-1) {
+        if wire.resp3 {
+            out.push(b'(');
+            line_text(digits, out);
+        } else {
+            let mut line = Vec::new();
+            line_text(digits, &mut line);
+            bulk(&line[..line.len() - 2], out);
+        }
+        s.pop(2);
+        return true;
+    }
+    s.pop(1);
+    encode_verbatim(s, out, wire)
+}
+
+fn encode_verbatim(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> bool {
+    s.push_ref(s.session().names().verbatim_string);
+    s.raw_get(-2);
+    if s.type_of(-1) != Type::Table {
+        s.pop(1);
+        return false;
+    }
+    s.push_field(-1, "format");
+    s.push_field(-2, "string");
+    let (Some(format), Some(string)) = (s.bytes(-2), s.bytes(-1)) else {
+        s.pop(3);
+        return false;
+    };
+    if wire.resp3 {
+        let mut format: Vec<u8> = format.iter().copied().take(3).collect();
+        format.resize(3, b' ');
+        out.push(b'=');
+        text::write_int(string.len() as i64 + 4, out);
+        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&format);
+        out.push(b':');
+        out.extend_from_slice(string);
+        out.extend_from_slice(b"\r\n");
+    } else {
+        bulk(string, out);
+    }
+    s.pop(4);
+    true
+}
+
+fn double_reply(value: f64, out: &mut Vec<u8>, wire: Wire) {
+    let mut digits = Vec::new();
+    num::format_f64(value, &mut digits);
+    if wire.resp3 {
+        out.push(b',');
+        out.extend_from_slice(&digits);
+        out.extend_from_slice(b"\r\n");
+    } else {
+        bulk(&digits, out);
+    }
+}
+
+/// What C sees of a string.
+fn c_text(bytes: &[u8]) -> &[u8] {
+    &bytes[..memchr(0, bytes).unwrap_or(bytes.len())]
+}
+
+/// Appends a line: no line break inside, trailing ones dropped from errors by the caller.
+pub(crate) fn line_text(bytes: &[u8], out: &mut Vec<u8>) {
+    out.extend(bytes.iter().map(|&c| if matches!(c, b'\r' | b'\n') { b' ' } else { c }));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// For natives that return the value on top.
+pub(crate) const ONE: Outcome = Ok(1);

@@ -1,0 +1,101 @@
+//! What the libraries of one Lua state remember: settings that a script may change, buffers that are used again.
+//!
+//! Every run starts from the same settings ([`Session::begin`]): what a script sets with `redis.setresp`,
+//! `math.randomseed` or `cjson.encode_*` ends with it. (Redis keeps the cjson settings; there is one Lua state there,
+//! here are several, and a script must not depend on which of them runs it.)
+
+use std::cell::Cell;
+
+use crate::library::Registration;
+use crate::lua::Ref;
+use crate::random::Random;
+
+#[derive(Default)]
+pub(crate) struct Session {
+    /// `redis.setresp(3)` is in force.
+    pub(crate) resp3: Cell<bool>,
+    pub(crate) random: Cell<Random>,
+    pub(crate) json: Cell<JsonSettings>,
+    /// The texts of field names, interned once.
+    pub(crate) names: Cell<Option<Names>>,
+    /// What the library being loaded has registered; `None` outside of a load.
+    pub(crate) registering: Cell<Option<Vec<Registration>>>,
+    /// The reply of the last command, the numbers among its arguments.
+    pub(crate) reply: Cell<Vec<u8>>,
+    pub(crate) numbers: Cell<Vec<u8>>,
+    /// What cjson, cmsgpack and struct write to.
+    pub(crate) buffer: Cell<Vec<u8>>,
+}
+
+impl Session {
+    pub(crate) fn begin(&self) {
+        self.resp3.set(false);
+        self.random.set(Random::default());
+        self.json.set(JsonSettings::default());
+    }
+
+    /// Lends a buffer of the session; give it back with [`give_back`].
+    pub(crate) fn names(&self) -> Names {
+        self.names.get().expect("set up with the state")
+    }
+}
+
+/// Puts a buffer back, unless it grew large.
+pub(crate) fn give_back(cell: &Cell<Vec<u8>>, mut buffer: Vec<u8>) {
+    if buffer.capacity() <= 256 << 10 {
+        buffer.clear();
+        cell.set(buffer);
+    }
+}
+
+/// Strings pushed so often that they are kept in the registry: pushing one costs a fifth of interning it.
+#[derive(Clone, Copy)]
+pub(crate) struct Names {
+    pub(crate) err: Ref,
+    pub(crate) ok: Ref,
+    pub(crate) double: Ref,
+    pub(crate) map: Ref,
+    pub(crate) set: Ref,
+    pub(crate) big_number: Ref,
+    pub(crate) verbatim_string: Ref,
+    /// The metatable that marks a decoded empty or full JSON array.
+    pub(crate) json_array: Ref,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum InvalidNumbers {
+    Refuse,
+    Allow,
+    Null,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct JsonSettings {
+    pub(crate) sparse_convert: bool,
+    pub(crate) sparse_ratio: i32,
+    pub(crate) sparse_safe: i32,
+    pub(crate) encode_max_depth: i32,
+    pub(crate) decode_max_depth: i32,
+    pub(crate) precision: i32,
+    pub(crate) keep_buffer: bool,
+    pub(crate) encode_invalid: InvalidNumbers,
+    pub(crate) decode_invalid: InvalidNumbers,
+    pub(crate) decode_array_mt: bool,
+}
+
+impl Default for JsonSettings {
+    fn default() -> Self {
+        JsonSettings {
+            sparse_convert: false,
+            sparse_ratio: 2,
+            sparse_safe: 10,
+            encode_max_depth: 1000,
+            decode_max_depth: 1000,
+            precision: 14,
+            keep_buffer: true,
+            encode_invalid: InvalidNumbers::Refuse,
+            decode_invalid: InvalidNumbers::Allow,
+            decode_array_mt: false,
+        }
+    }
+}
