@@ -7,11 +7,11 @@
 //! - R1: `defer` never blocks: it pushes to a thread-local batch. A batch that nobody flushes is sent when it
 //!   reaches [`BATCH`] items or when its thread ends.
 //! - R2: `pending_bytes` counts from `defer` until the closure has run.
-//! - R3: without a reclaimer thread (unit tests, tools) the closure runs at once.
+//! - R3: without a reclaimer thread (unit tests, tools) the closure runs at once; so it does on that thread itself.
 //!
 //! Waking a sleeping thread costs about 20 µs, hence the batch: one wake-up per loop turn.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Mutex, OnceLock};
@@ -38,6 +38,8 @@ impl Drop for Batch {
 }
 
 thread_local! {
+    /// True on the reclaimer thread: what it frees may own more that is large, which is freed at once.
+    static FREEING: Cell<bool> = const { Cell::new(false) };
     static LOCAL: RefCell<Batch> = const { RefCell::new(Batch(Vec::new())) };
 }
 
@@ -48,6 +50,7 @@ pub fn start() {
         return;
     }
     let spawned = std::thread::Builder::new().name("reclaim".into()).spawn(move || {
+        FREEING.set(true);
         for batch in receiver {
             batch.into_iter().for_each(free);
         }
@@ -57,7 +60,7 @@ pub fn start() {
 
 /// Runs `f`, which frees about `bytes`, on the reclaimer thread. Cost here: one small allocation.
 pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
-    if !RUNNING.load(Ordering::Acquire) {
+    if !RUNNING.load(Ordering::Acquire) || FREEING.try_with(Cell::get).unwrap_or(true) {
         return f();
     }
     PENDING_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);

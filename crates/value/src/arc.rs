@@ -188,6 +188,8 @@ struct BlobHead {
 }
 
 const BLOB_HEAD: usize = size_of::<BlobHead>();
+/// Longer contents are not freed on the spot.
+const DEFER_BYTES: usize = 64 << 10;
 
 // SAFETY: the bytes are only read while shared; the count is atomic.
 unsafe impl Send for Blob {}
@@ -290,14 +292,34 @@ impl Clone for Blob {
 }
 
 impl Drop for Blob {
+    /// Long contents are freed by the reclaimer: giving megabytes back to the system takes its time.
     fn drop(&mut self) {
-        // SAFETY: the block lives until the last handle is gone (A1), which frees it with the layout of `new`.
-        unsafe {
-            let layout = Self::layout(self.len());
-            if self.head.as_ref().count.release() {
-                dealloc(self.head.as_ptr().cast(), layout);
-            }
+        let len = self.len();
+        // SAFETY: the block lives as long as a handle does (A1).
+        if !unsafe { self.head.as_ref() }.count.release() {
+            return;
         }
+        let orphan = Orphan { head: self.head, len };
+        match len > DEFER_BYTES {
+            true => stdx::reclaim::defer(len, move || orphan.free()),
+            false => orphan.free(),
+        }
+    }
+}
+
+/// A block without owners.
+struct Orphan {
+    head: NonNull<BlobHead>,
+    len: usize,
+}
+
+// SAFETY: nobody else knows the block any more.
+unsafe impl Send for Orphan {}
+
+impl Orphan {
+    fn free(self) {
+        // SAFETY: allocated with this layout by `Blob::new`; the last handle is gone (A1).
+        unsafe { dealloc(self.head.as_ptr().cast(), Blob::layout(self.len)) }
     }
 }
 

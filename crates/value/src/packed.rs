@@ -13,7 +13,7 @@
 //! Costs as in [`crate::trie`]; a flat value is copied whole at its first change under a clone, up to 5 KB.
 
 use crate::arc::Arc;
-use crate::trie::{DEFER_BYTES, EntryKind, Iter, Leaf, NEVER, Node, Trie, View, find, nth};
+use crate::trie::{EntryKind, Iter, Leaf, NEVER, Node, Trie, View, find, nth};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -369,24 +369,7 @@ impl<K: EntryKind> Drop for Packed<K> {
         match Self::flat(raw) {
             // SAFETY: made by `into_raw`; this handle's count goes with it.
             None => drop(unsafe { Arc::<Root<K>>::from_raw(raw.cast()) }),
-            Some(leaf) => {
-                let heap = leaf.heap();
-                if heap <= DEFER_BYTES || !leaf.unique() {
-                    return leaf.release();
-                }
-                let last = Packed { raw: Some(raw), owns: PhantomData::<Trie<K>> };
-                stdx::reclaim::defer(heap, move || last.leaf_release());
-            }
-        }
-    }
-}
-
-impl<K: EntryKind> Packed<K> {
-    fn leaf_release(self) {
-        let raw = self.raw;
-        std::mem::forget(self);
-        if let Some(leaf) = raw.and_then(Self::flat) {
-            leaf.release();
+            Some(leaf) => leaf.release(),
         }
     }
 }
