@@ -20,4 +20,4 @@ mod transaction;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
 pub use error::Error;
-pub use table::{Command, Effect, Run, acl};
+pub use table::{Command, Effect, Handler, Run, acl};

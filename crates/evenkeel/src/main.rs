@@ -89,11 +89,27 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 
 /// Serves clients until somebody asks to stop, and ends in order.
 fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<Stop, String> {
-    let _ = config;
+    let server = exec::Server::start(config.clone(), config.event_loops())
+        .map_err(|e| format!("Cannot start the server: {e}"))?;
+    let Sockets { tcp, unix } = sockets;
+    let mut paths = Vec::new();
+    let unix = unix.into_iter().map(|socket| {
+        let listener = socket.listener.try_clone();
+        paths.push(socket);
+        listener
+    });
+    let unix = unix.collect::<Result<_, _>>().map_err(|e| format!("Cannot listen: {e}"))?;
+    let loops = net::start(&server, net::Listeners { tcp, unix })
+        .map_err(|e| format!("Cannot start the event loops: {e}"))?;
     process::notify_manager("READY=1\n");
     let stop = signals.wait();
     process::notify_manager("STOPPING=1\n");
-    drop(sockets);
+    server.shut_down();
+    for event_loop in loops {
+        // A loop that panicked was logged; the others still end in order.
+        let _ = event_loop.join();
+    }
+    drop(paths);
     Ok(stop)
 }
 

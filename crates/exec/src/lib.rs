@@ -1,3 +1,215 @@
 //! Runs commands: plan, session, transactions, blocking, pub/sub, workers.
+//!
+//! ```text
+//! net ──Args──► call::execute ─┬─ inline: under the locks of the command's shards       call
+//!                              ├─ worker: over an overlay at a snapshot                  worker
+//!                              ├─ queued: MULTI, then all at once at EXEC                transaction
+//!                              ├─ parked: BLPOP and its kin, until a writer serves them  park
+//!                              └─ action: what is no function of the keyspace            actions
+//! ```
+//!
+//! - X1: a loop serves one client for at most one quantum before it serves the others; `net` counts, `execute`
+//!   keeps a single command within it by sending long ones to a worker.
+//! - X2: replies come in the order of the commands: a client whose command is elsewhere runs no further one.
+//! - X3: what a command tells the outside (notifications, waiters that are ready) is done after its locks are released
+//!   and before the same loop runs another command.
+#![forbid(unsafe_code)]
 
+mod actions;
+pub mod call;
+mod calls;
+pub mod clients;
 pub mod config;
+pub mod mail;
+pub mod park;
+pub mod pubsub;
+pub mod session;
+pub mod transaction;
+pub mod worker;
+
+pub use call::{Flow, execute};
+pub use command::Stream;
+pub use session::Session;
+
+use command::Command;
+use config::Config;
+use keyspace::{Changes, Keyspace, View};
+use mail::{Mail, Mailbox};
+use resp::{Args, OwnedArgs};
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// What all loops share.
+pub struct Server {
+    pub keyspace: Arc<Keyspace>,
+    pub config: Arc<Config>,
+    pub clients: clients::Clients,
+    pub pubsub: pubsub::PubSub,
+    pub park: park::Park,
+    pub workers: worker::Workers,
+    pub pause: clients::Pause,
+    pub started_ms: u64,
+    pub run_id: String,
+    loops: Arc<[Mailbox]>,
+    shutdown: AtomicBool,
+    pub stats: calls::Calls,
+}
+
+/// What one loop has for itself.
+pub struct Local {
+    pub id: usize,
+    /// Wall clock of the current turn.
+    pub now_ms: u64,
+    random: u64,
+    /// Monotonic clock at the end of the last command: the start of the next.
+    pub clock_ns: u64,
+    /// This loop's subscribers, by kind and channel or pattern.
+    /// Clients that went while somebody was about to serve them.
+    pub(crate) leaving: Vec<u64>,
+    subscribers: HashMap<(pubsub::Kind, Arc<[u8]>), Vec<u64>>,
+}
+
+impl Local {
+    pub fn new(id: usize) -> Local {
+        let random = stdx::hash::hash_u64(id as u64 ^ stdx::clock::wall_ns());
+        Local {
+            id,
+            now_ms: stdx::clock::wall_ms(),
+            random,
+            clock_ns: stdx::clock::mono_ns(),
+            leaving: Vec::new(),
+            subscribers: HashMap::new(),
+        }
+    }
+
+    /// Reads both clocks; once per turn and slice.
+    pub fn tick(&mut self) {
+        self.now_ms = stdx::clock::wall_ms();
+        self.clock_ns = stdx::clock::mono_ns();
+    }
+
+    pub(crate) fn subscribe(&mut self, kind: pubsub::Kind, name: &Arc<[u8]>, client: u64) {
+        self.subscribers.entry((kind, name.clone())).or_default().push(client);
+    }
+
+    pub(crate) fn unsubscribe(&mut self, kind: pubsub::Kind, name: &Arc<[u8]>, client: u64) {
+        let id = (kind, name.clone());
+        if let Some(clients) = self.subscribers.get_mut(&id) {
+            clients.retain(|c| *c != client);
+            if clients.is_empty() {
+                self.subscribers.remove(&id);
+            }
+        }
+    }
+
+    /// This loop's clients that a message is for.
+    pub fn subscribers(&self, message: &mail::Published) -> &[u64] {
+        let name = message.pattern.as_ref().unwrap_or(&message.channel);
+        self.subscribers.get(&(message.kind, name.clone())).map_or(&[], |clients| clients)
+    }
+
+    pub fn random(&mut self) -> u64 {
+        self.random = stdx::hash::hash_u64(self.random);
+        self.random
+    }
+}
+
+impl Server {
+    /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
+    pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
+        let keyspace = Keyspace::new(config.live.databases.size());
+        let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
+        stdx::reclaim::start();
+        stdx::pages::start_keeper();
+        let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let boxes = mailboxes.clone();
+        let done = move |job: Box<worker::Job>| boxes[job.loop_id].send(Mail::Job(job));
+        let workers = worker::Workers::start((cores - 1).max(1), keyspace.clone(), done)?;
+        let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+        Ok(Arc::new(Server {
+            keyspace,
+            config,
+            clients: clients::Clients::default(),
+            pubsub: pubsub::PubSub::default(),
+            park: park::Park::default(),
+            workers,
+            pause: clients::Pause::default(),
+            started_ms: stdx::clock::wall_ms(),
+            run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
+            loops: mailboxes,
+            shutdown: AtomicBool::new(false),
+            stats: calls::Calls::default(),
+        }))
+    }
+
+    pub fn loops(&self) -> usize {
+        self.loops.len()
+    }
+
+    pub fn mailbox(&self, loop_id: usize) -> &Mailbox {
+        &self.loops[loop_id]
+    }
+
+    pub fn send(&self, loop_id: usize, mail: Mail) {
+        self.loops[loop_id].send(mail);
+    }
+
+    /// Asks every loop to end.
+    pub fn shut_down(&self) {
+        if !self.shutdown.swap(true, Ordering::AcqRel) {
+            self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Shutdown));
+        }
+    }
+
+    pub fn is_shutting_down(&self) -> bool {
+        self.shutdown.load(Ordering::Acquire)
+    }
+
+    /// Hands a write's effect to whoever follows the sequence; the locks are still held.
+    pub(crate) fn log_effect(
+        &self,
+        command: &Command,
+        args: Args<'_>,
+        effects: &[OwnedArgs],
+        view: &View<'_>,
+    ) {
+        let (Some(sink), lsn) = (self.keyspace.sink(), view.changes().lsn) else { return };
+        if lsn == 0 || !command.is_write() || view.changes().dirty == 0 {
+            return;
+        }
+        if command.effect == command::Effect::Itself {
+            return sink.effect(lsn, view.db(), &mut args.iter());
+        }
+        for effect in effects {
+            sink.effect(lsn, view.db(), &mut effect.args().iter());
+        }
+    }
+
+    /// Tells the outside what a command did (X3); gives the keys whose waiters are to be served.
+    pub(crate) fn tell(&self, changes: Changes) -> Vec<(usize, Box<[u8]>)> {
+        if !changes.events.is_empty() {
+            clients::notify(self, &changes.events);
+        }
+        changes.ready
+    }
+
+    /// `tell`, and serves the waiters.
+    #[inline]
+    pub fn after(&self, local: &mut Local, changes: Changes) {
+        if changes.events.is_empty() && changes.ready.is_empty() {
+            return;
+        }
+        let ready = self.tell(changes);
+        if !ready.is_empty() {
+            self.park.serve(self, local, ready);
+        }
+    }
+
+    /// The place of the reply gate: a reply that made or observed an effect is held until that LSN is durable. Nothing
+    /// is durable yet, so nothing is held.
+    #[inline]
+    pub(crate) fn reply_gate(&self, _lsn: keyspace::Lsn) -> bool {
+        true
+    }
+}

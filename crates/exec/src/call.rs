@@ -1,0 +1,499 @@
+//! From a command's arguments to its reply: look-up, checks, plan, run, effects.
+
+use crate::actions::{self, Act};
+use crate::session::{ReplyMode, flag};
+use crate::worker::{Job, State, TRIES};
+use crate::{Local, Server, Session};
+use command::table::{self, Run};
+use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
+use keyspace::{Keyspace, Overlay, Snapshot, View};
+use resp::{Args, OwnedArgs, Reply};
+use std::sync::Arc;
+use stdx::locks::Bits;
+
+/// Steps (about 50 ns) a command may take inline: a quantum.
+pub const INLINE_STEPS: usize = 2_000;
+
+/// How a command left its client.
+pub enum Flow {
+    /// The reply is written.
+    Done,
+    /// What is written is the reply's beginning.
+    Stream(Box<dyn Stream>),
+    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at most.
+    Parked(Option<u64>),
+    /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause ends.
+    Held(u64),
+    /// Close when everything written is sent.
+    Close,
+}
+
+/// Runs one command of a client. `out` gets the reply, after whatever stands in it.
+pub fn execute(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    let mark = out.len();
+    if session.reply_mode == ReplyMode::SkipNext {
+        session.reply_mode = ReplyMode::Skip;
+    }
+    let flow = match resolve(args) {
+        Ok(command) => admit(server, local, session, command, args, out),
+        Err(error) => refuse(server, session, None, &error, out),
+    };
+    if let Flow::Held(_) = flow {
+        return flow;
+    }
+    match session.reply_mode {
+        ReplyMode::On | ReplyMode::SkipNext => flow,
+        ReplyMode::Off => muted(flow, mark, out),
+        ReplyMode::Skip => {
+            session.reply_mode = ReplyMode::On;
+            muted(flow, mark, out)
+        }
+    }
+}
+
+fn muted(flow: Flow, mark: usize, out: &mut Reply) -> Flow {
+    out.truncate(mark);
+    match flow {
+        Flow::Stream(_) => Flow::Done,
+        flow => flow,
+    }
+}
+
+/// Finds the row, subcommands included, and checks the number of arguments.
+#[inline]
+pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
+    let Some(mut command) = registry::find(args.at(0)) else { return Err(unknown(args)) };
+    if !command.subs.is_empty() && args.len() > 1 {
+        command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(command, args))?;
+    }
+    if !command.arity_fits(args.len()) {
+        return Err(Error::Arity(command.name.to_string()));
+    }
+    Ok(command)
+}
+
+fn unknown(args: Args<'_>) -> Error {
+    let name = String::from_utf8_lossy(&args.at(0)[..args.at(0).len().min(128)]).into_owned();
+    let mut rest = String::new();
+    for arg in args.iter().skip(1) {
+        if rest.len() >= 128 {
+            break;
+        }
+        let shown = &arg[..arg.len().min(128 - rest.len())];
+        rest.push_str(&format!("'{}' ", String::from_utf8_lossy(shown)));
+    }
+    format!("ERR unknown command '{name}', with args beginning with: {rest}").into()
+}
+
+fn unknown_sub(container: &Command, args: Args<'_>) -> Error {
+    let sub = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]).into_owned();
+    format!("ERR unknown subcommand '{sub}'. Try {} HELP.", container.name.to_uppercase()).into()
+}
+
+/// Writes an error reply; an error before MULTI's EXEC spoils the transaction.
+fn refuse(
+    server: &Server,
+    session: &mut Session,
+    command: Option<&'static Command>,
+    error: &Error,
+    out: &mut Reply,
+) -> Flow {
+    if let Some(multi) = &mut session.multi {
+        multi.broken = true;
+        session.set_flag(flag::DIRTY_EXEC, true);
+    }
+    server.stats.rejected(command, &error.text());
+    out.error(&error.text());
+    Flow::Done
+}
+
+/// The checks between look-up and run.
+fn admit(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    if !session.authenticated && !command.has(table::NO_AUTH) {
+        let error = Error::new("NOAUTH Authentication required.");
+        return refuse(server, session, Some(command), &error, out);
+    }
+    if session.in_pubsub_mode() && !allowed_while_subscribed(command) {
+        let error = Error::from(format!(
+            "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
+             context",
+            command.name
+        ));
+        return refuse(server, session, Some(command), &error, out);
+    }
+    if session.multi.is_some() && !runs_inside_multi(command) {
+        if command.has(table::NO_MULTI) {
+            let error = Error::new("ERR Command not allowed inside a transaction");
+            return refuse(server, session, Some(command), &error, out);
+        }
+        return crate::transaction::queue(server, session, command, args, out);
+    }
+    if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
+        return crate::clients::hold(server, local, session, args);
+    }
+    session.last_command = command.name;
+    let before = local.clock_ns;
+    let mark = out.len();
+    let flow = run(server, local, session, command, args, out);
+    local.clock_ns = stdx::clock::mono_ns();
+    let failed = out.as_bytes().get(mark) == Some(&b'-');
+    server.stats.called(
+        local.id,
+        command,
+        local.clock_ns - before,
+        failed,
+        args,
+        session,
+        &out.as_bytes()[mark..],
+    );
+    flow
+}
+
+fn allowed_while_subscribed(command: &Command) -> bool {
+    matches!(
+        command.name,
+        "subscribe"
+            | "unsubscribe"
+            | "psubscribe"
+            | "punsubscribe"
+            | "ssubscribe"
+            | "sunsubscribe"
+            | "ping"
+            | "quit"
+            | "reset"
+    )
+}
+
+fn runs_inside_multi(command: &Command) -> bool {
+    matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+/// Chooses the plan by the row and runs it.
+#[inline]
+fn run(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    match command.run {
+        Run::Read(handler) | Run::Write(handler) => {
+            keyed(server, local, session, command, handler, args, out)
+        }
+        Run::Whole(handler) => whole(server, local, session, command, handler, args, out),
+        Run::Exec => {
+            let mark = out.len();
+            let mut act = Act { server, local, session, out, view: None, in_script: false, in_multi: false };
+            match actions::perform(&mut act, command, args) {
+                Ok(flow) => flow,
+                Err(error) => {
+                    out.truncate(mark);
+                    out.error(&error.text());
+                    Flow::Done
+                }
+            }
+        }
+        Run::Container => {
+            out.error(&Error::Arity(command.name.to_string()).text());
+            Flow::Done
+        }
+    }
+}
+
+/// The shards of a command's keys.
+#[inline]
+pub(crate) fn shards_of(command: &Command, args: Args<'_>) -> Bits {
+    let mut shards = Bits::EMPTY;
+    command.each_key(args, &mut |i, _| {
+        shards = shards.union(&Keyspace::shards_of([args.at(i)]));
+    });
+    shards
+}
+
+/// Whether a command may ask for keys its row cannot name (SORT BY, GET).
+pub(crate) fn has_unknown_keys(command: &Command) -> bool {
+    command.keys.iter().any(|spec| spec.begin == table::Begin::Unknown)
+}
+
+fn keyed(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    handler: Handler,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    if has_unknown_keys(command) {
+        return start_job(server, local, session, command, handler, args, out);
+    }
+    let mark = out.len();
+    let mut view = View::locked(&server.keyspace, shards_of(command, args), session.db, local.now_ms);
+    if command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+        server.after(local, view.finish());
+        return start_job(server, local, session, command, handler, args, out);
+    }
+    let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
+    let mut cx = Cx::new(&mut view, out, caller, Budget::steps(4 * INLINE_STEPS), local.random());
+    let result = handler(&mut cx, args);
+    let outcome = std::mem::take(&mut cx.outcome);
+    let effects = std::mem::take(&mut cx.effects);
+    if let Err(error) = result {
+        out.truncate(mark);
+        server.after(local, view.finish());
+        if error == Error::Budget {
+            return start_job(server, local, session, command, handler, args, out);
+        }
+        out.error(&error.text());
+        return Flow::Done;
+    }
+    if view.changes().lsn != 0 {
+        server.log_effect(command, args, &effects, &view);
+    }
+    let changes = view.finish();
+    server.reply_gate(changes.lsn);
+    server.after(local, changes);
+    match outcome {
+        Outcome::Done => Flow::Done,
+        Outcome::Stream(stream) => Flow::Stream(stream),
+        Outcome::Block(block) => {
+            out.truncate(mark);
+            crate::clients::park(server, local, session, command, args, block, out)
+        }
+    }
+}
+
+fn whole(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    handler: Handler,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    if command.name == "keys" {
+        return crate::actions::keys::start(server, session, args);
+    }
+    let mark = out.len();
+    let mut view = View::open(&server.keyspace, session.db, local.now_ms);
+    let caller = Caller { may_stream: true, client_id: session.id, ..Caller::default() };
+    let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
+    let result = handler(&mut cx, args);
+    let outcome = std::mem::take(&mut cx.outcome);
+    if let Err(error) = result {
+        out.truncate(mark);
+        out.error(&error.text());
+    }
+    server.log_effect(command, args, &[], &view);
+    server.after(local, view.finish());
+    match outcome {
+        Outcome::Stream(stream) => Flow::Stream(stream),
+        _ => Flow::Done,
+    }
+}
+
+/// Sends a command to a worker: snapshot, its keys loaded, the arguments copied.
+fn start_job(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    handler: Handler,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    let job = Job {
+        client: session.id,
+        loop_id: local.id,
+        command,
+        handler,
+        args: args.to_owned(),
+        db: session.db,
+        now_ms: local.now_ms,
+        overlay: match snapshot(server) {
+            Some(snapshot) => Overlay::new(snapshot),
+            None => {
+                out.error("ERR too many snapshots are active, try again");
+                return Flow::Done;
+            }
+        },
+        cancel: session.cancel.clone(),
+        out: Reply::new(out.resp3()),
+        effects: Vec::new(),
+        state: State::Ready,
+        tries: 0,
+        random: local.random(),
+        started_ns: stdx::clock::mono_ns(),
+        may_stream: session.reply_mode == ReplyMode::On,
+    };
+    submit(server, Box::new(job));
+    Flow::Parked(None)
+}
+
+fn snapshot(server: &Server) -> Option<Snapshot> {
+    Snapshot::open(&server.keyspace)
+}
+
+fn submit(server: &Server, mut job: Box<Job>) {
+    let Job { command, args, overlay, db, .. } = &mut *job;
+    let args = args.args();
+    let mut keys = Vec::new();
+    command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+    overlay.load(*db, keys);
+    job.state = State::Ready;
+    server.workers.submit(job);
+}
+
+/// A finished reply for a client that was parked.
+pub struct Delivery {
+    pub client: u64,
+    pub bytes: Vec<u8>,
+    pub stream: Option<Box<dyn Stream>>,
+}
+
+/// Takes a job back from its worker: loads what it asks for, commits what it did, or repeats it. None: not yet done.
+pub fn finish_job(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
+    let stream = match std::mem::take(&mut job.state) {
+        State::Ready => return None,
+        State::Dropped => return None,
+        State::NeedKeys => {
+            job.overlay.load_missing();
+            server.workers.submit(job);
+            return None;
+        }
+        State::Done(stream) => stream,
+    };
+    let Job { client, command, handler, args, db, overlay, .. } = *job;
+    if !overlay.is_dirty() {
+        return Some(Delivery { client, bytes: job.out.into_bytes(), stream });
+    }
+    match overlay.commit(local.now_ms) {
+        Ok(changes) => {
+            if let Some(sink) = server.keyspace.sink() {
+                match job.effects.is_empty() {
+                    true => sink.effect(changes.lsn, db, &mut args.args().iter()),
+                    false => {
+                        job.effects.iter().for_each(|e| sink.effect(changes.lsn, db, &mut e.args().iter()))
+                    }
+                }
+            }
+            server.after(local, changes);
+            Some(Delivery { client, bytes: job.out.into_bytes(), stream })
+        }
+        Err(_) => {
+            let tries = job.tries + 1;
+            let again = (tries < TRIES).then(|| snapshot(server)).flatten();
+            let Some(snapshot) = again else {
+                return Some(run_locked(server, local, client, command, handler, &args, db, job.out));
+            };
+            let job = Job {
+                client,
+                command,
+                handler,
+                args,
+                db,
+                overlay: Overlay::new(snapshot),
+                tries,
+                now_ms: local.now_ms,
+                loop_id: local.id,
+                cancel: job.cancel,
+                out: job.out,
+                effects: Vec::new(),
+                state: State::Ready,
+                random: job.random,
+                started_ns: job.started_ns,
+                may_stream: job.may_stream,
+            };
+            submit(server, Box::new(job));
+            None
+        }
+    }
+}
+
+/// The last resort of a write that lost its races: under locks, however long it takes (J3).
+#[allow(clippy::too_many_arguments)]
+fn run_locked(
+    server: &Arc<Server>,
+    local: &mut Local,
+    client: u64,
+    command: &'static Command,
+    handler: Handler,
+    args: &OwnedArgs,
+    db: usize,
+    mut out: Reply,
+) -> Delivery {
+    out.clear();
+    let args = args.args();
+    let mut view = match has_unknown_keys(command) {
+        true => View::whole(&server.keyspace, db, local.now_ms),
+        false => View::locked(&server.keyspace, shards_of(command, args), db, local.now_ms),
+    };
+    let caller = Caller { client_id: client, ..Caller::default() };
+    let mut cx = Cx::new(&mut view, &mut out, caller, Budget::unlimited(None), local.random());
+    let result = handler(&mut cx, args);
+    let effects = std::mem::take(&mut cx.effects);
+    if let Err(error) = result {
+        out.clear();
+        out.error(&error.text());
+    }
+    server.log_effect(command, args, &effects, &view);
+    server.after(local, view.finish());
+    Delivery { client, bytes: out.into_bytes(), stream: None }
+}
+
+/// Runs a command on a view somebody else holds: a step of EXEC or of a script in a whole view.
+pub(crate) fn step(
+    act: &mut Act<'_, '_>,
+    view: &mut View<'_>,
+    command: &'static Command,
+    args: Args<'_>,
+) -> Option<Flow> {
+    let mark = act.out.len();
+    let result = match command.run {
+        Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
+            let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
+            let mut cx = Cx::new(view, act.out, caller, Budget::unlimited(None), act.local.random());
+            let result = handler(&mut cx, args);
+            let effects = std::mem::take(&mut cx.effects);
+            act.server.log_effect(command, args, &effects, view);
+            result.map(|()| None)
+        }
+        Run::Exec => {
+            let mut inner = Act {
+                server: act.server,
+                local: act.local,
+                session: act.session,
+                out: act.out,
+                view: Some(view),
+                in_script: act.in_script,
+                in_multi: true,
+            };
+            actions::perform(&mut inner, command, args).map(Some)
+        }
+        Run::Container => Err(Error::Arity(command.name.to_string())),
+    };
+    match result {
+        Ok(flow) => flow,
+        Err(error) => {
+            act.out.truncate(mark);
+            act.out.error(&error.text());
+            None
+        }
+    }
+}

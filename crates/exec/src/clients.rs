@@ -1,0 +1,199 @@
+//! All clients by id, pausing them, parking them, and telling subscribers of keyspace events.
+
+use crate::call::Flow;
+use crate::config::notify;
+use crate::park::Parked;
+use crate::session::{ClientInfo, flag};
+use crate::{Local, Server, Session};
+use command::{Block, Command};
+use keyspace::{Class, Event};
+use parking_lot::Mutex;
+use resp::{Args, Reply};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Every connected client.
+#[derive(Default)]
+pub struct Clients {
+    by_id: Mutex<BTreeMap<u64, Arc<ClientInfo>>>,
+    last_id: AtomicU64,
+    pub accepted: AtomicU64,
+    pub refused: AtomicU64,
+}
+
+impl Clients {
+    pub fn next_id(&self) -> u64 {
+        self.last_id.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    pub fn add(&self, info: Arc<ClientInfo>) {
+        self.accepted.fetch_add(1, Ordering::Relaxed);
+        self.by_id.lock().insert(info.id, info);
+    }
+
+    pub fn remove(&self, id: u64) {
+        self.by_id.lock().remove(&id);
+    }
+
+    pub fn get(&self, id: u64) -> Option<Arc<ClientInfo>> {
+        self.by_id.lock().get(&id).cloned()
+    }
+
+    pub fn len(&self) -> usize {
+        self.by_id.lock().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// All clients, oldest first. O(clients), the lock held for copying pointers only.
+    pub fn all(&self) -> Vec<Arc<ClientInfo>> {
+        self.by_id.lock().values().cloned().collect()
+    }
+}
+
+/// CLIENT PAUSE.
+#[derive(Default)]
+pub struct Pause {
+    on: AtomicBool,
+    until_ms: AtomicU64,
+    writes_only: AtomicBool,
+}
+
+impl Pause {
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.on.load(Ordering::Relaxed)
+    }
+
+    pub fn set(&self, until_ms: u64, writes_only: bool) {
+        // A longer or stricter pause is not weakened by a later one.
+        if self.is_on() {
+            self.until_ms.fetch_max(until_ms, Ordering::Relaxed);
+            self.writes_only.fetch_and(writes_only, Ordering::Relaxed);
+        } else {
+            self.until_ms.store(until_ms, Ordering::Relaxed);
+            self.writes_only.store(writes_only, Ordering::Relaxed);
+        }
+        self.on.store(true, Ordering::Release);
+    }
+
+    pub fn clear(&self) {
+        self.on.store(false, Ordering::Release);
+    }
+
+    /// Milliseconds since 1970 at which it ends.
+    pub fn until_ms(&self) -> u64 {
+        self.until_ms.load(Ordering::Relaxed)
+    }
+
+    /// Whether this command must wait.
+    pub(crate) fn holds(&self, command: &Command, session: &Session, now_ms: u64) -> bool {
+        if self.until_ms() <= now_ms {
+            self.clear();
+            return false;
+        }
+        let changes = command.is_write()
+            || command.has(command::table::MAY_REPLICATE)
+            || command.name == "exec"
+                && session.multi.as_ref().is_some_and(|m| m.queue.iter().any(|(c, _)| c.is_write()));
+        !matches!(command.name, "client|unpause" | "client|pause")
+            && (changes || !self.writes_only.load(Ordering::Relaxed))
+    }
+}
+
+/// Lets a command wait for the end of CLIENT PAUSE.
+pub(crate) fn hold(server: &Server, _: &mut Local, session: &Session, _: Args<'_>) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(server.pause.until_ms())
+}
+
+/// Parks a client on the keys of its command.
+pub(crate) fn park(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    block: Block,
+    out: &mut Reply,
+) -> Flow {
+    let parked =
+        server.park.park(server, local, session.id, command, args.to_owned(), session.db, block, out);
+    match parked {
+        Parked::Waiting => {
+            session.set_flag(flag::BLOCKED, true);
+            Flow::Parked(block.timeout_ms)
+        }
+        Parked::Served(changes) => {
+            server.after(local, changes);
+            Flow::Done
+        }
+    }
+}
+
+/// Publishes keyspace events as `notify-keyspace-events` asks.
+pub(crate) fn notify(server: &Server, events: &[Event]) {
+    let wanted = server.config.live.notify.get() as u32;
+    for event in events {
+        if wanted & notify::KEYSPACE != 0 {
+            let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
+            channel.extend_from_slice(&event.key);
+            server.pubsub.publish(server, false, &channel, event.name.as_bytes());
+        }
+        if wanted & notify::KEYEVENT != 0 {
+            let channel = format!("__keyevent@{}__:{}", event.db, event.name);
+            server.pubsub.publish(server, false, channel.as_bytes(), &event.key);
+        }
+    }
+}
+
+/// The classes the keyspace has to collect, from the configured flags.
+pub fn wanted_classes(flags: u32) -> u32 {
+    if flags & (notify::KEYSPACE | notify::KEYEVENT) == 0 {
+        return 0;
+    }
+    let pairs = [
+        (notify::GENERIC, Class::Generic),
+        (notify::STRING, Class::String),
+        (notify::LIST, Class::List),
+        (notify::SET, Class::Set),
+        (notify::HASH, Class::Hash),
+        (notify::ZSET, Class::ZSet),
+        (notify::EXPIRED, Class::Expired),
+        (notify::EVICTED, Class::Evicted),
+        (notify::STREAM, Class::Stream),
+        (notify::NEW, Class::New),
+        (notify::KEY_MISS, Class::KeyMiss),
+    ];
+    pairs.iter().filter(|(bit, _)| flags & bit != 0).fold(0, |bits, (_, class)| bits | class.bit())
+}
+
+/// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs elsewhere.
+pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
+    session.cancel.store(true, Ordering::Relaxed);
+    if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
+        && server.park.leave(&server.keyspace, session.id).is_none()
+    {
+        // Somebody may be trying to serve it at this moment and find nothing: look again later.
+        local.leaving.push(session.id);
+    }
+    crate::transaction::leave(server, session);
+    crate::actions::leave_all(server, local, session);
+    server.clients.remove(session.id);
+}
+
+/// A loop's share of the housekeeping, ten times a second.
+pub fn cron(server: &Server, local: &mut Local) {
+    let leaving = std::mem::take(&mut local.leaving);
+    for client in leaving {
+        if server.park.leave(&server.keyspace, client).is_none() && server.park.holds(client) {
+            local.leaving.push(client);
+        }
+    }
+    if server.pause.is_on() && server.pause.until_ms() <= local.now_ms {
+        server.pause.clear();
+    }
+}

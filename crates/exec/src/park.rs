@@ -1,0 +1,223 @@
+//! Clients that wait for a key: BLPOP and its kin.
+//!
+//! ```text
+//! waiting ──claim (one step)──► served by a writer | timed out | CLIENT UNBLOCK | client gone
+//! ```
+//!
+//! - P1: a waiter leaves exactly once: whoever claims its word does what follows, everybody else lets go.
+//! - P2: a client is registered for its keys first and tries once more then, so no write in between is missed.
+//! - P3: the keys' shards report touches only of keys somebody waits for; a write with nobody waiting pays one branch.
+//! - P4: of those who wait for a key the longest waiting is served first; the writer serves before it runs another
+//!   command.
+
+use crate::mail::Mail;
+use crate::{Local, Server};
+use command::{Block, Budget, Caller, Command, Cx, Outcome, Run};
+use keyspace::{Changes, Keyspace, View};
+use parking_lot::Mutex;
+use resp::{OwnedArgs, Reply};
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+type KeyId = (usize, Box<[u8]>);
+
+/// A client that waits.
+pub struct Waiter {
+    pub client: u64,
+    pub loop_id: usize,
+    pub command: &'static Command,
+    pub args: OwnedArgs,
+    pub db: usize,
+    pub resp3: bool,
+    pub block: Block,
+    keys: Vec<KeyId>,
+    claimed: AtomicBool,
+}
+
+impl Waiter {
+    fn claim(&self) -> bool {
+        !self.claimed.swap(true, Ordering::AcqRel)
+    }
+
+    fn release(&self) {
+        self.claimed.store(false, Ordering::Release);
+    }
+
+    /// What the client gets when its time is up.
+    pub fn null(&self) -> Vec<u8> {
+        let mut out = Reply::new(self.resp3);
+        if self.block.null_array {
+            out.null_array()
+        } else {
+            out.null()
+        }
+        out.into_bytes()
+    }
+}
+
+#[derive(Default)]
+struct Tables {
+    by_key: HashMap<KeyId, VecDeque<Arc<Waiter>>>,
+    by_client: HashMap<u64, Arc<Waiter>>,
+}
+
+/// All who wait.
+#[derive(Default)]
+pub struct Park {
+    tables: Mutex<Tables>,
+}
+
+/// How parking ended.
+pub enum Parked {
+    Waiting,
+    /// There was something after all: the reply is written.
+    Served(Changes),
+}
+
+impl Park {
+    pub fn len(&self) -> usize {
+        self.tables.lock().by_client.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Whether a client is registered.
+    pub fn holds(&self, client: u64) -> bool {
+        self.tables.lock().by_client.contains_key(&client)
+    }
+
+    /// Registers a client and tries once more (P2).
+    #[allow(clippy::too_many_arguments)]
+    pub fn park(
+        &self,
+        server: &Server,
+        local: &mut Local,
+        client: u64,
+        command: &'static Command,
+        args: OwnedArgs,
+        db: usize,
+        block: Block,
+        out: &mut Reply,
+    ) -> Parked {
+        let mut keys: Vec<KeyId> = Vec::new();
+        command.each_key(args.args(), &mut |i, _| {
+            let id = (db, Box::from(args.args().at(i)));
+            if !keys.contains(&id) {
+                keys.push(id);
+            }
+        });
+        let resp3 = out.resp3();
+        let loop_id = local.id;
+        let claimed = AtomicBool::new(false);
+        let waiter = Arc::new(Waiter { client, loop_id, command, args, db, resp3, block, keys, claimed });
+        {
+            let mut tables = self.tables.lock();
+            for id in &waiter.keys {
+                tables.by_key.entry(id.clone()).or_default().push_back(waiter.clone());
+            }
+            tables.by_client.insert(client, waiter.clone());
+        }
+        waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
+        if waiter.claim() {
+            match attempt(server, local, &waiter, out) {
+                Some(changes) => {
+                    self.forget(&server.keyspace, &waiter);
+                    return Parked::Served(changes);
+                }
+                None => waiter.release(),
+            }
+        }
+        Parked::Waiting
+    }
+
+    /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.
+    pub fn leave(&self, keyspace: &Keyspace, client: u64) -> Option<Arc<Waiter>> {
+        let waiter = self.tables.lock().by_client.get(&client).cloned()?;
+        if !waiter.claim() {
+            return None;
+        }
+        self.forget(keyspace, &waiter);
+        Some(waiter)
+    }
+
+    fn forget(&self, keyspace: &Keyspace, waiter: &Arc<Waiter>) {
+        {
+            let mut tables = self.tables.lock();
+            tables.by_client.remove(&waiter.client);
+            for id in &waiter.keys {
+                if let Some(queue) = tables.by_key.get_mut(id) {
+                    queue.retain(|w| !Arc::ptr_eq(w, waiter));
+                    if queue.is_empty() {
+                        tables.by_key.remove(id);
+                    }
+                }
+            }
+        }
+        waiter.keys.iter().for_each(|(db, key)| keyspace.unblock(*db, key));
+    }
+
+    /// Serves whoever waits for keys that were just touched, and whoever waits for what that touches (P4).
+    pub fn serve(&self, server: &Server, local: &mut Local, ready: Vec<KeyId>) {
+        let mut ready = VecDeque::from(ready);
+        while let Some(id) = ready.pop_front() {
+            let queue: Vec<_> = match self.tables.lock().by_key.get(&id) {
+                Some(queue) => queue.iter().cloned().collect(),
+                None => continue,
+            };
+            for waiter in queue {
+                if !waiter.claim() {
+                    continue;
+                }
+                let mut out = Reply::new(waiter.resp3);
+                let Some(changes) = attempt(server, local, &waiter, &mut out) else {
+                    waiter.release();
+                    // Another type, or nothing left. One who waits for another type may still be behind.
+                    continue;
+                };
+                self.forget(&server.keyspace, &waiter);
+                let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream: None };
+                server.send(waiter.loop_id, reply);
+                let more = server.tell(changes);
+                ready.extend(more);
+            }
+        }
+    }
+}
+
+/// Runs a waiter's command; None if it still has to wait (a key of another type counts as empty, as in Redis).
+fn attempt(server: &Server, local: &mut Local, waiter: &Waiter, out: &mut Reply) -> Option<Changes> {
+    let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
+    let args = waiter.args.args();
+    let mut shards = stdx::locks::Bits::EMPTY;
+    waiter.command.each_key(args, &mut |i, _| {
+        shards = shards.union(&Keyspace::shards_of([args.at(i)]));
+    });
+    let mark = out.len();
+    let mut view = View::locked(&server.keyspace, shards, waiter.db, local.now_ms);
+    let caller = Caller { may_block: true, client_id: waiter.client, ..Caller::default() };
+    let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
+    let result = handler(&mut cx, args);
+    let outcome = std::mem::take(&mut cx.outcome);
+    let effects = std::mem::take(&mut cx.effects);
+    if matches!(outcome, Outcome::Block(_)) {
+        out.truncate(mark);
+        return None;
+    }
+    match result {
+        // A waiter ignores keys of another type until they are right.
+        Err(command::Error::WrongType) => {
+            out.truncate(mark);
+            return None;
+        }
+        Err(error) => {
+            out.truncate(mark);
+            out.error(&error.text());
+        }
+        Ok(()) => {}
+    }
+    server.log_effect(waiter.command, args, &effects, &view);
+    Some(view.finish())
+}

@@ -1,0 +1,218 @@
+//! A client's state between its commands. It belongs to the loop that serves the connection.
+
+use command::Command;
+use parking_lot::Mutex;
+use resp::OwnedArgs;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+
+/// What others may see and set of a client (CLIENT LIST, CLIENT KILL). Written by its loop, relaxed.
+pub struct ClientInfo {
+    pub id: u64,
+    pub loop_id: AtomicU32,
+    pub address: String,
+    pub local_address: String,
+    pub fd: i32,
+    pub unix: bool,
+    /// Milliseconds since 1970.
+    pub connected_ms: u64,
+    pub last_ms: AtomicU64,
+    pub db: AtomicU32,
+    pub resp: AtomicU32,
+    /// Bits of [`flag`].
+    pub flags: AtomicU32,
+    pub subscriptions: AtomicU32,
+    pub pattern_subscriptions: AtomicU32,
+    pub shard_subscriptions: AtomicU32,
+    pub watching: AtomicU32,
+    /// -1 outside MULTI.
+    pub queued: AtomicI64,
+    pub query_bytes: AtomicU64,
+    pub query_free: AtomicU64,
+    pub reply_bytes: AtomicU64,
+    pub commands: AtomicU64,
+    pub net_in: AtomicU64,
+    pub net_out: AtomicU64,
+    /// CLIENT KILL and the output limits set it; the loop then closes the connection.
+    pub killed: AtomicBool,
+    pub text: Mutex<ClientText>,
+}
+
+impl ClientInfo {
+    #[allow(clippy::too_many_arguments)]
+    pub fn new(
+        id: u64,
+        loop_id: usize,
+        address: String,
+        local_address: String,
+        fd: i32,
+        unix: bool,
+        now_ms: u64,
+    ) -> ClientInfo {
+        ClientInfo {
+            id,
+            loop_id: AtomicU32::new(loop_id as u32),
+            address,
+            local_address,
+            fd,
+            unix,
+            connected_ms: now_ms,
+            last_ms: AtomicU64::new(now_ms),
+            db: AtomicU32::new(0),
+            resp: AtomicU32::new(2),
+            flags: AtomicU32::new(0),
+            subscriptions: AtomicU32::new(0),
+            pattern_subscriptions: AtomicU32::new(0),
+            shard_subscriptions: AtomicU32::new(0),
+            watching: AtomicU32::new(0),
+            queued: AtomicI64::new(-1),
+            query_bytes: AtomicU64::new(0),
+            query_free: AtomicU64::new(0),
+            reply_bytes: AtomicU64::new(0),
+            commands: AtomicU64::new(0),
+            net_in: AtomicU64::new(0),
+            net_out: AtomicU64::new(0),
+            killed: AtomicBool::new(false),
+            text: Mutex::new(ClientText { user: "default".into(), command: "NULL", ..ClientText::default() }),
+        }
+    }
+}
+
+/// The parts of [`ClientInfo`] that are not numbers.
+#[derive(Default, Clone)]
+pub struct ClientText {
+    pub name: Vec<u8>,
+    pub lib_name: Vec<u8>,
+    pub lib_ver: Vec<u8>,
+    pub user: String,
+    pub command: &'static str,
+}
+
+/// Bits of [`ClientInfo::flags`].
+pub mod flag {
+    pub const MULTI: u32 = 1;
+    pub const BLOCKED: u32 = 2;
+    pub const DIRTY_EXEC: u32 = 4;
+    pub const PUBSUB: u32 = 8;
+    pub const NO_EVICT: u32 = 16;
+    pub const NO_TOUCH: u32 = 32;
+    pub const CLOSE_SOON: u32 = 64;
+    pub const WATCH_DIRTY: u32 = 128;
+}
+
+/// What the next replies of a client are worth (CLIENT REPLY).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ReplyMode {
+    #[default]
+    On,
+    Off,
+    /// The reply of the next command is dropped.
+    SkipNext,
+    /// The reply of this command is dropped.
+    Skip,
+}
+
+/// Commands queued by MULTI.
+#[derive(Default)]
+pub struct Multi {
+    pub queue: Vec<(&'static Command, OwnedArgs)>,
+    pub bytes: usize,
+    /// A command could not be queued: EXEC refuses the whole.
+    pub broken: bool,
+}
+
+/// Keys of WATCH, and the mark that any touch of them sets.
+#[derive(Default)]
+pub struct Watch {
+    pub dirty: Arc<AtomicBool>,
+    /// Database, key, and whether it was there.
+    pub keys: Vec<(usize, Box<[u8]>, bool)>,
+}
+
+/// What a client listens to.
+#[derive(Default)]
+pub struct Subscriptions {
+    pub channels: HashSet<Arc<[u8]>>,
+    pub patterns: HashSet<Arc<[u8]>>,
+    pub shard_channels: HashSet<Arc<[u8]>>,
+}
+
+impl Subscriptions {
+    pub fn count(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
+    }
+}
+
+/// See the module.
+pub struct Session {
+    pub id: u64,
+    pub info: Arc<ClientInfo>,
+    pub db: usize,
+    pub resp3: bool,
+    pub authenticated: bool,
+    pub reply_mode: ReplyMode,
+    pub multi: Option<Multi>,
+    pub watch: Watch,
+    pub subs: Subscriptions,
+    pub no_touch: bool,
+    pub no_evict: bool,
+    /// Close when everything written so far is sent (QUIT, errors of the protocol).
+    pub closing: bool,
+    /// Cancels what runs for this client on a worker, when it goes.
+    pub cancel: Arc<AtomicBool>,
+    /// Name of the command being run, for SLOWLOG and CLIENT LIST.
+    pub last_command: &'static str,
+}
+
+impl Session {
+    pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Session {
+        Session {
+            id: info.id,
+            info,
+            db: 0,
+            resp3: false,
+            authenticated,
+            reply_mode: ReplyMode::On,
+            multi: None,
+            watch: Watch::default(),
+            subs: Subscriptions::default(),
+            no_touch: false,
+            no_evict: false,
+            closing: false,
+            cancel: Arc::default(),
+            last_command: "NULL",
+        }
+    }
+
+    pub fn is_local(&self) -> bool {
+        self.info.unix || self.info.address.starts_with("127.") || self.info.address.starts_with("[::1]")
+    }
+
+    /// RESP2 clients that subscribed may only send a few commands.
+    pub fn in_pubsub_mode(&self) -> bool {
+        !self.resp3 && !self.subs.is_empty()
+    }
+
+    /// Whether the reply of a command that was elsewhere is to be dropped (CLIENT REPLY).
+    pub fn mutes_reply(&self) -> bool {
+        self.reply_mode == ReplyMode::Off
+    }
+
+    pub fn select(&mut self, db: usize) {
+        self.db = db;
+        self.info.db.store(db as u32, Ordering::Relaxed);
+    }
+
+    pub fn set_flag(&self, flag: u32, on: bool) {
+        if on {
+            self.info.flags.fetch_or(flag, Ordering::Relaxed);
+        } else {
+            self.info.flags.fetch_and(!flag, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! MULTI, EXEC, DISCARD, WATCH, UNWATCH.
+//!
+//! EXEC takes the locks of all keys of all queued commands, and of all watched keys, at once; under them it looks at
+//! the mark that any touch of a watched key sets, and runs the queue. So nothing comes between, and the marks are exact.
+//!
+//! - T1: a command that could not be queued makes EXEC refuse the whole (EXECABORT).
+//! - T2: a command that fails while running leaves the others applied.
+
+use crate::actions::Act;
+use crate::call::{Flow, has_unknown_keys, shards_of, step};
+use crate::session::{Multi, Watch, flag};
+use crate::{Server, Session};
+use command::{Command, Error, Run};
+use keyspace::{Keyspace, View};
+use resp::{Args, OwnedArgs, Reply};
+use std::sync::atomic::Ordering;
+use stdx::locks::Bits;
+
+/// Queues a command of an open MULTI.
+pub(crate) fn queue(
+    server: &Server,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    let limit = server.config.live.query_buffer_bytes.size();
+    let Some(multi) = &mut session.multi else { return Flow::Done };
+    multi.bytes += args.bytes() + 16 * args.len();
+    if multi.bytes > limit {
+        // The queue is bounded like the query buffer; beyond that the transaction cannot run.
+        multi.broken = true;
+        multi.queue = Vec::new();
+        out.error("ERR the transaction is larger than client-query-buffer-limit");
+        return Flow::Done;
+    }
+    multi.queue.push((command, args.to_owned()));
+    session.info.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
+    out.simple("QUEUED");
+    Flow::Done
+}
+
+pub(crate) fn multi(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    if act.session.multi.is_some() {
+        return Err(Error::new("ERR MULTI calls can not be nested"));
+    }
+    act.session.multi = Some(Multi::default());
+    act.session.info.queued.store(0, Ordering::Relaxed);
+    act.session.set_flag(flag::MULTI, true);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+pub(crate) fn discard(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    if act.session.multi.is_none() {
+        return Err(Error::new("ERR DISCARD without MULTI"));
+    }
+    leave(act.server, act.session);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if act.session.multi.is_some() {
+        return Err(Error::new("ERR WATCH inside MULTI is not allowed"));
+    }
+    let session = &mut *act.session;
+    for key in args.from(1).iter() {
+        if session.watch.keys.iter().any(|(db, k, _)| *db == session.db && **k == *key) {
+            continue;
+        }
+        act.server.keyspace.watch(session.db, key, &session.watch.dirty);
+        let view =
+            View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.now_ms);
+        let there = view.exists(key);
+        drop(view);
+        session.watch.keys.push((session.db, key.into(), there));
+    }
+    session.info.watching.store(session.watch.keys.len() as u32, Ordering::Relaxed);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    forget_watched(act.server, act.session);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET and when the client goes.
+pub(crate) fn leave(server: &Server, session: &mut Session) {
+    session.multi = None;
+    session.info.queued.store(-1, Ordering::Relaxed);
+    session.set_flag(flag::MULTI | flag::DIRTY_EXEC, false);
+    forget_watched(server, session);
+}
+
+pub(crate) fn forget_watched(server: &Server, session: &mut Session) {
+    let watch = std::mem::replace(&mut session.watch, Watch::default());
+    for (db, key, _) in &watch.keys {
+        server.keyspace.unwatch(*db, key, &watch.dirty);
+    }
+    session.info.watching.store(0, Ordering::Relaxed);
+}
+
+pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let Some(multi) = act.session.multi.take() else { return Err(Error::new("ERR EXEC without MULTI")) };
+    if multi.broken {
+        leave(act.server, act.session);
+        return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
+    }
+    let shards = shards_needed(act.session, &multi.queue);
+    let keyspace = act.server.keyspace.clone();
+    let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
+    if was_touched(act.session, &mut view) {
+        act.out.null_array();
+        let changes = view.finish();
+        leave(act.server, act.session);
+        act.server.after(act.local, changes);
+        return Ok(Flow::Done);
+    }
+    act.out.array(multi.queue.len());
+    let mut end = Flow::Done;
+    for (command, args) in &multi.queue {
+        view.select(act.session.db);
+        if let Some(Flow::Close) = step(act, &mut view, command, args.args()) {
+            end = Flow::Close;
+        }
+    }
+    let changes = view.finish();
+    leave(act.server, act.session);
+    act.server.reply_gate(changes.lsn);
+    act.server.after(act.local, changes);
+    Ok(end)
+}
+
+/// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
+fn shards_needed(session: &Session, queue: &[(&'static Command, OwnedArgs)]) -> Bits {
+    let mut shards = Keyspace::shards_of(session.watch.keys.iter().map(|(_, key, _)| &**key));
+    for (command, args) in queue {
+        let whole = match command.run {
+            Run::Whole(_) => true,
+            Run::Exec => crate::actions::needs_keyspace(command),
+            _ => has_unknown_keys(command),
+        };
+        if whole {
+            return Bits::below(keyspace::SHARDS);
+        }
+        shards = shards.union(&shards_of(command, args.args()));
+    }
+    shards
+}
+
+/// Under the locks: was a watched key touched, or has one expired since?
+fn was_touched(session: &Session, view: &mut View<'_>) -> bool {
+    let expired = session.watch.keys.iter().any(|(db, key, was_there)| {
+        view.select(*db);
+        *was_there && !view.exists(key)
+    });
+    view.select(session.db);
+    expired || session.watch.dirty.load(Ordering::Acquire)
+}

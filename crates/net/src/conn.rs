@@ -1,0 +1,354 @@
+//! One connection: bytes in, commands run, bytes out.
+//!
+//! ```text
+//!            ┌──────────── Running ◄────────────┐
+//!   command  │ goes to a worker or waits        │ its reply comes by mail, or its time is up
+//!            └──────► Parked (deadline) ────────┘
+//!              Held: CLIENT PAUSE; the command stays in the buffer and is run again
+//! ```
+//!
+//! - C1: `input[start..]` are the bytes not consumed yet; a command's bytes stay until it has run.
+//! - C2: `out.as_bytes()[sent..]` are the bytes to be written; a stream's bytes follow them, and no command is run
+//!   before a stream has ended (replies come in order).
+
+use crate::socket::Socket;
+use crate::{OUT_HIGH, QUANTUM_NS};
+use exec::session::flag;
+use exec::{Flow, Local, Server, Session, Stream};
+use resp::{Limits, Parsed, Parser, Reply};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes read at once.
+const READ: usize = 16 * 1024;
+/// Bytes read at once into a large argument.
+const READ_BULK: usize = 256 * 1024;
+/// Bytes a stream writes at once.
+const STREAM_PART: usize = 16 * 1024;
+/// Buffers larger than this are given back when they are empty.
+const KEEP: usize = 32 * 1024;
+/// Unread input of a client that is waiting, above which no more is read.
+const PARKED_INPUT: usize = 1024 * 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum State {
+    Running,
+    /// Waits for mail; at most until then (milliseconds since 1970).
+    Parked(Option<u64>),
+    Held(u64),
+}
+
+/// What is to be done with a connection after it was served.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Next {
+    /// Nothing until its socket says something.
+    Wait,
+    /// It has more to do: it goes to the end of the queue.
+    Continue,
+    Close,
+}
+
+pub(crate) struct Conn {
+    pub(crate) socket: Socket,
+    pub(crate) session: Session,
+    parser: Parser,
+    input: Vec<u8>,
+    start: usize,
+    out: Reply,
+    sent: usize,
+    stream: Option<Box<dyn Stream>>,
+    /// Messages that came while a reply was streaming; they go behind it.
+    behind: Vec<u8>,
+    pub(crate) state: State,
+    /// The peer will send no more; what came is still run.
+    eof: bool,
+    /// In the queue of connections to be continued.
+    pub(crate) queued: bool,
+    /// In the list of connections to be written this turn.
+    pub(crate) dirty: bool,
+    /// What epoll was last told to wait for.
+    pub(crate) interest: (bool, bool),
+    /// More input is needed before anything can be run, and at least so much.
+    need: usize,
+    /// Since when the soft output limit is exceeded, in milliseconds since 1970.
+    soft_since: Option<u64>,
+}
+
+impl Conn {
+    pub(crate) fn new(socket: Socket, session: Session, server: &Server) -> Conn {
+        let mut parser = Parser::new(limits(server));
+        parser.set_authenticated(session.authenticated);
+        Conn {
+            socket,
+            session,
+            parser,
+            input: Vec::new(),
+            start: 0,
+            out: Reply::new(false),
+            sent: 0,
+            stream: None,
+            behind: Vec::new(),
+            state: State::Running,
+            eof: false,
+            queued: false,
+            dirty: false,
+            interest: (true, false),
+            need: 1,
+            soft_since: None,
+        }
+    }
+
+    pub(crate) fn pending_out(&self) -> usize {
+        self.out.len() - self.sent + self.behind.len()
+    }
+
+    fn unread(&self) -> usize {
+        self.input.len() - self.start
+    }
+
+    /// Whether more input is welcome.
+    pub(crate) fn wants_input(&self) -> bool {
+        if self.eof {
+            return false;
+        }
+        if self.session.closing {
+            return true;
+        }
+        let blocked = self.state != State::Running || self.stream.is_some() || self.pending_out() >= OUT_HIGH;
+        !(blocked && self.unread() >= PARKED_INPUT || self.queued && self.unread() >= PARKED_INPUT)
+    }
+
+    /// Reads what the socket has, up to a bound.
+    pub(crate) fn read(&mut self, server: &Server) -> Next {
+        if self.session.closing {
+            return match self.socket.discard() {
+                Ok(0) => Next::Close,
+                Ok(_) => Next::Wait,
+                Err(e) if is_transient(&e) => Next::Wait,
+                Err(_) => Next::Close,
+            };
+        }
+        if self.start > 0 && (self.start == self.input.len() || self.start > self.input.len() / 2) {
+            self.input.drain(..self.start);
+            self.start = 0;
+        }
+        // For a large argument its exact room is reserved once, so that it is never copied while it grows.
+        let room = match self.need {
+            need if need > READ => {
+                self.input.reserve_exact(need.min(self.input.capacity().max(READ_BULK) + need));
+                need.min(READ_BULK)
+            }
+            _ => READ,
+        };
+        match self.socket.read_into(&mut self.input, room) {
+            Ok(0) => {
+                self.eof = true;
+                if self.state == State::Running && self.unread() == 0 && self.stream.is_none() {
+                    return Next::Close;
+                }
+                // What was fully received is run; reads of a client that is gone are not.
+                self.session.cancel.store(true, Ordering::Relaxed);
+                if self.state == State::Running { Next::Continue } else { Next::Close }
+            }
+            Ok(n) => {
+                self.session.info.net_in.fetch_add(n as u64, Ordering::Relaxed);
+                if self.unread() > server.config.live.query_buffer_bytes.size() {
+                    log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
+                    return Next::Close;
+                }
+                Next::Continue
+            }
+            Err(e) if is_transient(&e) => Next::Wait,
+            Err(_) => Next::Close,
+        }
+    }
+
+    /// Runs commands and streams until the quantum ends, the input does, or the client has to wait.
+    pub(crate) fn advance(&mut self, server: &Arc<Server>, local: &mut Local) -> Next {
+        let started = local.clock_ns;
+        let next = loop {
+            if self.state != State::Running {
+                break Next::Wait;
+            }
+            if self.session.closing {
+                break Next::Wait;
+            }
+            if self.session.info.killed.load(Ordering::Relaxed) {
+                break Next::Close;
+            }
+            if local.clock_ns.saturating_sub(started) >= QUANTUM_NS {
+                break Next::Continue;
+            }
+            if self.pending_out() >= OUT_HIGH {
+                break Next::Wait;
+            }
+            if let Some(stream) = &mut self.stream {
+                if !stream.fill(&mut self.out, STREAM_PART) {
+                    self.stream = None;
+                    self.out.encoded(&std::mem::take(&mut self.behind));
+                }
+                local.clock_ns = stdx::clock::mono_ns();
+                continue;
+            }
+            if !self.step(server, local) {
+                break if self.eof { Next::Close } else { Next::Wait };
+            }
+        };
+        self.after(local);
+        next
+    }
+
+    /// Parses and runs one command; false if there is none to run now.
+    #[inline]
+    fn step(&mut self, server: &Arc<Server>, local: &mut Local) -> bool {
+        let input = &self.input[self.start..];
+        let used = match self.parser.parse(input) {
+            Ok(Parsed::Command { used }) => used,
+            Ok(Parsed::Empty { used }) => {
+                self.start += used;
+                return true;
+            }
+            Ok(Parsed::More { need }) => {
+                self.need = need;
+                return false;
+            }
+            Err(error) => {
+                error.write(&mut self.out);
+                log::info!("protocol error from client {}: {}", self.session.id, error.reason());
+                self.session.closing = true;
+                self.start = self.input.len();
+                return true;
+            }
+        };
+        let authenticated = self.session.authenticated;
+        let args = self.parser.args(input);
+        let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
+        if self.session.authenticated != authenticated {
+            self.parser.set_authenticated(self.session.authenticated);
+        }
+        match flow {
+            Flow::Done => {}
+            Flow::Stream(stream) => self.stream = Some(stream),
+            Flow::Parked(timeout_ms) => self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms)),
+            Flow::Held(until) => {
+                self.state = State::Held(until);
+                // The command stays in the buffer; the parser starts over with it.
+                self.parser = Parser::new(limits(server));
+                self.parser.set_authenticated(self.session.authenticated);
+                return true;
+            }
+            Flow::Close => self.session.closing = true,
+        }
+        self.start += used;
+        true
+    }
+
+    /// Bookkeeping after a slice: buffers that are empty shrink, others see the sizes.
+    fn after(&mut self, local: &Local) {
+        if self.start == self.input.len() {
+            self.start = 0;
+            self.input.clear();
+            if self.input.capacity() > KEEP {
+                self.input = Vec::new();
+            }
+        }
+        let info = &self.session.info;
+        info.last_ms.store(local.now_ms, Ordering::Relaxed);
+        info.query_bytes.store(self.unread() as u64, Ordering::Relaxed);
+        info.query_free.store((self.input.capacity() - self.input.len()) as u64, Ordering::Relaxed);
+        info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
+    }
+
+    /// Ends the wait with a reply that came by mail.
+    pub(crate) fn resume(&mut self, bytes: &[u8], stream: Option<Box<dyn Stream>>) {
+        self.session.set_flag(flag::BLOCKED, false);
+        self.state = State::Running;
+        if self.session.mutes_reply() {
+            return;
+        }
+        self.out.encoded(bytes);
+        self.stream = stream;
+    }
+
+    /// Ends the wait without a reply: what was held is run again.
+    pub(crate) fn release(&mut self) {
+        self.session.set_flag(flag::BLOCKED, false);
+        self.state = State::Running;
+    }
+
+    /// Appends a message that is no reply. It goes between replies, never inside one: while a stream runs it waits.
+    pub(crate) fn push(&mut self, write: impl FnOnce(&mut Reply)) {
+        if self.stream.is_some() {
+            let mut message = Reply::new(self.session.resp3);
+            write(&mut message);
+            self.behind.extend_from_slice(message.as_bytes());
+        } else {
+            write(&mut self.out);
+        }
+    }
+
+    /// Writes what waits; true if everything went.
+    pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
+        while self.sent < self.out.len() {
+            match self.socket.write(&self.out.as_bytes()[self.sent..]) {
+                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
+                Ok(n) => {
+                    self.sent += n;
+                    self.session.info.net_out.fetch_add(n as u64, Ordering::Relaxed);
+                    if self.sent < self.out.len() {
+                        // The socket is full: another call would only say so.
+                        return Ok(false);
+                    }
+                }
+                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
+                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        self.sent = 0;
+        self.out.clear();
+        if self.out.capacity() > KEEP {
+            self.out = Reply::new(self.session.resp3);
+        }
+        Ok(true)
+    }
+
+    /// Whether the client is to be cut off because it does not read.
+    pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
+        let class = if self.session.subs.is_empty() { 0 } else { 2 };
+        let limit = &server.config.live.output_limits[class];
+        let pending = self.pending_out();
+        let (hard, soft) = (limit.hard_bytes.size(), limit.soft_bytes.size());
+        if hard > 0 && pending > hard {
+            return true;
+        }
+        if soft == 0 || pending <= soft {
+            self.soft_since = None;
+            return false;
+        }
+        let since = *self.soft_since.get_or_insert(now_ms);
+        now_ms.saturating_sub(since) >= limit.soft_s.get() as u64 * 1000
+    }
+
+    /// Whether something can be run without more input.
+    pub(crate) fn has_work(&self) -> bool {
+        self.state == State::Running
+            && self.pending_out() < OUT_HIGH
+            && (self.stream.is_some() || self.unread() > 0 && (self.unread() >= self.need || self.eof))
+    }
+
+    pub(crate) fn is_finished(&self) -> bool {
+        (self.session.closing || self.eof && self.unread() == 0)
+            && self.pending_out() == 0
+            && self.stream.is_none()
+            && self.state == State::Running
+    }
+}
+
+fn limits(server: &Server) -> Limits {
+    Limits { bulk_bytes_max: server.config.live.proto_max_bulk_bytes.size(), ..Limits::default() }
+}
+
+fn is_transient(e: &std::io::Error) -> bool {
+    matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
+}
