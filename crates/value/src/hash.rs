@@ -197,16 +197,14 @@ impl Hash {
     /// Sets or drops a field's expiry; its value is not copied. False without such a field. O(log n).
     pub fn set_expire(&mut self, field: &[u8], expire_at: Option<u64>) -> bool {
         let hash = hash_bytes(field);
-        let Some(entry) = self.fields.get_hashed(field, hash) else { return false };
+        let Some((i, was)) = self.fields.find_hashed(field, hash) else { return false };
         let time = expire_at.unwrap_or(NEVER);
-        if entry.expire_at == time {
+        if was == time {
             return true;
         }
-        self.fields.change(hash, |leaf| {
-            if let Some(i) = leaf.find(hash as u8, field) {
-                let bytes = with_time(leaf.raw(i), time);
-                leaf.rewrite(i, &bytes);
-            }
+        self.fields.change(hash, i, |leaf| {
+            let bytes = with_time(leaf.raw(i), time);
+            leaf.rewrite(i, &bytes);
             0
         });
         if time != NEVER && self.fields.user() == LISTPACK {

@@ -180,7 +180,11 @@ impl<K: EntryKind> Packed<K> {
             }
             Form::Flat(leaf) => self.insert_flat(leaf, entry, hash),
             // Looked up before the root is copied (V2).
-            Form::Trie(_) if !K::REPLACES && self.get_hashed(K::key(entry), hash).is_some() => false,
+            Form::Trie(root)
+                if !K::REPLACES && !root.is_unique() && self.get_hashed(K::key(entry), hash).is_some() =>
+            {
+                false
+            }
             Form::Trie(_) => self.root_mut().trie.insert_hashed(entry, hash),
         }
     }
@@ -223,13 +227,13 @@ impl<K: EntryKind> Packed<K> {
                 self.set_leaf(leaf);
                 true
             }
+            // Looked up before the root is copied (V2).
+            Form::Trie(root) if !root.is_unique() && self.get_hashed(key, hash).is_none() => false,
             Form::Trie(_) => {
-                // Looked up before the root is copied (V2).
-                if self.get_hashed(key, hash).is_none() {
+                let trie = &mut self.root_mut().trie;
+                if !trie.remove_hashed(key, hash) {
                     return false;
                 }
-                let trie = &mut self.root_mut().trie;
-                trie.remove_hashed(key, hash);
                 let (len, bytes) = (trie.len(), trie.mem_bytes());
                 if len <= FLAT_ENTRIES / 2 && bytes <= FLAT_BYTES / 2 {
                     self.shrink();
@@ -251,8 +255,13 @@ impl<K: EntryKind> Packed<K> {
         self.set_leaf(leaf);
     }
 
-    /// Changes the leaf of a hash; `f` is told the leaf and returns by how many bytes its Blobs grew. Not when empty.
-    pub(crate) fn change(&mut self, hash: u64, f: impl FnOnce(&mut Leaf<K>) -> isize) {
+    /// Where the entry of a key is in its leaf, for `change`, and when it expires.
+    pub(crate) fn find_hashed(&self, key: K::Key<'_>, hash: u64) -> Option<(usize, u64)> {
+        find(self.node()?, 0, hash, key).map(|(leaf, i)| (i, leaf.expiry(i)))
+    }
+
+    /// Changes entry `i` of the leaf of a hash; `f` returns by how many bytes the entry's Blobs grew. Not when empty.
+    pub(crate) fn change(&mut self, hash: u64, i: usize, f: impl FnOnce(&mut Leaf<K>) -> isize) {
         match self.form() {
             Form::Empty => {}
             Form::Flat(mut leaf) => {
@@ -262,7 +271,7 @@ impl<K: EntryKind> Packed<K> {
                     self.grow(leaf);
                 }
             }
-            Form::Trie(_) => self.root_mut().trie.change(hash, f),
+            Form::Trie(_) => self.root_mut().trie.change(hash, i, f),
         }
     }
 

@@ -553,9 +553,6 @@ impl<K: EntryKind> Leaf<K> {
                 self.head_mut().flags |= EXPIRES;
             }
         }
-        if self.soonest() == NEVER {
-            self.head_mut().flags &= !EXPIRES;
-        }
     }
 
     /// The bytes of entry `i` as they lie in the leaf (width 0).

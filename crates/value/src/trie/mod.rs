@@ -186,7 +186,7 @@ impl<K: EntryKind> Trie<K> {
             if !K::REPLACES {
                 return false;
             }
-            self.change(hash, |leaf| {
+            self.change(hash, i, |leaf| {
                 let before = leaf.heap_of(i);
                 leaf.replace(i, entry);
                 K::heap_size(entry) as isize - before as isize
@@ -208,18 +208,20 @@ impl<K: EntryKind> Trie<K> {
         for depth in 0..path.depth {
             path.inner(depth).add(slot_at(hash, depth), 1);
         }
-        self.put_leaf(&mut path, hash, old, leaf);
+        let now = leaf.expiry(leaf.len() - 1);
+        self.put_leaf(&mut path, hash, old, leaf, (NEVER, now));
     }
 
-    /// Changes the leaf the hash leads to without adding or removing entries; `f` returns by how many bytes its Blobs
-    /// grew.
-    pub(crate) fn change(&mut self, hash: u64, f: impl FnOnce(&mut Leaf<K>) -> isize) {
+    /// Changes entry `i` of the leaf the hash leads to; `f` returns by how many bytes the entry's Blobs grew.
+    pub(crate) fn change(&mut self, hash: u64, i: usize, f: impl FnOnce(&mut Leaf<K>) -> isize) {
         let (mut path, old) = self.own_path(hash);
         let mut leaf = old;
+        let was = leaf.expiry(i);
         self.bytes -= leaf.size();
         let grown = f(&mut leaf);
         self.bytes = (self.bytes + leaf.size()).wrapping_add_signed(grown);
-        self.put_leaf(&mut path, hash, old, leaf);
+        let now = leaf.expiry(i);
+        self.put_leaf(&mut path, hash, old, leaf, (was, now));
     }
 
     /// Removes the entry of a key. False if there is none.
@@ -237,6 +239,7 @@ impl<K: EntryKind> Trie<K> {
         }
         let (mut path, old) = self.own_path(hash);
         let mut leaf = old;
+        let was = leaf.expiry(i);
         self.bytes -= leaf.size() + leaf.heap_of(i);
         leaf.remove(i);
         self.bytes += leaf.size();
@@ -247,7 +250,7 @@ impl<K: EntryKind> Trie<K> {
         if leaf != old {
             self.set_node(&mut path, hash, Node::from_leaf(leaf));
         }
-        self.merge_up(&mut path, hash, leaf);
+        self.merge_up(&mut path, hash, leaf, was);
         true
     }
 
@@ -284,18 +287,18 @@ impl<K: EntryKind> Trie<K> {
         }
     }
 
-    /// Puts a changed leaf back: splits it if it is too large (T1), and corrects the times above (T4).
+    /// Puts a changed leaf back: splits it if it is too large (T1), and corrects the times above (T4). `times` are those
+    /// of the changed entry, before and after.
     #[inline]
-    fn put_leaf(&mut self, path: &mut Path<K>, hash: u64, old: Leaf<K>, leaf: Leaf<K>) {
-        if !too_large(leaf) {
-            if leaf != old {
-                self.set_node(path, hash, Node::from_leaf(leaf));
-            }
-        } else {
+    fn put_leaf(&mut self, path: &mut Path<K>, hash: u64, old: Leaf<K>, leaf: Leaf<K>, times: (u64, u64)) {
+        let divided = too_large(leaf);
+        if divided {
             self.split(path, hash, leaf);
+        } else if leaf != old {
+            self.set_node(path, hash, Node::from_leaf(leaf));
         }
         if K::Times::KEPT {
-            correct_times(path, hash);
+            correct_times(path, hash, times, divided);
         }
     }
 
@@ -351,7 +354,8 @@ impl<K: EntryKind> Trie<K> {
 
     /// After a removal: merges the leaf with its sibling while both are small, and takes inner nodes with one child
     /// out. Then corrects the times (T4).
-    fn merge_up(&mut self, path: &mut Path<K>, hash: u64, mut leaf: Leaf<K>) {
+    fn merge_up(&mut self, path: &mut Path<K>, hash: u64, mut leaf: Leaf<K>, was: u64) {
+        let mut merged = false;
         while let Some(last) = path.depth.checked_sub(1) {
             let slot = slot_at(hash, last);
             let inner = path.inner(last);
@@ -382,9 +386,10 @@ impl<K: EntryKind> Trie<K> {
             leaf = Leaf::merge(&if other > start { [leaf, sibling] } else { [sibling, leaf] });
             self.bytes += leaf.size();
             inner.set_run(low, low + 2 * span, Node::from_leaf(leaf), leaf.len());
+            merged = true;
         }
         if K::Times::KEPT {
-            correct_times(path, hash);
+            correct_times(path, hash, (was, NEVER), merged);
         }
     }
 
@@ -456,14 +461,29 @@ fn too_large<K: EntryKind>(leaf: Leaf<K>) -> bool {
     leaf.len() > 1 && (leaf.len() > LEAF_ENTRIES || leaf.live() > LEAF_BYTES)
 }
 
-/// Carries the soonest expiry of the changed leaf up to the root (T4).
-fn correct_times<K: EntryKind>(path: &mut Path<K>, hash: u64) {
+/// Carries a changed expiry up to the root (T4). `moved` says that entries moved between leaves, so the deepest node's
+/// times were made anew.
+fn correct_times<K: EntryKind>(path: &mut Path<K>, hash: u64, (was, now): (u64, u64), moved: bool) {
+    if was == now && !moved {
+        return;
+    }
     for depth in (0..path.depth).rev() {
         let slot = slot_at(hash, depth);
+        let deepest = depth + 1 == path.depth;
         let inner = path.inner(depth);
-        let time = inner.child(slot).soonest();
-        // The deepest node may have been given new runs, times included: its own time is news in any case.
-        if !inner.set_time(slot, time) && depth + 1 < path.depth {
+        let child = inner.child(slot);
+        let (start, _) = inner.run(slot);
+        let noted = inner.time(start);
+        let time = match () {
+            () if moved => child.soonest(),
+            () if now <= noted => now,
+            // The entry was not the soonest, so the child's soonest is what it was.
+            () if was > noted => return,
+            () => child.soonest(),
+        };
+        // The deepest node's own time is news in any case if entries moved.
+        let news = inner.set_time(slot, time) || moved && deepest;
+        if !news {
             return;
         }
     }
