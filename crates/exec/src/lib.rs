@@ -20,10 +20,14 @@ pub mod call;
 mod calls;
 pub mod clients;
 pub mod config;
+pub mod info;
+pub mod latency;
 pub mod mail;
 pub mod park;
 pub mod pubsub;
 pub mod session;
+pub mod slowlog;
+pub mod stats;
 pub mod transaction;
 pub mod worker;
 

@@ -128,16 +128,6 @@ pub struct Live {
     pub latency_tracking: Switch,
     pub latency_percentiles: Text,
     pub availability_zone: Text,
-
-    // Limits behind the names OBJECT ENCODING answers.
-    pub list_max_listpack_size: Number,
-    pub set_max_intset_entries: Number,
-    pub set_max_listpack_entries: Number,
-    pub set_max_listpack_value: Number,
-    pub hash_max_listpack_entries: Number,
-    pub hash_max_listpack_value: Number,
-    pub zset_max_listpack_entries: Number,
-    pub zset_max_listpack_value: Number,
 }
 
 impl Live {

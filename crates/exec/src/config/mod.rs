@@ -11,6 +11,7 @@
 //!
 //! - C1: a CONFIG SET applies all of its pairs or none.
 //! - C2: `live` holds what `values` says whenever the lock is free.
+//!   (The limits behind OBJECT ENCODING live in `value::limits` instead, one set for the process.)
 //! - C3: the lock is held for the length of the pairs, never for I/O.
 //!
 //! Costs: reading [`Live`] is one relaxed load; CONFIG GET is O(patterns · rows).
@@ -32,6 +33,7 @@ pub use table::{Change, Directive, Effect, find, table};
 
 use load::Draft;
 use parking_lot::RwLock;
+use resp::{Args, Reply};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
@@ -268,6 +270,25 @@ impl Access {
 fn refused(name: &[u8], reason: &str) -> String {
     let name = String::from_utf8_lossy(name);
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
+}
+
+/// `CONFIG GET pattern [pattern ...]` as a reply.
+pub fn get(config: &Config, args: Args<'_>, out: &mut Reply) {
+    let found = config.get(args.from(2).iter());
+    out.map(found.len());
+    for (name, value) in found {
+        out.bulk(&name);
+        out.bulk(&value);
+    }
+}
+
+/// `CONFIG SET name value [name value ...]` as a reply. `local`: the client is on this machine.
+pub fn set(config: &Config, args: Args<'_>, local: bool, out: &mut Reply) {
+    let words: Vec<&[u8]> = args.from(2).iter().collect();
+    match config.set(&words, local) {
+        Ok(()) => out.ok(),
+        Err(text) => out.error(&text),
+    }
 }
 
 /// The lines CONFIG HELP answers.

@@ -6,6 +6,8 @@
 use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
 use super::table::{Directive, choice, flag, int, memory, special, text};
 
+use value::limits;
+
 const INT: i64 = i32::MAX as i64;
 const LONG: i64 = i64::MAX;
 const MB: i64 = 1 << 20;
@@ -357,38 +359,38 @@ const MEMORY: &[Directive] = &[
 const ENCODINGS: &[Directive] = &[
     int("hash-max-listpack-entries", 0, LONG, "512")
         .aka(&["hash-max-ziplist-entries"])
-        .live(|l, v| l.hash_max_listpack_entries.set(v.int()))
+        .live(|_, v| limits::HASH_MAX_LISTPACK_ENTRIES.set(v.int() as usize))
         .doc("Fields up to which OBJECT ENCODING calls a hash a listpack."),
     int("hash-max-listpack-value", 0, LONG, "64")
         .aka(&["hash-max-ziplist-value"])
         .unit("bytes")
-        .live(|l, v| l.hash_max_listpack_value.set(v.int()))
+        .live(|_, v| limits::HASH_MAX_LISTPACK_VALUE.set(v.int() as usize))
         .doc("The longest value in such a hash."),
     int("list-max-listpack-size", -INT - 1, INT, "-2")
         .aka(&["list-max-ziplist-size"])
-        .live(|l, v| l.list_max_listpack_size.set(v.int()))
+        .live(|_, v| limits::set_list_max_listpack_size(v.int()))
         .doc("Items, or size class from -1 to -5, up to which a list is called a listpack."),
     int("list-compress-depth", 0, INT, "0")
         .accepted("list items are never compressed")
         .doc("Items at either end that stay uncompressed."),
     int("set-max-intset-entries", 0, LONG, "512")
-        .live(|l, v| l.set_max_intset_entries.set(v.int()))
+        .live(|_, v| limits::SET_MAX_INTSET_ENTRIES.set(v.int() as usize))
         .doc("Members up to which a set of integers is called an intset."),
     int("set-max-listpack-entries", 0, LONG, "128")
-        .live(|l, v| l.set_max_listpack_entries.set(v.int()))
+        .live(|_, v| limits::SET_MAX_LISTPACK_ENTRIES.set(v.int() as usize))
         .doc("Members up to which a set is called a listpack."),
     int("set-max-listpack-value", 0, LONG, "64")
         .unit("bytes")
-        .live(|l, v| l.set_max_listpack_value.set(v.int()))
+        .live(|_, v| limits::SET_MAX_LISTPACK_VALUE.set(v.int() as usize))
         .doc("The longest member in such a set."),
     int("zset-max-listpack-entries", 0, LONG, "128")
         .aka(&["zset-max-ziplist-entries"])
-        .live(|l, v| l.zset_max_listpack_entries.set(v.int()))
+        .live(|_, v| limits::ZSET_MAX_LISTPACK_ENTRIES.set(v.int() as usize))
         .doc("Members up to which a sorted set is called a listpack."),
     int("zset-max-listpack-value", 0, LONG, "64")
         .aka(&["zset-max-ziplist-value"])
         .unit("bytes")
-        .live(|l, v| l.zset_max_listpack_value.set(v.int()))
+        .live(|_, v| limits::ZSET_MAX_LISTPACK_VALUE.set(v.int() as usize))
         .doc("The longest member in such a sorted set."),
     memory("hll-sparse-max-bytes", 0, "3000")
         .accepted("there is no HyperLogLog yet")

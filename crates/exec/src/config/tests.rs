@@ -1,6 +1,7 @@
 //! The configuration from outside: files, command lines, and CONFIG's sub-commands.
 
 use super::*;
+use resp::{Args, OwnedArgs, Reply};
 use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
@@ -21,12 +22,12 @@ fn value(config: &Config, name: &str) -> String {
     String::from_utf8(config.value(name).unwrap()).unwrap()
 }
 
-fn set(config: &Config, words: &[&str]) -> Result<(), String> {
+fn assign(config: &Config, words: &[&str]) -> Result<(), String> {
     let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
     config.set(&words, true)
 }
 
-fn get(config: &Config, patterns: &[&str]) -> Vec<(String, String)> {
+fn found(config: &Config, patterns: &[&str]) -> Vec<(String, String)> {
     let text = |b: Vec<u8>| String::from_utf8(b).unwrap();
     config.get(patterns.iter().map(|p| p.as_bytes())).into_iter().map(|(n, v)| (text(n), text(v))).collect()
 }
@@ -169,21 +170,21 @@ fn a_missing_file_is_named() {
 #[test]
 fn config_get_takes_names_and_patterns() {
     let config = Config::default();
-    assert_eq!(get(&config, &["PORT"]), [("PORT".to_string(), "6379".to_string())]);
-    let found = get(&config, &["m*ory", "maxmemory", "slaveof", "hash-max-zip*"]);
-    let names: Vec<&str> = found.iter().map(|(n, _)| n.as_str()).collect();
+    assert_eq!(found(&config, &["PORT"]), [("PORT".to_string(), "6379".to_string())]);
+    let pairs = found(&config, &["m*ory", "maxmemory", "slaveof", "hash-max-zip*"]);
+    let names: Vec<&str> = pairs.iter().map(|(n, _)| n.as_str()).collect();
     assert_eq!(names, ["maxmemory", "slaveof", "hash-max-ziplist-entries", "hash-max-ziplist-value"]);
-    assert!(get(&config, &["nothing", "no*thing"]).is_empty());
-    assert!(get(&config, &["*"]).len() > 200);
+    assert!(found(&config, &["nothing", "no*thing"]).is_empty());
+    assert!(found(&config, &["*"]).len() > 200);
     assert_eq!(value(&config, "dir"), std::env::current_dir().unwrap().to_str().unwrap());
 }
 
 #[test]
 fn config_set_changes_all_or_nothing() {
     let config = Config::default();
-    set(&config, &["maxclients", "5", "TIMEOUT", "9"]).unwrap();
+    assign(&config, &["maxclients", "5", "TIMEOUT", "9"]).unwrap();
     assert_eq!((config.live.maxclients.get(), config.live.timeout_s.get()), (5, 9));
-    let error = set(&config, &["maxclients", "6", "timeout", "x"]).unwrap_err();
+    let error = assign(&config, &["maxclients", "6", "timeout", "x"]).unwrap_err();
     assert_eq!(
         error,
         "ERR CONFIG SET failed (possibly related to argument 'timeout') - argument couldn't be parsed into an integer"
@@ -235,9 +236,9 @@ fn config_set_refuses_in_the_usual_words() {
             failed("notify-keyspace-events", "Invalid event class character. Use 'Ag$lshzxeKEtmdn'."),
         ),
     ] {
-        assert_eq!(set(&config, words).unwrap_err(), error);
+        assert_eq!(assign(&config, words).unwrap_err(), error);
     }
-    set(&config, &["save", "", "appendonly", "no", "requirepass", "pässword"]).unwrap();
+    assign(&config, &["save", "", "appendonly", "no", "requirepass", "pässword"]).unwrap();
     assert_eq!(config.live.requirepass.string(), "pässword");
 }
 
@@ -269,8 +270,8 @@ fn observers_may_refuse_and_are_told() {
     let config = Config::default();
     let seen = Arc::new(AtomicI64::new(0));
     config.observe(Box::new(Watcher(seen.clone())));
-    assert!(set(&config, &["maxclients", "101"]).unwrap_err().ends_with("'maxclients') - too many"));
-    set(&config, &["maxclients", "99"]).unwrap();
+    assert!(assign(&config, &["maxclients", "101"]).unwrap_err().ends_with("'maxclients') - too many"));
+    assign(&config, &["maxclients", "99"]).unwrap();
     assert_eq!(seen.load(Ordering::Relaxed), 99);
 }
 
@@ -289,8 +290,8 @@ fn rewrite_keeps_what_its_author_wrote() {
         "client-output-buffer-limit pubsub 1mb 1mb 1\nrename-command FLUSHALL \"\"\nslaveof no one\ntcp-keepalive 77\nhz 10\n",
     );
     let config = load_with(dir.path(), file, &["--timeout", "5"]).unwrap();
-    set(&config, &["maxclients", "30", "requirepass", "a\"b c\n", "tcp-keepalive", "300"]).unwrap();
-    set(&config, &["client-output-buffer-limit", "pubsub 2mb 1mb 1 normal 1 1 1"]).unwrap();
+    assign(&config, &["maxclients", "30", "requirepass", "a\"b c\n", "tcp-keepalive", "300"]).unwrap();
+    assign(&config, &["client-output-buffer-limit", "pubsub 2mb 1mb 1 normal 1 1 1"]).unwrap();
     config.rewrite().unwrap();
     let path = dir.path().join("redis.conf");
     let text = fs::read_to_string(&path).unwrap();
@@ -334,5 +335,38 @@ fn every_directive_survives_a_rewrite() {
     draft.read(&sources, &mut &text[..]).unwrap();
     for ((row, expect), found) in table().iter().zip(&values).zip(&draft.values) {
         assert_eq!(expect, found, "{}", row.name);
+    }
+}
+
+#[test]
+fn replies_are_pairs_and_errors() {
+    let config = Config::default();
+    let reply = |words: &[&str], f: &dyn Fn(Args<'_>, &mut Reply)| {
+        let words: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+        let mut out = Reply::new(false);
+        f(OwnedArgs::from_slices(&words).args(), &mut out);
+        String::from_utf8(out.into_bytes()).unwrap()
+    };
+    let text = reply(&["config", "get", "hz", "maxmemory"], &|args, out| super::get(&config, args, out));
+    assert_eq!(text, "*4\r\n$2\r\nhz\r\n$2\r\n10\r\n$9\r\nmaxmemory\r\n$1\r\n0\r\n");
+    let text = reply(&["config", "set", "hz", "7"], &|args, out| super::set(&config, args, true, out));
+    assert_eq!(text, "+OK\r\n");
+    let text = reply(&["config", "set", "hz", "x"], &|args, out| super::set(&config, args, true, out));
+    assert!(text.starts_with("-ERR CONFIG SET failed"), "{text}");
+}
+
+/// Names and values as Redis 7.0 answers `CONFIG GET *` when started without a file; what is different here, and why.
+#[test]
+fn config_get_agrees_with_redis() {
+    const DIFFERENT: [(&str, &str); 2] =
+        [("bind", "this machine only, unless asked"), ("io-threads", "0 stands for one per core")];
+    let config = Config::default();
+    for line in include_str!("../../tests/data/config-redis-7.0.tsv").lines() {
+        let (name, theirs) = line.split_once('\t').unwrap();
+        let ours = config.value(name).unwrap_or_else(|| panic!("{name} is missing"));
+        let ours = String::from_utf8(ours).unwrap();
+        if ours != theirs {
+            assert!(DIFFERENT.iter().any(|(n, _)| *n == name), "{name}: {ours} instead of {theirs}");
+        }
     }
 }

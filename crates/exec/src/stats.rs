@@ -1,0 +1,566 @@
+//! Counters: what every thread did, by command, kept without waiting for anybody and added up when somebody asks.
+//!
+//! ```text
+//! loop 0: Recorder ──writes──▶ Cells ┐
+//! loop 1: Recorder ──writes──▶ Cells ├──reads── Registry ──▶ INFO, LATENCY HISTOGRAM
+//! worker: Recorder ──writes──▶ Cells ┘
+//! ```
+//!
+//! A cell has one writer, which loads, adds and stores; readers may see it a moment late. A reset only starts a new
+//! generation: cells of an older one read as zero, and their writer clears them before it next writes.
+//!
+//! - N1: only the [`Recorder`] that owns cells stores into them, and it is not shared between threads.
+//! - N2: cells count for the generation they carry; a reader ignores any other.
+//! - N3: a histogram allocates 1 KB per power of two of run time that was seen, never more than 24 of them.
+//!
+//! Costs: recording a command is five plain stores; reading a figure is O(threads), a histogram O(threads · 3072).
+
+use parking_lot::{Mutex, RwLock};
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, OnceLock};
+
+/// Kinds of errors counted by name; as in Redis, so that scripts cannot invent names without end.
+const ERROR_KINDS_MAX: usize = 128;
+/// The longest name of an error that is counted under its own name.
+const ERROR_NAME_BYTES_MAX: usize = 64;
+
+/// Things counted as they happen. The names are those of INFO stats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Counter {
+    ConnectionsReceived,
+    ConnectionsRejected,
+    CommandsProcessed,
+    NetInputBytes,
+    NetOutputBytes,
+    ReadsProcessed,
+    WritesProcessed,
+    KeyspaceHits,
+    KeyspaceMisses,
+    ExpiredKeys,
+    ExpiredFields,
+    EvictedKeys,
+    ErrorReplies,
+    AuthDenied,
+    QueryBufferDisconnections,
+    OutputBufferDisconnections,
+    LoopCycles,
+    LoopDurationUs,
+    LoopCommandsUs,
+    ExpireCycleUs,
+    /// Commands whose work went on in a later slice or on a worker.
+    Sliced,
+    /// Commits repeated because somebody else had changed what they read.
+    CommitRetries,
+    /// Turns of a loop that served one client for longer than a quantum.
+    Stalls,
+}
+
+const COUNTERS: usize = Counter::Stalls as usize + 1;
+
+/// All threads' counters.
+#[derive(Debug)]
+pub struct Registry {
+    commands: usize,
+    generation: AtomicU64,
+    cells: RwLock<Vec<Arc<Cells>>>,
+}
+
+/// One thread's counters.
+#[derive(Debug)]
+struct Cells {
+    generation: AtomicU64,
+    counters: [AtomicU64; COUNTERS],
+    commands: Box<[CommandCells]>,
+    /// Errors are rare enough for a lock that only a reader of INFO contends.
+    errors: Mutex<BTreeMap<Box<str>, u64>>,
+}
+
+#[derive(Debug, Default)]
+struct CommandCells {
+    calls: AtomicU64,
+    ns: AtomicU64,
+    rejected: AtomicU64,
+    failed: AtomicU64,
+    histogram: Cellgram,
+}
+
+/// One command's counters over all threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CommandTotals {
+    pub calls: u64,
+    pub ns: u64,
+    /// Refused before it ran: wrong arguments, no permission.
+    pub rejected: u64,
+    /// Ran and answered an error.
+    pub failed: u64,
+}
+
+impl CommandTotals {
+    pub fn usec(&self) -> u64 {
+        self.ns / 1000
+    }
+
+    pub fn usec_per_call(&self) -> f64 {
+        if self.calls == 0 { 0.0 } else { self.ns as f64 / 1000.0 / self.calls as f64 }
+    }
+}
+
+impl Registry {
+    /// For a table of so many commands (sub-commands have their own places).
+    pub fn new(commands: usize) -> Arc<Registry> {
+        Arc::new(Registry { commands, generation: AtomicU64::new(0), cells: RwLock::default() })
+    }
+
+    /// Counters for one more thread. What it counted stays when the recorder is gone.
+    pub fn recorder(self: &Arc<Registry>) -> Recorder {
+        let cells = Arc::new(Cells {
+            generation: AtomicU64::new(self.generation.load(Acquire)),
+            counters: std::array::from_fn(|_| AtomicU64::new(0)),
+            commands: (0..self.commands).map(|_| CommandCells::default()).collect(),
+            errors: Mutex::default(),
+        });
+        self.cells.write().push(cells.clone());
+        Recorder { registry: self.clone(), cells, one_thread: PhantomData }
+    }
+
+    /// Everything counts from zero again.
+    pub fn reset(&self) {
+        self.generation.fetch_add(1, Release);
+    }
+
+    /// The cells of this generation (N2).
+    fn read<R>(&self, each: impl FnMut(&Cells) -> R) -> Vec<R> {
+        let generation = self.generation.load(Acquire);
+        let cells = self.cells.read();
+        let current = cells.iter().filter(|c| c.generation.load(Acquire) == generation);
+        current.map(Arc::as_ref).map(each).collect()
+    }
+
+    pub fn counter(&self, counter: Counter) -> u64 {
+        self.read(|cells| cells.counters[counter as usize].load(Relaxed)).iter().sum()
+    }
+
+    /// By place in the command table.
+    pub fn commands(&self) -> Vec<CommandTotals> {
+        let mut totals = vec![CommandTotals::default(); self.commands];
+        self.read(|cells| {
+            for (total, cell) in totals.iter_mut().zip(&cells.commands) {
+                total.calls += cell.calls.load(Relaxed);
+                total.ns += cell.ns.load(Relaxed);
+                total.rejected += cell.rejected.load(Relaxed);
+                total.failed += cell.failed.load(Relaxed);
+            }
+        });
+        totals
+    }
+
+    /// Run times of one command. Empty if it was never timed.
+    pub fn histogram(&self, command: usize) -> Histogram {
+        let mut merged = Histogram::default();
+        self.read(|cells| {
+            if let Some(cell) = cells.commands.get(command) {
+                cell.histogram.add_to(&mut merged);
+            }
+        });
+        merged
+    }
+
+    /// Error replies by name, in order of names.
+    pub fn errors(&self) -> BTreeMap<Box<str>, u64> {
+        let mut merged = BTreeMap::new();
+        self.read(|cells| {
+            for (name, count) in cells.errors.lock().iter() {
+                *merged.entry(name.clone()).or_default() += count;
+            }
+        });
+        merged
+    }
+}
+
+/// The writing end of one thread's counters. It can move to another thread but not be shared (N1).
+#[derive(Debug)]
+pub struct Recorder {
+    registry: Arc<Registry>,
+    cells: Arc<Cells>,
+    one_thread: PhantomData<Cell<()>>,
+}
+
+impl Recorder {
+    /// A command ran for so long. `timed`: also into its histogram (`latency-tracking`).
+    pub fn command(&self, command: usize, ns: u64, failed: bool, timed: bool) {
+        let cells = self.current();
+        add(&cells.counters[Counter::CommandsProcessed as usize], 1);
+        let Some(cell) = cells.commands.get(command) else { return };
+        add(&cell.calls, 1);
+        add(&cell.ns, ns);
+        if failed {
+            add(&cell.failed, 1);
+        }
+        if timed {
+            cell.histogram.record(ns);
+        }
+    }
+
+    /// A command was refused before it ran.
+    pub fn rejected(&self, command: usize) {
+        if let Some(cell) = self.current().commands.get(command) {
+            add(&cell.rejected, 1);
+        }
+    }
+
+    /// An error was answered; `text` is the reply without its '-'.
+    pub fn error(&self, text: &[u8]) {
+        let cells = self.current();
+        add(&cells.counters[Counter::ErrorReplies as usize], 1);
+        let name = error_name(text);
+        let mut errors = cells.errors.lock();
+        if let Some(count) = errors.get_mut(name) {
+            *count += 1;
+        } else if errors.len() < ERROR_KINDS_MAX {
+            errors.insert(name.into(), 1);
+        }
+    }
+
+    pub fn add(&self, counter: Counter, n: u64) {
+        add(&self.current().counters[counter as usize], n);
+    }
+
+    /// The cells, cleared first if there was a reset since they were last written.
+    fn current(&self) -> &Cells {
+        let generation = self.registry.generation.load(Relaxed);
+        if self.cells.generation.load(Relaxed) != generation {
+            self.cells.clear();
+            self.cells.generation.store(generation, Release);
+        }
+        &self.cells
+    }
+}
+
+impl Cells {
+    fn clear(&self) {
+        self.counters.iter().for_each(|c| c.store(0, Relaxed));
+        for cell in &self.commands {
+            [&cell.calls, &cell.ns, &cell.rejected, &cell.failed].iter().for_each(|c| c.store(0, Relaxed));
+            cell.histogram.clear();
+        }
+        self.errors.lock().clear();
+    }
+}
+
+/// Adds to a cell that has only this writer (N1): a plain load and store, no locked instruction.
+fn add(cell: &AtomicU64, n: u64) {
+    cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
+}
+
+/// The word before the first blank, if it looks like the name of an error.
+fn error_name(text: &[u8]) -> &str {
+    let name = text.split(|&b| b == b' ').next().filter(|name| name.len() < text.len());
+    let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-".contains(b);
+    let name = name.filter(|n| !n.is_empty() && n.len() <= ERROR_NAME_BYTES_MAX && n.iter().all(plain));
+    name.and_then(|n| std::str::from_utf8(n).ok()).unwrap_or("ERR")
+}
+
+// A histogram of run times in ns: 128 buckets for each power of two, so a value is known to better than 1 %.
+//
+//   level 0: 0..128, width 1     level 1: 128..256, width 1     level n: 2^(n+6)..2^(n+7), width 2^(n-1)
+//
+// Values beyond a second count as a second.
+const LEVELS: usize = 24;
+const BUCKETS: usize = 128;
+const NS_MAX: u64 = 1_000_000_000;
+
+type Level = [AtomicU64; BUCKETS];
+
+#[derive(Debug)]
+struct Cellgram([OnceLock<Box<Level>>; LEVELS]);
+
+impl Default for Cellgram {
+    fn default() -> Cellgram {
+        Cellgram(std::array::from_fn(|_| OnceLock::new()))
+    }
+}
+
+impl Cellgram {
+    fn record(&self, ns: u64) {
+        let (level, bucket) = place(ns.min(NS_MAX));
+        let cells = self.0[level].get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+        add(&cells[bucket], 1);
+    }
+
+    fn clear(&self) {
+        self.0.iter().filter_map(OnceLock::get).flat_map(|l| l.iter()).for_each(|c| c.store(0, Relaxed));
+    }
+
+    fn add_to(&self, merged: &mut Histogram) {
+        for (level, cells) in self.0.iter().enumerate() {
+            let Some(cells) = cells.get() else { continue };
+            for (bucket, cell) in cells.iter().enumerate() {
+                let count = cell.load(Relaxed);
+                if count > 0 {
+                    *merged.counts.entry((level, bucket)).or_default() += count;
+                }
+            }
+        }
+    }
+}
+
+/// Level and bucket of a value.
+fn place(ns: u64) -> (usize, usize) {
+    if ns < BUCKETS as u64 {
+        return (0, ns as usize);
+    }
+    let level = (63 - ns.leading_zeros() - 6) as usize;
+    (level, (ns >> (level - 1)) as usize & (BUCKETS - 1))
+}
+
+/// The largest value that counts in the same bucket.
+fn top((level, bucket): (usize, usize)) -> u64 {
+    if level == 0 { bucket as u64 } else { (((BUCKETS + bucket + 1) as u64) << (level - 1)) - 1 }
+}
+
+/// Run times added up over threads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Histogram {
+    /// By level and bucket, so in order of values; no zeros.
+    counts: BTreeMap<(usize, usize), u64>,
+}
+
+impl Histogram {
+    pub fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.counts.is_empty()
+    }
+
+    /// The run time in ns that `percent` of the runs did not exceed, rounded up to its bucket. 0 if there were none.
+    pub fn percentile(&self, percent: f64) -> u64 {
+        let rank = (percent / 100.0 * self.total() as f64 + 0.5) as u64;
+        let mut seen = 0;
+        for (&place, count) in &self.counts {
+            seen += count;
+            if seen >= rank.max(1) {
+                return top(place);
+            }
+        }
+        0
+    }
+
+    /// Bounds in µs that double, and how many runs stayed within each; only bounds where the number grows.
+    ///
+    /// The bounds are the tops of the buckets of 1024, 2048, ... ns, in whole µs: 1, 2, 4, 8, 16, 33, 66, ...
+    pub fn doubling(&self) -> Vec<(u64, u64)> {
+        let mut out = Vec::new();
+        let (mut seen, total) = (0, self.total());
+        let mut counts = self.counts.iter().peekable();
+        let mut bound = 1024;
+        while seen < total {
+            let before = seen;
+            while let Some((_, count)) = counts.next_if(|(p, _)| **p <= place(bound)) {
+                seen += count;
+            }
+            if seen > before {
+                out.push((top(place(bound)) / 1000, seen));
+            }
+            bound *= 2;
+        }
+        out
+    }
+}
+
+/// Figures per second, from counters that only grow: the mean over the last [`SAMPLES`] samples.
+#[derive(Debug, Default)]
+pub struct Rates {
+    last: Option<(u64, [u64; RATES])>,
+    samples: [[f64; RATES]; SAMPLES],
+    next: usize,
+}
+
+const SAMPLES: usize = 16;
+const RATES: usize = 4;
+
+impl Rates {
+    /// Looks at the counters; call about ten times a second. `now_ms` never runs backwards.
+    pub fn sample(&mut self, now_ms: u64, registry: &Registry) {
+        let counters = [
+            Counter::CommandsProcessed,
+            Counter::NetInputBytes,
+            Counter::NetOutputBytes,
+            Counter::LoopCycles,
+        ];
+        let now = counters.map(|counter| registry.counter(counter));
+        if let Some((then_ms, then)) = self.last {
+            if now_ms <= then_ms {
+                return;
+            }
+            let seconds = (now_ms - then_ms) as f64 / 1000.0;
+            // After a reset a counter is smaller than it was.
+            self.samples[self.next] =
+                std::array::from_fn(|i| now[i].saturating_sub(then[i]) as f64 / seconds);
+            self.next = (self.next + 1) % SAMPLES;
+        }
+        self.last = Some((now_ms, now));
+    }
+
+    fn mean(&self, rate: usize) -> f64 {
+        self.samples.iter().map(|s| s[rate]).sum::<f64>() / SAMPLES as f64
+    }
+
+    pub fn commands_per_s(&self) -> f64 {
+        self.mean(0)
+    }
+
+    pub fn input_kb_per_s(&self) -> f64 {
+        self.mean(1) / 1024.0
+    }
+
+    pub fn output_kb_per_s(&self) -> f64 {
+        self.mean(2) / 1024.0
+    }
+
+    pub fn cycles_per_s(&self) -> f64 {
+        self.mean(3)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn threads_add_up_and_stay_after_their_recorders() {
+        let registry = Registry::new(3);
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let recorder = registry.recorder();
+                std::thread::spawn(move || {
+                    for n in 0..1000 {
+                        recorder.command(1, 2000, n % 10 == 0, true);
+                    }
+                    recorder.rejected(2);
+                    recorder.add(Counter::KeyspaceHits, 5);
+                    recorder.error(b"WRONGTYPE Operation against");
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|t| t.join().unwrap());
+        let totals = registry.commands();
+        assert_eq!(totals[1], CommandTotals { calls: 4000, ns: 8_000_000, rejected: 0, failed: 400 });
+        assert_eq!(
+            (totals[1].usec(), totals[1].usec_per_call(), totals[0].usec_per_call()),
+            (8000, 2.0, 0.0)
+        );
+        assert_eq!(totals[2].rejected, 4);
+        assert_eq!(registry.counter(Counter::KeyspaceHits), 20);
+        assert_eq!(registry.counter(Counter::CommandsProcessed), 4000);
+        assert_eq!(registry.histogram(1).total(), 4000);
+        assert_eq!(registry.errors(), BTreeMap::from([("WRONGTYPE".into(), 4)]));
+    }
+
+    #[test]
+    fn after_a_reset_everything_counts_from_zero() {
+        let registry = Registry::new(1);
+        let (busy, idle) = (registry.recorder(), registry.recorder());
+        for recorder in [&busy, &idle] {
+            recorder.command(0, 1000, false, true);
+            recorder.error(b"ERR x");
+        }
+        registry.reset();
+        assert_eq!(registry.commands()[0], CommandTotals::default());
+        assert!(registry.histogram(0).is_empty() && registry.errors().is_empty());
+        busy.command(0, 500, false, true);
+        assert_eq!(registry.commands()[0].calls, 1);
+        assert_eq!(registry.histogram(0).total(), 1);
+        busy.command(7, 500, false, true);
+        assert_eq!(registry.counter(Counter::CommandsProcessed), 2);
+    }
+
+    #[test]
+    fn errors_are_counted_under_their_first_word() {
+        for (text, name) in [
+            ("WRONGTYPE Operation", "WRONGTYPE"),
+            ("oneword", "ERR"),
+            ("ERR x", "ERR"),
+            ("", "ERR"),
+            (" x", "ERR"),
+            ("a:b c", "ERR"),
+        ] {
+            assert_eq!(error_name(text.as_bytes()), name, "{text}");
+        }
+        let registry = Registry::new(0);
+        let recorder = registry.recorder();
+        (0..1000).for_each(|n| recorder.error(format!("E{n} x").as_bytes()));
+        assert_eq!(registry.errors().len(), ERROR_KINDS_MAX);
+        assert_eq!(registry.counter(Counter::ErrorReplies), 1000);
+    }
+
+    #[test]
+    fn bounds_double_as_clients_know_them() {
+        let registry = Registry::new(1);
+        let recorder = registry.recorder();
+        for us in [1, 3, 3, 6, 15, 30, 60, 130, 262, 500, 2_000_000] {
+            recorder.command(0, us * 1000, false, true);
+        }
+        let histogram = registry.histogram(0);
+        let expect = [
+            (1, 1),
+            (4, 3),
+            (8, 4),
+            (16, 5),
+            (33, 6),
+            (66, 7),
+            (132, 8),
+            (264, 9),
+            (528, 10),
+            (1_082_130, 11),
+        ];
+        assert_eq!(histogram.doubling(), expect);
+        // As a real server printed it for a run of 5 µs and of 200 µs.
+        assert_eq!(top(place(5000)), 5023);
+        assert_eq!(top(place(200_000)), 200_703);
+        assert!(Histogram::default().doubling().is_empty());
+    }
+
+    #[test]
+    fn rates_follow_the_counters_and_survive_a_reset() {
+        let registry = Registry::new(1);
+        let (recorder, mut rates) = (registry.recorder(), Rates::default());
+        for tick in 0..=SAMPLES as u64 {
+            rates.sample(tick * 100, &registry);
+            recorder.add(Counter::NetInputBytes, 102_400);
+            (0..10).for_each(|_| recorder.command(0, 1, false, false));
+        }
+        assert_eq!(rates.commands_per_s(), 100.0);
+        assert_eq!(rates.input_kb_per_s(), 1000.0);
+        registry.reset();
+        rates.sample(10_000, &registry);
+        rates.sample(10_000, &registry);
+        assert!(rates.commands_per_s() < 100.0);
+    }
+
+    proptest! {
+        #[test]
+        fn a_bucket_holds_its_value_closely(ns in 0..=NS_MAX) {
+            let place = place(ns);
+            prop_assert!(place.0 < LEVELS && place.1 < BUCKETS);
+            prop_assert!(top(place) >= ns && top(place) - ns <= ns / 128);
+        }
+
+        #[test]
+        fn percentiles_agree_with_sorting(mut values in prop::collection::vec(0..2_000_000u64, 1..200), percent in 1.0..=100.0f64) {
+            let registry = Registry::new(1);
+            let recorder = registry.recorder();
+            values.iter().for_each(|&v| recorder.command(0, v, false, true));
+            values.sort_unstable();
+            let rank = ((percent / 100.0 * values.len() as f64 + 0.5) as usize).max(1).min(values.len());
+            prop_assert_eq!(registry.histogram(0).percentile(percent), top(place(values[rank - 1])));
+            prop_assert_eq!(registry.histogram(0).doubling().last().unwrap().1, values.len() as u64);
+        }
+    }
+}
