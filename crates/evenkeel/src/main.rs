@@ -10,6 +10,7 @@
 
 mod banner;
 mod logging;
+mod memory;
 mod owner;
 mod process;
 mod signals;
