@@ -26,7 +26,6 @@ pub struct Sockets {
 
 #[derive(Debug)]
 pub struct UnixSocket {
-    #[allow(dead_code, reason = "for the event loops")]
     pub listener: UnixListener,
     pub path: PathBuf,
 }
