@@ -25,6 +25,7 @@ pub mod latency;
 pub mod mail;
 pub mod park;
 pub mod pubsub;
+pub mod scripts;
 pub mod session;
 pub mod slowlog;
 pub mod stats;
@@ -53,6 +54,7 @@ pub struct Server {
     pub park: park::Park,
     pub workers: worker::Workers,
     pub pause: clients::Pause,
+    pub scripts: scripts::Scripts,
     pub started_ms: u64,
     pub run_id: String,
     loops: Arc<[Mailbox]>,
@@ -71,6 +73,8 @@ pub struct Local {
     /// This loop's subscribers, by kind and channel or pattern.
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
+    /// This loop's Lua; made when the first script comes.
+    pub(crate) lua: Option<Box<scripts::LuaState>>,
     subscribers: HashMap<(pubsub::Kind, Arc<[u8]>), Vec<u64>>,
 }
 
@@ -83,6 +87,7 @@ impl Local {
             random,
             clock_ns: stdx::clock::mono_ns(),
             leaving: Vec::new(),
+            lua: None,
             subscribers: HashMap::new(),
         }
     }
@@ -139,6 +144,7 @@ impl Server {
             park: park::Park::default(),
             workers,
             pause: clients::Pause::default(),
+            scripts: scripts::Scripts::default(),
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,

@@ -22,6 +22,26 @@ pub struct Published {
     pub payload: Arc<[u8]>,
 }
 
+/// Keys of an active snapshot to be read, and where the answer goes.
+pub struct ReadKeys {
+    pub lsn: keyspace::Lsn,
+    pub keys: Vec<(usize, Box<[u8]>)>,
+    pub reply: std::sync::mpsc::SyncSender<Vec<(usize, Box<[u8]>, Option<keyspace::Owned>)>>,
+}
+
+impl ReadKeys {
+    /// Reads and answers. Cost: O(keys).
+    pub fn answer(self, keyspace: &keyspace::Keyspace) {
+        let read = |(db, key): (usize, Box<[u8]>)| {
+            let base = keyspace.read_at(db, &key, self.lsn);
+            (db, key, base)
+        };
+        let found = self.keys.into_iter().map(read).collect();
+        // A thread that is gone needs no answer.
+        let _ = self.reply.try_send(found);
+    }
+}
+
 /// A letter to a loop.
 pub enum Mail {
     /// The reply a parked client waits for: encoded bytes, and what streams after them.
@@ -32,6 +52,10 @@ pub enum Mail {
     },
     /// A job that left its worker: commit, load or repeat it.
     Job(Box<Job>),
+    /// A script that left its thread.
+    Script(Box<crate::scripts::ScriptJob>),
+    /// A script's thread asks for keys: it may not lock shards itself.
+    Read(Box<ReadKeys>),
     Publish(Published),
     /// Close this client, its replies so far unsent.
     Kill {

@@ -116,6 +116,17 @@ impl PubSub {
         sent
     }
 
+    /// How many subscriptions a message to this channel would match now.
+    pub fn matching(&self, shard: bool, channel: &[u8]) -> usize {
+        let tables = self.tables.lock();
+        let sum = |counts: &Counts| counts.iter().sum::<u32>() as usize;
+        let direct =
+            if shard { &tables.shard_channels } else { &tables.channels }.get(channel).map_or(0, sum);
+        let patterns =
+            tables.patterns.iter().filter(|(p, _)| !shard && stdx::glob::matches(p, channel, false));
+        direct + patterns.map(|(_, counts)| sum(counts)).sum::<usize>()
+    }
+
     /// Active channels that match (PUBSUB CHANNELS, SHARDCHANNELS). O(channels).
     pub fn channels(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let mut tables = self.tables.lock();

@@ -69,6 +69,22 @@ impl Overlay {
         }
     }
 
+    /// Whether a key was read already.
+    pub fn knows(&self, db: usize, key: &[u8]) -> bool {
+        self.cells[db].contains_key(key)
+    }
+
+    /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
+    pub fn insert(&mut self, db: usize, key: Box<[u8]>, base: Option<Owned>) {
+        let now = base.clone();
+        self.cells[db].entry(key).or_insert(Cell { base, now, dirty: false, told: Vec::new() });
+    }
+
+    /// Takes the list of keys handlers asked for in vain.
+    pub fn take_missing(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        std::mem::take(self.missing.get_mut())
+    }
+
     /// Loads what handlers asked for in vain; false if there was nothing (O3).
     pub fn load_missing(&mut self) -> bool {
         let missing = std::mem::take(self.missing.get_mut());
@@ -176,6 +192,14 @@ pub(crate) fn read_at(shard: &Shard, db: usize, hash: u64, key: &[u8], s: Lsn) -
 }
 
 impl Keyspace {
+    /// What a key was at an active snapshot's LSN. Takes its shard's lock for one look-up.
+    pub fn read_at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Owned> {
+        let hash = hash_bytes(key);
+        let shard = shard_of(hash);
+        let guard = self.shards.lock_one(shard);
+        read_at(guard.get(shard), db, hash, key, s)
+    }
+
     /// Visits the keys of the segment at `position` as they were at the snapshot (expired ones included; filter by
     /// the entry's expiry), and returns the next position. Cost: O(entries of one segment) under its shard's lock.
     pub fn visit_at(

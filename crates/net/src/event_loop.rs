@@ -380,6 +380,12 @@ impl EventLoop {
                     self.deliver(done.client, &done.bytes, done.stream);
                 }
             }
+            Mail::Script(job) => {
+                if let Some(done) = exec::scripts::finish(&self.server, &mut self.local, job) {
+                    self.deliver(done.client, &done.bytes, done.stream);
+                }
+            }
+            Mail::Read(request) => request.answer(&self.server.keyspace),
             Mail::Publish(message) => self.publish(&message),
             Mail::Kill { client } => {
                 if let Some(slot) = self.by_id.get(&client) {

@@ -5,6 +5,7 @@
 pub(crate) mod connection;
 pub(crate) mod keys;
 mod pubsub;
+mod scripting;
 mod transaction;
 
 use crate::call::Flow;
@@ -36,7 +37,7 @@ pub(crate) struct Row(pub &'static str, pub Action, pub bool);
 pub(crate) const PLAIN: bool = false;
 pub(crate) const KEYSPACE: bool = true;
 
-static TOPICS: &[&[Row]] = &[connection::ACTIONS, pubsub::ACTIONS, transaction::ACTIONS];
+static TOPICS: &[&[Row]] = &[connection::ACTIONS, pubsub::ACTIONS, scripting::ACTIONS, transaction::ACTIONS];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Row>> =
     LazyLock::new(|| TOPICS.iter().flat_map(|topic| topic.iter()).map(|row| (row.0, row)).collect());

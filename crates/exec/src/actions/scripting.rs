@@ -1,0 +1,288 @@
+//! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
+
+use super::{Act, KEYSPACE, PLAIN, Row};
+use crate::call::Flow;
+use crate::scripts::{self, Body, ScriptRun, Started};
+use command::Error;
+use command::options::{int, is};
+use resp::{Args, OwnedArgs};
+use script::Sha;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("eval", |act, args| eval(act, args, false), KEYSPACE),
+    Row("eval_ro", |act, args| eval(act, args, true), KEYSPACE),
+    Row("evalsha", |act, args| evalsha(act, args, false), KEYSPACE),
+    Row("evalsha_ro", |act, args| evalsha(act, args, true), KEYSPACE),
+    Row("fcall", |act, args| fcall(act, args, false), KEYSPACE),
+    Row("fcall_ro", |act, args| fcall(act, args, true), KEYSPACE),
+    Row("script|load", script_load, PLAIN),
+    Row("script|exists", script_exists, PLAIN),
+    Row("script|flush", script_flush, PLAIN),
+    Row("script|kill", |act, _| kill(act, false), PLAIN),
+    Row("script|show", script_show, PLAIN),
+    Row("script|debug", script_debug, PLAIN),
+    Row("function|load", function_load, PLAIN),
+    Row("function|delete", function_delete, PLAIN),
+    Row("function|flush", function_flush, PLAIN),
+    Row("function|list", function_list, PLAIN),
+    Row("function|stats", function_stats, PLAIN),
+    Row("function|kill", |act, _| kill(act, true), PLAIN),
+];
+
+const NO_SCRIPT: Error = Error::new("NOSCRIPT No matching script. Please use EVAL.");
+
+/// Splits `numkeys key … arg …` at argument 2.
+fn split(args: Args<'_>) -> Result<(OwnedArgs, OwnedArgs), Error> {
+    let count = int(args.at(2))?;
+    if count > (args.len() - 3) as i64 {
+        return Err(Error::new("ERR Number of keys can't be greater than number of args"));
+    }
+    if count < 0 {
+        return Err(Error::new("ERR Number of keys can't be negative"));
+    }
+    let first_arg = 3 + count as usize;
+    let collect = |range: std::ops::Range<usize>| {
+        let words: Vec<&[u8]> = range.map(|i| args.at(i)).collect();
+        OwnedArgs::from_slices(&words)
+    };
+    Ok((collect(3..first_arg), collect(first_arg..args.len())))
+}
+
+fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let (keys, rest) = split(args)?;
+    let run = ScriptRun {
+        body,
+        keys,
+        args: rest,
+        db: act.view.as_ref().map_or(act.session.db, |view| view.db()),
+        client: act.session.id,
+        resp3: act.out.resp3(),
+        read_only,
+        now_ms: act.local.now_ms,
+        random: act.local.random(),
+        tries: 0,
+        loop_id: act.local.id,
+    };
+    Ok(match scripts::start(act, run) {
+        Started::Done => Flow::Done,
+        Started::Away => Flow::Parked(None),
+    })
+}
+
+/// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
+fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let (sha, body, flags) = scripts::compile(act.server, act.local, args.at(1))?;
+    run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
+}
+
+/// `EVALSHA sha1 numkeys [key ...] [arg ...]`
+fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
+    let body = act.server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
+    let (sha, body, flags) = scripts::compile(act.server, act.local, &body)?;
+    run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
+}
+
+/// `FCALL function numkeys [key ...] [arg ...]`
+fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let name = String::from_utf8_lossy(args.at(1)).into_owned();
+    let flags = {
+        let libraries = act.server.scripts.libraries.lock();
+        let (_, _, flags) = libraries.functions.get(&name).ok_or(Error::new("ERR Function not found"))?;
+        *flags
+    };
+    if read_only && !flags.no_writes {
+        return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
+    }
+    run(act, Body::Function(name), args, flags.no_writes)
+}
+
+fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (sha, _, _) = scripts::compile(act.server, act.local, args.at(2))?;
+    act.out.bulk(&sha.hex());
+    Ok(Flow::Done)
+}
+
+fn script_exists(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    act.out.array(args.len() - 2);
+    for sha in args.from(2).iter() {
+        let known = Sha::from_hex(sha).is_some_and(|sha| act.server.scripts.get(&sha).is_some());
+        act.out.int(known.into());
+    }
+    Ok(Flow::Done)
+}
+
+fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
+        return Err(Error::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
+    }
+    act.server.scripts.flush();
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn script_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let sha = Sha::from_hex(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?;
+    let body = act.server.scripts.get(&sha).ok_or(Error::new("NOSCRIPT No matching script."))?;
+    act.out.bulk(&body);
+    Ok(Flow::Done)
+}
+
+fn script_debug(_: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    match args.at(2) {
+        mode if is(mode, "no") => Err(Error::new("ERR the script debugger does not exist in Evenkeel yet")),
+        mode if is(mode, "yes") || is(mode, "sync") => {
+            Err(Error::new("ERR the script debugger does not exist in Evenkeel yet"))
+        }
+        _ => Err(Error::new("ERR Use SCRIPT DEBUG YES/SYNC/NO")),
+    }
+}
+
+/// Ends every long script (or function): nothing of it was applied, so it can always be killed.
+fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
+    let mut killed = false;
+    for running in act.server.scripts.running.lock().iter().filter(|r| r.is_function == functions) {
+        running.kill.store(true, Ordering::Relaxed);
+        killed = true;
+    }
+    if !killed {
+        return Err(Error::new("NOTBUSY No scripts in execution right now."));
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn function_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let mut replace = false;
+    for option in args.to(args.len() - 1).from(2).iter() {
+        if !is(option, "replace") {
+            let option = String::from_utf8_lossy(option);
+            return Err(format!("ERR Unknown option given: {option}").into());
+        }
+        replace = true;
+    }
+    let code: Arc<[u8]> = args.at(args.len() - 1).into();
+    let library = scripts::try_library(act.server, act.local, &code)?;
+    let mut libraries = act.server.scripts.libraries.lock();
+    if !replace && libraries.code.contains_key(&library.name) {
+        return Err(format!("ERR Library '{}' already exists", library.name).into());
+    }
+    let taken = |f: &&script::Function| {
+        libraries.functions.get(&f.name).is_some_and(|(lib, _, _)| *lib != library.name)
+    };
+    if let Some(function) = library.functions.iter().find(taken) {
+        return Err(format!("ERR Function {} already exists", function.name).into());
+    }
+    libraries.functions.retain(|_, (lib, _, _)| *lib != library.name);
+    for f in library.functions {
+        libraries.functions.insert(f.name, (library.name.clone(), f.description, f.flags));
+    }
+    libraries.code.insert(library.name.clone(), code);
+    drop(libraries);
+    act.server.scripts.touch_libraries();
+    act.out.bulk(library.name.as_bytes());
+    Ok(Flow::Done)
+}
+
+fn function_delete(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let name = String::from_utf8_lossy(args.at(2)).into_owned();
+    let mut libraries = act.server.scripts.libraries.lock();
+    if libraries.code.remove(&name).is_none() {
+        return Err(Error::new("ERR Library not found"));
+    }
+    libraries.functions.retain(|_, (lib, _, _)| *lib != name);
+    drop(libraries);
+    act.server.scripts.touch_libraries();
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn function_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
+        return Err(Error::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
+    }
+    *act.server.scripts.libraries.lock() = Default::default();
+    act.server.scripts.touch_libraries();
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (mut pattern, mut with_code, mut i) = (None, false, 2);
+    while i < args.len() {
+        let option = args.at(i);
+        if is(option, "withcode") && !with_code {
+            with_code = true;
+        } else if is(option, "libraryname") && pattern.is_none() {
+            i += 1;
+            pattern = Some(args.get(i).ok_or(Error::new("ERR library name argument was not given"))?);
+        } else {
+            return Err(format!("ERR Unknown argument {}", String::from_utf8_lossy(option)).into());
+        }
+        i += 1;
+    }
+    let libraries = act.server.scripts.libraries.lock();
+    let fits = |name: &str| pattern.is_none_or(|p| stdx::glob::matches(p, name.as_bytes(), true));
+    let chosen: Vec<_> = libraries.code.iter().filter(|(name, _)| fits(name)).collect();
+    act.out.array(chosen.len());
+    for (name, code) in chosen {
+        act.out.map(if with_code { 4 } else { 3 });
+        act.out.bulk(b"library_name");
+        act.out.bulk(name.as_bytes());
+        act.out.bulk(b"engine");
+        act.out.bulk(b"LUA");
+        act.out.bulk(b"functions");
+        let functions: Vec<_> = libraries.functions.iter().filter(|(_, (lib, _, _))| lib == name).collect();
+        act.out.array(functions.len());
+        for (function, (_, description, flags)) in functions {
+            act.out.map(3);
+            act.out.bulk(b"name");
+            act.out.bulk(function.as_bytes());
+            act.out.bulk(b"description");
+            act.out.bulk_or_null(description.as_deref().map(str::as_bytes));
+            act.out.bulk(b"flags");
+            let names: Vec<_> = flags.names().collect();
+            act.out.set(names.len());
+            names.iter().for_each(|flag| act.out.simple(flag));
+        }
+        if with_code {
+            act.out.bulk(b"library_code");
+            act.out.bulk(code);
+        }
+    }
+    Ok(Flow::Done)
+}
+
+fn function_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let running = act.server.scripts.running.lock().first().cloned();
+    let (libraries, functions) = {
+        let libraries = act.server.scripts.libraries.lock();
+        (libraries.code.len(), libraries.functions.len())
+    };
+    act.out.map(2);
+    act.out.bulk(b"running_script");
+    match running {
+        None => act.out.null(),
+        Some(script) => {
+            act.out.map(3);
+            act.out.bulk(b"name");
+            act.out.bulk(script.name.as_bytes());
+            act.out.bulk(b"command");
+            act.out.array(script.command.len());
+            script.command.iter().for_each(|word| act.out.bulk(word));
+            act.out.bulk(b"duration_ms");
+            act.out.int(((stdx::clock::mono_ns() - script.started_ns) / 1_000_000) as i64);
+        }
+    }
+    act.out.bulk(b"engines");
+    act.out.map(1);
+    act.out.bulk(b"LUA");
+    act.out.map(2);
+    act.out.bulk(b"libraries_count");
+    act.out.int(libraries as i64);
+    act.out.bulk(b"functions_count");
+    act.out.int(functions as i64);
+    Ok(Flow::Done)
+}

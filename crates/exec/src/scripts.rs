@@ -1,0 +1,853 @@
+//! Scripts: where they run, what they see, when what they did becomes visible.
+//!
+//! ```text
+//! EVAL ─► inline, over an overlay ─┬─ done within the quantum ─────────► commit ─► reply
+//!                                  ├─ longer ─► a thread of its own ──────► commit ─► reply
+//!                                  ├─ lost a race ─► again on a new snapshot
+//!                                  └─ wants the keyspace as a whole, or lost too often ─► under all locks
+//! ```
+//!
+//! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
+//!   at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
+//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once.
+//! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed since.
+//! - C4: a script that once needed a thread is remembered, and goes there at once.
+//! - C5: script threads take no shard lock: loops read keys for them.
+//! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
+//!   part of the dataset.
+
+use crate::actions::Act;
+use crate::call::{self, INLINE_STEPS};
+use crate::mail::Mail;
+use crate::{Local, Server};
+use command::table::{self, Run};
+use command::{Budget, Caller, Command, Cx, Error};
+use keyspace::{Overlay, Snapshot, View};
+use parking_lot::{Condvar, Mutex};
+use resp::{OwnedArgs, Reply};
+use script::{Engine, Host, Limits, Sha, Stop};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Nanoseconds a script may take on a loop before it goes to a thread.
+const QUANTUM_NS: u64 = 100_000;
+/// Lost races before a script is run under all locks.
+const TRIES: u32 = 4;
+/// Threads for long scripts; more of them wait their turn.
+const THREADS: usize = 16;
+
+/// What is to be run.
+#[derive(Clone)]
+pub enum Body {
+    Script(Sha, Arc<[u8]>),
+    Function(String),
+}
+
+/// One EVAL or FCALL.
+pub struct ScriptRun {
+    pub body: Body,
+    pub keys: OwnedArgs,
+    pub args: OwnedArgs,
+    pub db: usize,
+    pub client: u64,
+    pub resp3: bool,
+    pub read_only: bool,
+    pub now_ms: u64,
+    pub random: u64,
+    pub tries: u32,
+    pub loop_id: usize,
+}
+
+/// A script on its way through a thread of its own.
+pub struct ScriptJob {
+    pub run: ScriptRun,
+    overlay: Option<Overlay>,
+    out: Vec<u8>,
+    told: Told,
+    ended: Result<(), Halt>,
+}
+
+/// What a script told the outside, until its commit (C2).
+#[derive(Default)]
+struct Told {
+    published: Vec<(bool, Vec<u8>, Vec<u8>)>,
+    logged: Vec<(i32, Vec<u8>)>,
+    effects: Vec<OwnedArgs>,
+}
+
+/// Why a run did not end by itself.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Halt {
+    /// It takes longer than a loop has.
+    Elsewhere,
+    /// It needs the keyspace as a whole, or an action only a loop can perform.
+    Whole,
+    Killed,
+}
+
+/// A script that runs on a thread or under all locks, as SCRIPT KILL and FUNCTION STATS see it.
+pub struct Running {
+    pub name: String,
+    pub is_function: bool,
+    pub started_ns: u64,
+    pub kill: AtomicBool,
+    pub command: Vec<Vec<u8>>,
+}
+
+/// What the server knows about scripts.
+#[derive(Default)]
+pub struct Scripts {
+    bodies: Mutex<HashMap<Sha, Arc<[u8]>>>,
+    long: Mutex<HashSet<String>>,
+    pub running: Mutex<Vec<Arc<Running>>>,
+    pub libraries: Mutex<Libraries>,
+    version: AtomicU64,
+    threads: Arc<Threads>,
+}
+
+/// Code of every library, by name.
+#[derive(Default)]
+pub struct Libraries {
+    pub code: BTreeMap<String, Arc<[u8]>>,
+    /// Function name to library name, with what the function declares.
+    pub functions: BTreeMap<String, (String, Option<String>, script::ScriptFlags)>,
+}
+
+#[derive(Default)]
+struct Threads {
+    queue: Mutex<Queue>,
+    wake: Condvar,
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Box<ScriptJob>>,
+    idle: usize,
+    threads: usize,
+    ended: bool,
+}
+
+/// A Lua engine and the version of the libraries it has loaded.
+pub struct LuaState {
+    engine: Engine,
+    version: u64,
+    functions: HashMap<String, script::Function>,
+}
+
+impl LuaState {
+    fn new() -> LuaState {
+        LuaState { engine: Engine::new(Limits::default()), version: 0, functions: HashMap::new() }
+    }
+
+    /// Brings the libraries up to date (C6). Cost: O(1) unless they changed.
+    fn sync(&mut self, scripts: &Scripts) {
+        let version = scripts.version.load(Ordering::Acquire);
+        if self.version == version {
+            return;
+        }
+        let code: Vec<_> = scripts.libraries.lock().code.values().cloned().collect();
+        self.engine.flush_functions();
+        self.functions.clear();
+        for code in code {
+            // It was loaded once to be accepted; that it fails now would be the engine's memory limit.
+            if let Ok(library) = self.engine.load_library(&code, &mut Silent) {
+                self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
+            }
+        }
+        self.version = version;
+    }
+}
+
+/// A host for loading libraries: nothing may be called then.
+struct Silent;
+
+impl Host for Silent {
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"-ERR redis.call can only be called inside a script invocation\r\n");
+    }
+    fn log(&mut self, level: i32, message: &[u8]) {
+        write_log(level, message);
+    }
+    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
+        Ok(true)
+    }
+    fn interrupt(&mut self) -> Option<Stop> {
+        None
+    }
+}
+
+/// Loading a library must end: it has half a second, as in Redis.
+pub(crate) struct Deadline(pub u64);
+
+impl Host for Deadline {
+    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
+        Silent.call(args, resp3, out);
+    }
+    fn log(&mut self, level: i32, message: &[u8]) {
+        write_log(level, message);
+    }
+    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
+        Ok(true)
+    }
+    fn interrupt(&mut self) -> Option<Stop> {
+        (stdx::clock::mono_ns() > self.0).then_some(Stop::Deadline)
+    }
+}
+
+fn write_log(level: i32, message: &[u8]) {
+    let text = String::from_utf8_lossy(message);
+    match level {
+        0 => log::debug!("{text}"),
+        1 | 2 => log::info!("{text}"),
+        _ => log::warn!("{text}"),
+    }
+}
+
+impl Scripts {
+    pub fn add(&self, sha: Sha, body: &[u8]) -> Arc<[u8]> {
+        self.bodies.lock().entry(sha).or_insert_with(|| body.into()).clone()
+    }
+
+    pub fn get(&self, sha: &Sha) -> Option<Arc<[u8]>> {
+        self.bodies.lock().get(sha).cloned()
+    }
+
+    /// SCRIPT FLUSH.
+    pub fn flush(&self) {
+        let bodies = std::mem::take(&mut *self.bodies.lock());
+        stdx::reclaim::defer(bodies.len() * 256, move || drop(bodies));
+        self.long.lock().clear();
+    }
+
+    pub fn len(&self) -> usize {
+        self.bodies.lock().len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Bytes of the scripts' texts. O(scripts).
+    pub fn bytes(&self) -> usize {
+        self.bodies.lock().values().map(|body| body.len() + 64).sum()
+    }
+
+    /// Says that the libraries changed.
+    pub fn touch_libraries(&self) {
+        self.version.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
+        let mut queue = self.threads.queue.lock();
+        queue.jobs.push_back(job);
+        if queue.idle == 0 && queue.threads < THREADS {
+            let (server, threads) = (Arc::downgrade(server), self.threads.clone());
+            let spawned =
+                std::thread::Builder::new().name(format!("script-{}", queue.threads)).spawn(move || {
+                    stdx::threads::demote();
+                    let mut lua = LuaState::new();
+                    while let Some(job) = threads.take() {
+                        let Some(server) = server.upgrade() else { return };
+                        run_on_thread(&server, &mut lua, job);
+                        stdx::reclaim::flush();
+                    }
+                });
+            if spawned.is_ok() {
+                queue.threads += 1;
+            }
+        }
+        self.threads.wake.notify_one();
+    }
+}
+
+impl Drop for Scripts {
+    fn drop(&mut self) {
+        self.threads.queue.lock().ended = true;
+        self.threads.wake.notify_all();
+    }
+}
+
+impl Threads {
+    fn take(&self) -> Option<Box<ScriptJob>> {
+        let mut queue = self.queue.lock();
+        loop {
+            if queue.ended {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                return Some(job);
+            }
+            queue.idle += 1;
+            self.wake.wait(&mut queue);
+            queue.idle -= 1;
+        }
+    }
+}
+
+/// What a script's commands run on.
+enum Ground<'a, 'b, 'k> {
+    Overlay(&'a mut Overlay),
+    Whole(&'a mut View<'k>, Option<&'a mut Act<'b, 'k>>),
+}
+
+/// The host of one run.
+struct Runner<'a, 'b, 'k> {
+    server: &'a Arc<Server>,
+    ground: Ground<'a, 'b, 'k>,
+    run: &'a ScriptRun,
+    db: usize,
+    random: u64,
+    args: OwnedArgs,
+    told: Told,
+    halt: Option<Halt>,
+    /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
+    until_ns: Option<u64>,
+    kill: Option<&'a AtomicBool>,
+    /// On a thread: the loop that reads keys for it (C5).
+    remote: bool,
+    reply: Reply,
+}
+
+impl Runner<'_, '_, '_> {
+    fn one(&mut self, args: &[&[u8]], resp3: bool) -> Result<(), Error> {
+        self.args.clear();
+        args.iter().for_each(|arg| self.args.push(arg));
+        let words = std::mem::take(&mut self.args);
+        let result = self.checked(words.args(), resp3);
+        self.args = words;
+        result
+    }
+
+    fn checked(&mut self, args: resp::Args<'_>, resp3: bool) -> Result<(), Error> {
+        if self.halt.is_some() {
+            return Err(Error::new("ERR the script is being run again elsewhere"));
+        }
+        let command = match call::resolve(args) {
+            Ok(command) => command,
+            Err(Error::Arity(_)) => {
+                return Err(Error::new("ERR Wrong number of args calling Redis command from script"));
+            }
+            Err(_) => return Err(Error::new("ERR Unknown Redis command called from script")),
+        };
+        if command.has(table::NOSCRIPT) {
+            return Err(Error::new("ERR This Redis command is not allowed from script"));
+        }
+        if self.run.read_only && (command.is_write() || command.has(table::MAY_REPLICATE)) {
+            return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
+        }
+        self.reply.clear();
+        self.reply.set_resp3(resp3);
+        match command.run {
+            Run::Read(handler) | Run::Write(handler) => self.keyed(command, handler, args),
+            Run::Whole(handler) => self.whole(command, handler, args),
+            Run::Exec => self.action(command, args),
+            Run::Container => Err(Error::new("ERR Unknown Redis command called from script")),
+        }
+    }
+
+    fn keyed(
+        &mut self,
+        command: &'static Command,
+        handler: command::Handler,
+        args: resp::Args<'_>,
+    ) -> Result<(), Error> {
+        let Ground::Overlay(overlay) = &mut self.ground else { return self.whole(command, handler, args) };
+        let mut keys = Vec::new();
+        command.each_key(args, &mut |i, _| keys.push((self.db, Box::from(args.at(i)))));
+        load(self.server, overlay, keys, self.remote.then_some(self.run.loop_id));
+        loop {
+            let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
+            if self.until_ns.is_some() && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+                self.halt = Some(Halt::Elsewhere);
+                return Err(Error::new("ERR the script is being run again elsewhere"));
+            }
+            let mut cx =
+                Cx::new(&mut view, &mut self.reply, caller(self.run.client), budget(self.kill), self.random);
+            let result = handler(&mut cx, args);
+            self.random = cx.random();
+            let effects = std::mem::take(&mut cx.effects);
+            let dirty = view.finish().dirty > 0;
+            if overlay.wants_whole() {
+                self.halt = Some(Halt::Whole);
+                return Err(Error::new("ERR the script is being run again elsewhere"));
+            }
+            if overlay.has_missing() {
+                let missing = overlay.take_missing();
+                load(self.server, overlay, missing, self.remote.then_some(self.run.loop_id));
+                self.reply.clear();
+                continue;
+            }
+            if dirty && self.server.keyspace.sink().is_some() {
+                note_effects(&mut self.told, command, args, effects);
+            }
+            return result;
+        }
+    }
+
+    /// Runs a command on the whole view; over an overlay the script has to be run again that way.
+    fn whole(
+        &mut self,
+        command: &'static Command,
+        handler: command::Handler,
+        args: resp::Args<'_>,
+    ) -> Result<(), Error> {
+        let Ground::Whole(view, _) = &mut self.ground else {
+            self.halt = Some(Halt::Whole);
+            return Err(Error::new("ERR the script is being run again elsewhere"));
+        };
+        view.select(self.db);
+        let mut cx = Cx::new(view, &mut self.reply, caller(self.run.client), budget(self.kill), self.random);
+        let result = handler(&mut cx, args);
+        self.random = cx.random();
+        let effects = std::mem::take(&mut cx.effects);
+        if self.server.keyspace.sink().is_some() && command.is_write() {
+            note_effects(&mut self.told, command, args, effects);
+        }
+        result
+    }
+
+    fn action(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
+        match command.name {
+            "publish" | "spublish" => {
+                let shard = command.name == "spublish";
+                let sent = self.server.pubsub.matching(shard, args.at(1));
+                self.told.published.push((shard, args.at(1).to_vec(), args.at(2).to_vec()));
+                self.reply.int(sent as i64);
+                return Ok(());
+            }
+            "select" => {
+                let db = command::options::int(args.at(1)).map_err(|_| Error::new("ERR invalid DB index"))?;
+                if db < 0 || db as usize >= self.server.keyspace.databases() {
+                    return Err(Error::new("ERR DB index is out of range"));
+                }
+                self.db = db as usize;
+                self.reply.ok();
+                return Ok(());
+            }
+            "time" => {
+                self.reply.array(2);
+                self.reply.bulk((self.run.now_ms / 1000).to_string().as_bytes());
+                self.reply.bulk((self.run.now_ms % 1000 * 1000).to_string().as_bytes());
+                return Ok(());
+            }
+            _ => {}
+        }
+        let Ground::Whole(view, Some(act)) = &mut self.ground else {
+            self.halt = Some(Halt::Whole);
+            return Err(Error::new("ERR the script is being run again elsewhere"));
+        };
+        let mut inner = Act {
+            server: act.server,
+            local: act.local,
+            session: act.session,
+            out: &mut self.reply,
+            view: Some(view),
+            in_script: true,
+            in_multi: true,
+        };
+        crate::actions::perform(&mut inner, command, args).map(|_| ())
+    }
+}
+
+fn caller(client_id: u64) -> Caller {
+    Caller { in_script: true, client_id, ..Caller::default() }
+}
+
+fn budget(kill: Option<&AtomicBool>) -> Budget<'_> {
+    Budget::unlimited(kill)
+}
+
+fn note_effects(told: &mut Told, command: &Command, args: resp::Args<'_>, effects: Vec<OwnedArgs>) {
+    match command.effect {
+        command::Effect::Itself => told.effects.push(args.to_owned()),
+        command::Effect::Noted => told.effects.extend(effects),
+    }
+}
+
+/// Loads keys into an overlay: directly on a loop, by a letter to one from a script's thread (C5).
+fn load(server: &Arc<Server>, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, by_loop: Option<usize>) {
+    let keys: Vec<_> = keys.into_iter().filter(|(db, key)| !overlay.knows(*db, key)).collect();
+    if keys.is_empty() {
+        return;
+    }
+    let Some(loop_id) = by_loop else {
+        return keys.iter().for_each(|(db, key)| overlay.load(*db, [&**key]));
+    };
+    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
+    let request = crate::mail::ReadKeys { lsn: overlay.snapshot().lsn(), keys, reply: sender };
+    server.send(loop_id, Mail::Read(Box::new(request)));
+    // The loop answers every letter; if it is gone the process is ending, and what is not known is absent.
+    if let Ok(found) = receiver.recv() {
+        found.into_iter().for_each(|(db, key, base)| overlay.insert(db, key, base));
+    }
+}
+
+impl Host for Runner<'_, '_, '_> {
+    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
+        if let Err(error) = self.one(args, resp3) {
+            self.reply.clear();
+            self.reply.error(&error.text());
+        }
+        out.extend_from_slice(self.reply.as_bytes());
+    }
+
+    fn log(&mut self, level: i32, message: &[u8]) {
+        self.told.logged.push((level, message.to_vec()));
+    }
+
+    fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String> {
+        let words = OwnedArgs::from_slices(args);
+        call::resolve(words.args())
+            .map(|_| true)
+            .map_err(|_| "ERR Invalid command passed to redis.acl_check_cmd()".into())
+    }
+
+    fn interrupt(&mut self) -> Option<Stop> {
+        if self.halt.is_some() {
+            return Some(Stop::Elsewhere);
+        }
+        if self.kill.is_some_and(|kill| kill.load(Ordering::Relaxed)) {
+            self.halt = Some(Halt::Killed);
+            return Some(Stop::Killed);
+        }
+        if self.until_ns.is_some_and(|until| stdx::clock::mono_ns() > until) {
+            self.halt = Some(Halt::Elsewhere);
+            return Some(Stop::Elsewhere);
+        }
+        None
+    }
+}
+
+/// Runs a script once on some ground. `out` gets the reply.
+#[allow(clippy::too_many_arguments)]
+fn run_once<'a, 'b, 'k>(
+    server: &'a Arc<Server>,
+    lua: &mut LuaState,
+    run: &'a ScriptRun,
+    ground: Ground<'a, 'b, 'k>,
+    until_ns: Option<u64>,
+    kill: Option<&'a AtomicBool>,
+    remote: bool,
+    out: &mut Vec<u8>,
+) -> (Result<(), Halt>, Told) {
+    lua.sync(&server.scripts);
+    let mut host = Runner {
+        server,
+        ground,
+        run,
+        db: run.db,
+        random: run.random,
+        args: OwnedArgs::new(),
+        told: Told::default(),
+        halt: None,
+        until_ns,
+        kill,
+        remote,
+        reply: Reply::new(false),
+    };
+    let keys: Vec<&[u8]> = run.keys.args().iter().collect();
+    let args: Vec<&[u8]> = run.args.args().iter().collect();
+    let ended = match &run.body {
+        Body::Script(sha, body) => {
+            if !lua.engine.has(sha) {
+                // It compiled before it came here.
+                let _ = lua.engine.load(body);
+            }
+            lua.engine.run(sha, &keys, &args, &mut host, out, run.resp3)
+        }
+        Body::Function(name) => match lua.functions.get(name) {
+            Some(f) => lua.engine.call_function(f.callback, name, &keys, &args, &mut host, out, run.resp3),
+            None => {
+                out.extend_from_slice(b"-ERR Function not found\r\n");
+                Ok(())
+            }
+        },
+    };
+    let halt = host.halt.or(match ended {
+        Ok(()) => None,
+        Err(Stop::Elsewhere) => Some(Halt::Elsewhere),
+        Err(Stop::Killed | Stop::Deadline) => Some(Halt::Killed),
+    });
+    (halt.map_or(Ok(()), Err), std::mem::take(&mut host.told))
+}
+
+/// How an EVAL went on the loop that received it.
+pub(crate) enum Started {
+    Done,
+    /// On a thread; the reply comes by mail.
+    Away,
+}
+
+/// Runs a script for a client: inline first, elsewhere if it is long. See the module.
+pub(crate) fn start(act: &mut Act<'_, '_>, mut run: ScriptRun) -> Started {
+    if act.view.is_some() {
+        run_within(act, &run);
+        return Started::Done;
+    }
+    let server = act.server.clone();
+    let long = server.scripts.long.lock().contains(&name_of(&run.body));
+    let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
+    let started = loop {
+        let Some(snapshot) = Snapshot::open(&server.keyspace) else {
+            break under_all_locks(act, &mut lua, run);
+        };
+        let mut overlay = Overlay::new(snapshot);
+        overlay.load(run.db, run.keys.args().iter());
+        if long {
+            break send_away(&server, run, overlay);
+        }
+        let mut out = act.out.take();
+        let mark = out.len();
+        let until = stdx::clock::mono_ns() + QUANTUM_NS;
+        let ground = Ground::Overlay(&mut overlay);
+        let (ended, told) = run_once(&server, &mut lua, &run, ground, Some(until), None, false, &mut out);
+        act.out.swap(&mut out);
+        match ended {
+            Ok(()) => match settle(&server, act.local, &run, overlay, told) {
+                true => break Started::Done,
+                false => {
+                    act.out.truncate(mark);
+                    run.tries += 1;
+                    if run.tries >= TRIES {
+                        break under_all_locks(act, &mut lua, run);
+                    }
+                }
+            },
+            Err(halt) => {
+                act.out.truncate(mark);
+                break match halt {
+                    Halt::Whole => under_all_locks(act, &mut lua, run),
+                    _ => {
+                        drop(overlay);
+                        server.scripts.long.lock().insert(name_of(&run.body));
+                        match Snapshot::open(&server.keyspace) {
+                            Some(snapshot) => {
+                                let mut overlay = Overlay::new(snapshot);
+                                overlay.load(run.db, run.keys.args().iter());
+                                send_away(&server, run, overlay)
+                            }
+                            None => under_all_locks(act, &mut lua, run),
+                        }
+                    }
+                };
+            }
+        }
+    };
+    act.local.lua = Some(lua);
+    started
+}
+
+fn name_of(body: &Body) -> String {
+    match body {
+        Body::Script(sha, _) => String::from_utf8_lossy(&sha.hex()).into_owned(),
+        Body::Function(name) => format!("function {name}"),
+    }
+}
+
+/// Commits and tells; false if the race was lost.
+fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Overlay, told: Told) -> bool {
+    if overlay.is_dirty() {
+        match overlay.commit(local.now_ms) {
+            Ok(changes) => {
+                if let Some(sink) = server.keyspace.sink() {
+                    told.effects.iter().for_each(|e| sink.effect(changes.lsn, run.db, &mut e.args().iter()));
+                }
+                server.after(local, changes);
+            }
+            Err(_) => return false,
+        }
+    }
+    tell(server, told);
+    true
+}
+
+fn tell(server: &Server, told: Told) {
+    for (level, message) in told.logged {
+        write_log(level, &message);
+    }
+    for (shard, channel, message) in told.published {
+        server.pubsub.publish(server, shard, &channel, &message);
+    }
+}
+
+fn send_away(server: &Arc<Server>, run: ScriptRun, overlay: Overlay) -> Started {
+    let job =
+        ScriptJob { run, overlay: Some(overlay), out: Vec::new(), told: Told::default(), ended: Ok(()) };
+    server.scripts.submit(server, Box::new(job));
+    Started::Away
+}
+
+fn running(run: &ScriptRun) -> Arc<Running> {
+    let mut command: Vec<Vec<u8>> = vec![name_of(&run.body).into_bytes()];
+    command.extend(
+        run.keys.args().iter().chain(run.args.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()),
+    );
+    Arc::new(Running {
+        name: name_of(&run.body),
+        is_function: matches!(run.body, Body::Function(_)),
+        started_ns: stdx::clock::mono_ns(),
+        kill: AtomicBool::new(false),
+        command,
+    })
+}
+
+fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJob>) {
+    let entry = running(&job.run);
+    server.scripts.running.lock().push(entry.clone());
+    if let Some(overlay) = &mut job.overlay {
+        let ground = Ground::Overlay(overlay);
+        job.out.clear();
+        let (ended, told) =
+            run_once(server, lua, &job.run, ground, None, Some(&entry.kill), true, &mut job.out);
+        job.ended = ended;
+        job.told = told;
+    }
+    server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
+    server.send(job.run.loop_id, Mail::Script(job));
+}
+
+/// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
+pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<call::Delivery> {
+    let Some(overlay) = job.overlay.take() else { return None };
+    let client = job.run.client;
+    let reply = |bytes| Some(call::Delivery { client, bytes, stream: None });
+    match job.ended {
+        Err(Halt::Killed) => {
+            return reply(b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec());
+        }
+        Err(_) => return reply(locked_on_loop(server, local, &job.run)),
+        Ok(()) => {}
+    }
+    if settle(server, local, &job.run, overlay, std::mem::take(&mut job.told)) {
+        return reply(std::mem::take(&mut job.out));
+    }
+    job.run.tries += 1;
+    match (job.run.tries < TRIES).then(|| Snapshot::open(&server.keyspace)).flatten() {
+        Some(snapshot) => {
+            let mut overlay = Overlay::new(snapshot);
+            overlay.load(job.run.db, job.run.keys.args().iter());
+            job.overlay = Some(overlay);
+            server.scripts.submit(server, job);
+            None
+        }
+        None => reply(locked_on_loop(server, local, &job.run)),
+    }
+}
+
+/// The last resort for a script whose client's session is not at hand.
+fn locked_on_loop(server: &Arc<Server>, local: &mut Local, run: &ScriptRun) -> Vec<u8> {
+    let entry = running(run);
+    server.scripts.running.lock().push(entry.clone());
+    let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
+    let mut out = Vec::new();
+    let mut view = View::whole(&server.keyspace, run.db, local.now_ms);
+    let ground = Ground::Whole(&mut view, None);
+    let (ended, told) = run_once(server, &mut lua, run, ground, None, Some(&entry.kill), false, &mut out);
+    let changes = view.finish();
+    local.lua = Some(lua);
+    server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
+    conclude(server, local, run, changes, told);
+    match ended {
+        Ok(()) => out,
+        Err(Halt::Killed) => {
+            b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec()
+        }
+        Err(_) => b"-ERR this command can not be used in a script that runs for long\r\n".to_vec(),
+    }
+}
+
+fn conclude(
+    server: &Arc<Server>,
+    local: &mut Local,
+    run: &ScriptRun,
+    changes: keyspace::Changes,
+    told: Told,
+) {
+    if let Some(sink) = server.keyspace.sink() {
+        told.effects.iter().for_each(|e| sink.effect(changes.lsn, run.db, &mut e.args().iter()));
+    }
+    server.after(local, changes);
+    tell(server, told);
+}
+
+/// Runs a script with all shards locked: it sees the keyspace as a whole, and nobody else runs.
+fn under_all_locks(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Started {
+    let server = act.server.clone();
+    let keyspace = server.keyspace.clone();
+    let entry = running(&run);
+    server.scripts.running.lock().push(entry.clone());
+    let mut out = act.out.take();
+    let mark = out.len();
+    let mut view = View::whole(&keyspace, run.db, act.local.now_ms);
+    let mut spare = Reply::new(act.out.resp3());
+    let mut inner = Act {
+        server: act.server,
+        local: act.local,
+        session: act.session,
+        out: &mut spare,
+        view: None,
+        in_script: true,
+        in_multi: true,
+    };
+    let ground = Ground::Whole(&mut view, Some(&mut inner));
+    let (ended, told) = run_once(&server, lua, &run, ground, None, Some(&entry.kill), false, &mut out);
+    let changes = view.finish();
+    act.out.swap(&mut out);
+    server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
+    if ended.is_err() {
+        act.out.truncate(mark);
+        act.out.error("ERR Error running script: Script killed by user with SCRIPT KILL.");
+    }
+    conclude(&server, act.local, &run, changes, told);
+    Started::Done
+}
+
+/// Runs a script inside EXEC, on the view EXEC holds.
+fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
+    let server = act.server.clone();
+    let Some(view) = act.view.take() else { return };
+    let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
+    let mut out = act.out.take();
+    let ground = Ground::Whole(&mut *view, None);
+    let (_, told) = run_once(&server, &mut lua, run, ground, None, None, false, &mut out);
+    act.out.swap(&mut out);
+    act.local.lua = Some(lua);
+    view.select(run.db);
+    if let Some(sink) = server.keyspace.sink() {
+        told.effects.iter().for_each(|e| sink.effect(view.changes().lsn, run.db, &mut e.args().iter()));
+    }
+    tell(&server, told);
+    act.view = Some(view);
+}
+
+/// Loads a library into this loop's engine to see whether it is sound; gives what it registers.
+pub(crate) fn try_library(
+    server: &Server,
+    local: &mut Local,
+    code: &[u8],
+) -> Result<script::Library, String> {
+    let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
+    lua.sync(&server.scripts);
+    let deadline = stdx::clock::mono_ns() + 500_000_000;
+    let loaded = lua.engine.load_library(code, &mut Deadline(deadline));
+    if let Ok(library) = &loaded {
+        lua.engine.delete_library(library);
+    }
+    local.lua = Some(lua);
+    loaded
+}
+
+/// Compiles a script in this loop's engine and keeps its text.
+pub(crate) fn compile(
+    server: &Server,
+    local: &mut Local,
+    body: &[u8],
+) -> Result<(Sha, Arc<[u8]>, script::ScriptFlags), String> {
+    let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
+    let loaded = lua.engine.load(body);
+    let flags = loaded.as_ref().ok().and_then(|sha| lua.engine.flags(sha)).unwrap_or_default();
+    local.lua = Some(lua);
+    let sha = loaded?;
+    Ok((sha, server.scripts.add(sha, body), flags))
+}
