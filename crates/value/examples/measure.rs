@@ -38,6 +38,9 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("blacklist") {
+        return blacklist();
+    }
     let n: usize = std::env::args().nth(1).and_then(|n| n.parse().ok()).unwrap_or(1_000_000);
     println!("{n} elements; ns per operation");
     let strings: Vec<Vec<u8>> = (0..n as u64).map(|i| format!("{:016x}", mix(i)).into_bytes()).collect();
@@ -265,4 +268,12 @@ fn blacklist() {
     }
     let each = (cpu_ns() - start) as f64 / f64::from(rounds);
     println!("blacklist: {:.0} requests/s, {} members each", 1e9 / each, found / rounds);
+    let start = cpu_ns();
+    for _ in 0..rounds {
+        for set in &small {
+            black_box(algebra::diff_ranks(set, &[&large], &mut |_| Continue(())));
+        }
+    }
+    let each = (cpu_ns() - start) as f64 / f64::from(rounds);
+    println!("blacklist by ranks: {:.0} requests/s", 1e9 / each);
 }

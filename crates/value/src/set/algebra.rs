@@ -2,7 +2,7 @@
 //!
 //! Every kernel iterates one set and looks its elements up in the others, the hash computed once per element. Look-ups go
 //! in batches of 32: first all leaves are found and asked from memory, then searched, so cache misses overlap. Two
-//! tries are walked together instead ([`crate::trie`]'s `walk`), which skips subtrees that both share.
+//! tries that share nodes are walked together instead ([`crate::trie`]'s `walk`), which skips what both share.
 //!
 //! A long run is bounded by its caller: `pause` is called with the number of elements looked at since the last time,
 //! about every 64, and breaks the run off by `Break`; so does the callback for the elements. A worker uses `pause` to
@@ -13,7 +13,7 @@
 
 use super::{Elements, Set};
 use crate::elem::Elem;
-use crate::trie::{Leaf, locate, walk};
+use crate::trie::{Leaf, locate, share, walk};
 use std::ops::ControlFlow::{self, Break, Continue};
 
 /// Called with an amount of work done; `Break` ends the run.
@@ -31,7 +31,7 @@ pub fn inter<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> Control
     let Some((&first, others)) = by_len.split_first() else { return Continue(()) };
     match others {
         _ if first.is_empty() => Continue(()),
-        [other] if both_tries(first, other) => walk_two(first, other, true, pause, f),
+        [other] if kin(first, other) => walk_two(first, other, true, pause, f),
         others => batches(first, others, true, pause, &mut |elem, _, alive| {
             if alive { f(elem) } else { Continue(()) }
         }),
@@ -42,7 +42,7 @@ pub fn inter<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> Control
 pub fn diff<'a>(first: &'a Set, others: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
     match others {
         _ if first.is_empty() => Continue(()),
-        [other] if both_tries(first, other) => walk_two(first, other, false, pause, f),
+        [other] if kin(first, other) => walk_two(first, other, false, pause, f),
         others => batches(first, others, false, pause, &mut |elem, _, alive| {
             if alive { f(elem) } else { Continue(()) }
         }),
@@ -164,8 +164,13 @@ impl Set {
     }
 }
 
-fn both_tries(a: &Set, b: &Set) -> bool {
-    !a.members.is_flat() && !b.members.is_flat()
+/// True if the two share nodes near their roots, as a set and its changed clone do.
+fn kin(a: &Set, b: &Set) -> bool {
+    match (a.members.node(), b.members.node()) {
+        // SAFETY: both sets are borrowed.
+        (Some(a), Some(b)) => unsafe { share(a, b, 2) },
+        _ => false,
+    }
 }
 
 fn walk_two<'a>(a: &'a Set, b: &'a Set, want: bool, pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {

@@ -11,8 +11,8 @@
 //! - L1: `len <= slots`; `offsets[i]` is where entry i begins, counted from the block's start; entries do not overlap
 //!   and lie below `end <= size`; `dead` bytes below `end` belong to no entry.
 //! - L2: width > 0 only for integers, and then nothing is owned outside the leaf and `dead` is 0.
-//! - L3: the block is at least 32 bytes and the tags can be read in steps of sixteen: every byte below
-//!   `16 + 16·⌈slots/16⌉` that is inside the block was written once.
+//! - L3: the block is at least 32 bytes and the tags can be read in steps of sixteen, or 64 at once if there are more
+//!   than 32: every byte below `16 + 64·⌈slots/64⌉` that is inside the block was written once.
 //! - L4: flag `OWNS` is set if any entry owns a Blob, `EXPIRES` if any has an expiry (they may stay set too long).
 //!
 //! Cost: every function is O(len) at worst, with len bounded by the callers to a few kilobytes.
@@ -89,7 +89,7 @@ impl<K: EntryKind> Leaf<K> {
                 width,
                 flags: 0,
             });
-            block.add(HEAD).write_bytes(0, slots.next_multiple_of(16).min(size - HEAD));
+            block.add(HEAD).write_bytes(0, slots.next_multiple_of(64).min(size - HEAD));
             Leaf { head: block.cast(), kind: PhantomData }
         }
     }
@@ -226,23 +226,41 @@ impl<K: EntryKind> Leaf<K> {
     /// The index of the key's entry. `tag` is the low byte of its hash.
     #[inline]
     pub(crate) fn find(&self, tag: u8, key: K::Key<'_>) -> Option<usize> {
-        let (len, width) = (self.len(), self.width());
+        let len = self.len();
         let mut base = 0;
-        while base < len {
-            // SAFETY: L3: sixteen bytes from here are inside the block and written.
-            let mut hits = unsafe { super::tags::equal(self.tags().add(base), tag) };
-            if len - base < 16 {
-                hits &= (1 << (len - base)) - 1;
-            }
-            while hits != 0 {
-                let i = base + hits.trailing_zeros() as usize;
-                // SAFETY: L1.
-                if unsafe { K::matches(self.at(i), width, key) } {
-                    return Some(i);
+        loop {
+            let left = len - base;
+            // SAFETY: L3: an entry takes at least four bytes with its tag, so sixteen tags lie in any block, 32 if there are
+            // more than 16 entries, 64 if there are more than 32. Few cases, so that the processor guesses them right.
+            let hits = unsafe {
+                let tags = self.tags().add(base);
+                match left {
+                    0..=16 => u64::from(super::tags::equal(tags, tag)),
+                    17..=32 => super::tags::equal_32(tags, tag),
+                    _ => super::tags::equal_64(tags, tag),
                 }
-                hits &= hits - 1;
+            };
+            let hits = if left < 64 { hits & ((1 << left) - 1) } else { hits };
+            if let Some(i) = self.first_match(base, hits, key) {
+                return Some(i);
             }
-            base += 16;
+            if left <= 64 {
+                return None;
+            }
+            base += 64;
+        }
+    }
+
+    /// The first of the entries from `base` on with a bit in `hits` that has the key.
+    #[inline]
+    fn first_match(&self, base: usize, mut hits: u64, key: K::Key<'_>) -> Option<usize> {
+        while hits != 0 {
+            let i = base + hits.trailing_zeros() as usize;
+            // SAFETY: L1.
+            if unsafe { K::matches(self.at(i), self.width(), key) } {
+                return Some(i);
+            }
+            hits &= hits - 1;
         }
         None
     }

@@ -33,7 +33,7 @@ pub(crate) use iter::nth;
 pub use kind::{EntryKind, NEVER, Scores, Sixteen, Times};
 pub(crate) use leaf::Leaf;
 pub(crate) use node::{Inner, Node, View};
-pub(crate) use walk::walk;
+pub(crate) use walk::{share, walk};
 
 use std::marker::PhantomData;
 

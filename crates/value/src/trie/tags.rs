@@ -26,6 +26,26 @@ pub(super) unsafe fn equal(tags: *const u8, tag: u8) -> u32 {
     unsafe { portable(&*tags.cast::<[u8; 16]>(), tag) }
 }
 
+/// As [`equal`], for 32 bytes.
+///
+/// # Safety
+/// 32 bytes at `tags` are readable and initialized.
+#[inline]
+pub(super) unsafe fn equal_32(tags: *const u8, tag: u8) -> u64 {
+    // SAFETY: the caller's.
+    unsafe { u64::from(equal(tags, tag) | equal(tags.add(16), tag) << 16) }
+}
+
+/// As [`equal`], for 64 bytes.
+///
+/// # Safety
+/// 64 bytes at `tags` are readable and initialized.
+#[inline]
+pub(super) unsafe fn equal_64(tags: *const u8, tag: u8) -> u64 {
+    // SAFETY: the caller's.
+    unsafe { equal_32(tags, tag) | equal_32(tags.add(32), tag) << 32 }
+}
+
 #[cfg_attr(target_arch = "x86_64", allow(dead_code))]
 fn portable(tags: &[u8; 16], tag: u8) -> u32 {
     tags.iter().enumerate().fold(0, |hits, (i, &t)| hits | u32::from(t == tag) << i)

@@ -26,6 +26,25 @@ pub(crate) unsafe fn walk<'a, K: EntryKind>(
     Walk { want, pause, f }.nodes(a, b, 0)
 }
 
+/// True if the two trees share a node within `levels` levels below these. O(16^levels).
+///
+/// # Safety
+/// Both trees live.
+pub(crate) unsafe fn share<K: EntryKind>(a: Node<K>, b: Node<K>, levels: usize) -> bool {
+    if a == b {
+        return true;
+    }
+    // SAFETY: the caller's.
+    unsafe {
+        match (a.view(), b.view()) {
+            (View::Inner(a), View::Inner(b)) if levels > 0 => {
+                (0..16).any(|slot| share(a.child(slot), b.child(slot), levels - 1))
+            }
+            _ => false,
+        }
+    }
+}
+
 struct Walk<'w, 'a, K: EntryKind> {
     want: bool,
     pause: &'w mut dyn FnMut(usize) -> ControlFlow<()>,
