@@ -62,7 +62,7 @@ impl<'a> Budget<'a> {
         Budget { steps: usize::MAX, cancelled }
     }
 
-    fn charge(&mut self, steps: usize) -> Result<(), Error> {
+    pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
         match self.steps.checked_sub(steps) {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),

@@ -15,6 +15,7 @@ mod pubsub;
 pub mod registry;
 mod scripting;
 mod server;
+mod set;
 pub mod table;
 mod transaction;
 

@@ -46,3 +46,60 @@ pub fn range(start: i64, stop: i64, len: usize) -> std::ops::Range<usize> {
     let stop = if stop < 0 { stop + len as i64 } else { stop.min(len as i64 - 1) };
     if start > stop || start >= len as i64 { 0..0 } else { start as usize..stop as usize + 1 }
 }
+
+/// A SCAN cursor, or "invalid cursor".
+pub fn cursor(arg: &[u8]) -> Result<u64, Error> {
+    stdx::num::parse_u64(arg).ok_or(Error::new("ERR invalid cursor"))
+}
+
+/// The options of SCAN and its kin.
+pub struct ScanOptions<'a> {
+    pub pattern: Option<&'a [u8]>,
+    /// About how many elements to visit.
+    pub count: usize,
+    /// TYPE of SCAN.
+    pub kind: Option<&'a [u8]>,
+    /// NOVALUES of HSCAN, NOSCORES of ZSCAN.
+    pub bare: bool,
+}
+
+impl<'a> ScanOptions<'a> {
+    /// Reads the options behind the cursor. `extra`: which of "type", "novalues", "noscores" the command knows.
+    pub fn parse(args: resp::Args<'a>, extra: &[&str]) -> Result<ScanOptions<'a>, Error> {
+        let mut options = ScanOptions { pattern: None, count: 10, kind: None, bare: false };
+        let mut i = 0;
+        while i < args.len() {
+            let (word, value) = (args.at(i), args.get(i + 1));
+            let knows = |name: &str| extra.contains(&name) && is(word, name);
+            match value {
+                Some(value) if is(word, "count") => {
+                    let count = int(value)?;
+                    if count < 1 {
+                        return Err(Error::Syntax);
+                    }
+                    options.count = count as usize;
+                    i += 2;
+                }
+                Some(value) if is(word, "match") => {
+                    // A pattern that matches everything needs no matching.
+                    options.pattern = (*value != *b"*").then_some(value);
+                    i += 2;
+                }
+                Some(value) if knows("type") => {
+                    options.kind = Some(value);
+                    i += 2;
+                }
+                _ if knows("novalues") || knows("noscores") => {
+                    options.bare = true;
+                    i += 1;
+                }
+                _ => return Err(Error::Syntax),
+            }
+        }
+        Ok(options)
+    }
+
+    pub fn matches(&self, name: &[u8]) -> bool {
+        self.pattern.is_none_or(|pattern| stdx::glob::matches(pattern, name, false))
+    }
+}

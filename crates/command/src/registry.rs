@@ -14,6 +14,9 @@ static TOPICS: &[&[Command]] = &[
     crate::server::introspection::COMMANDS,
     crate::server::lifecycle::COMMANDS,
     crate::server::modules::COMMANDS,
+    crate::set::algebra::COMMANDS,
+    crate::set::members::COMMANDS,
+    crate::set::random::COMMANDS,
     crate::transaction::COMMANDS,
 ];
 

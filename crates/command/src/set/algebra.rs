@@ -1,0 +1,372 @@
+//! SINTER, SUNION, SDIFF, their STORE forms, SINTERCARD.
+//!
+//! Short ones run inline and write members straight into the reply. Long ones run on a worker; then the answer is kept
+//! as one bit per member of the set that is walked, and streamed from there.
+
+use super::members::write;
+use crate::options::{int, is};
+use crate::table::{
+    Begin, Command, DENYOOM, Find, KeySpec, MOVABLEKEYS, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl,
+};
+use crate::{Cx, Error, STREAM_FROM, Stream};
+use keyspace::{Class, View};
+use resp::{Args, Reply};
+use std::ops::ControlFlow::{self, Break, Continue};
+use value::set::{algebra, algebra::Ranks};
+use value::{Set, Value};
+
+const ORDER: &[&str] = &["nondeterministic_output_order"];
+const ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, RO_ACCESS)];
+const INTO: &[KeySpec] = &[KeySpec::one(1, OW_UPDATE), KeySpec::range(2, -1, 1, RO_ACCESS)];
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("sinter", -2, Run::Read(sinter), READONLY, acl::SET)
+        .keys(ALL)
+        .tips(ORDER)
+        .cost(inter_cost)
+        .doc(
+            "set",
+            "1.0.0",
+            "O(N*M) for the smallest of M sets having N members.",
+            "Answers the members that all sets have.",
+        ),
+    Command::new("sinterstore", -3, Run::Write(sinterstore), WRITE | DENYOOM, acl::SET)
+        .keys(INTO)
+        .cost(inter_store_cost)
+        .doc(
+            "set",
+            "1.0.0",
+            "O(N*M) for the smallest of M sets having N members.",
+            "Keeps the members that all sets have under another key.",
+        ),
+    Command::new("sintercard", -3, Run::Read(sintercard), READONLY | MOVABLEKEYS, acl::SET)
+        .keys(&[KeySpec {
+            uses: RO_ACCESS,
+            begin: Begin::Index(1),
+            find: Find::KeyNum { num: 0, first: 1, step: 1 },
+            notes: "",
+        }])
+        .cost(card_cost)
+        .doc(
+            "set",
+            "7.0.0",
+            "O(N*M) for the smallest of M sets having N members.",
+            "Counts the members that all sets have.",
+        ),
+    Command::new("sunion", -2, Run::Read(sunion), READONLY, acl::SET)
+        .keys(ALL)
+        .tips(ORDER)
+        .cost(sum_cost)
+        .doc(
+            "set",
+            "1.0.0",
+            "O(N) for N members in all sets.",
+            "Answers the members that any of the sets has.",
+        ),
+    Command::new("sunionstore", -3, Run::Write(sunionstore), WRITE | DENYOOM, acl::SET)
+        .keys(INTO)
+        .cost(sum_store_cost)
+        .doc(
+            "set",
+            "1.0.0",
+            "O(N) for N members in all sets.",
+            "Keeps the members that any of the sets has under another key.",
+        ),
+    Command::new("sdiff", -2, Run::Read(sdiff), READONLY, acl::SET)
+        .keys(ALL)
+        .tips(ORDER)
+        .cost(diff_cost)
+        .doc(
+            "set",
+            "1.0.0",
+            "O(N*M) for N members of the first of M sets.",
+            "Answers the members of the first set that no other set has.",
+        ),
+    Command::new("sdiffstore", -3, Run::Write(sdiffstore), WRITE | DENYOOM, acl::SET)
+        .keys(INTO)
+        .cost(diff_store_cost)
+        .doc(
+            "set",
+            "1.0.0",
+            "O(N*M) for N members of the first of M sets.",
+            "Keeps the members of the first set that no other set has under another key.",
+        ),
+];
+
+// ----- costs ---------------------------------------------------------------------------------------------------------
+
+fn lens(view: &View<'_>, keys: Args<'_>) -> impl Iterator<Item = usize> {
+    keys.iter().map(|key| view.set(key).ok().flatten().map_or(0, Set::len))
+}
+
+fn inter_steps(view: &View<'_>, keys: Args<'_>) -> usize {
+    lens(view, keys).min().unwrap_or(0) * keys.len().max(1)
+}
+
+fn diff_steps(view: &View<'_>, keys: Args<'_>) -> usize {
+    lens(view, keys).next().unwrap_or(0) * keys.len().clamp(1, 8)
+}
+
+fn sum_steps(view: &View<'_>, keys: Args<'_>) -> usize {
+    lens(view, keys).sum::<usize>() * 2
+}
+
+fn inter_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    inter_steps(view, args.from(1))
+}
+
+fn inter_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    inter_steps(view, args.from(2))
+}
+
+fn card_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    numkeys(args).map_or(0, |keys| inter_steps(view, keys))
+}
+
+fn diff_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    diff_steps(view, args.from(1))
+}
+
+fn diff_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    diff_steps(view, args.from(2))
+}
+
+fn sum_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    sum_steps(view, args.from(1))
+}
+
+fn sum_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    sum_steps(view, args.from(2))
+}
+
+// ----- reading -------------------------------------------------------------------------------------------------------
+
+static EMPTY: Set = Set::new();
+
+/// The sets of some keys; a missing one is empty. Every key's type is checked.
+fn sets<'v>(view: &'v View<'_>, keys: Args<'_>) -> Result<Vec<&'v Set>, Error> {
+    keys.iter().map(|key| Ok(view.set(key)?.unwrap_or(&EMPTY))).collect()
+}
+
+/// Charges the work of a kernel; remembers the refusal.
+macro_rules! pause {
+    ($budget:expr, $refused:ident) => {
+        &mut |steps| match $budget.charge(steps) {
+            Ok(()) => Continue(()),
+            Err(error) => {
+                $refused = Some(error);
+                Break(())
+            }
+        }
+    };
+}
+
+type Kernel = for<'a> fn(&[&'a Set], algebra::Pause<'_>, algebra::Each<'a, '_>) -> ControlFlow<()>;
+
+fn diff_kernel<'a>(sets: &[&'a Set], pause: algebra::Pause<'_>, f: algebra::Each<'a, '_>) -> ControlFlow<()> {
+    algebra::diff(sets[0], &sets[1..], pause, f)
+}
+
+/// Writes the result of a kernel as it comes, its length afterwards.
+fn answer(cx: &mut Cx<'_, '_>, keys: Args<'_>, kernel: Kernel) -> Result<(), Error> {
+    let sets = sets(cx.view, keys)?;
+    let (out, budget) = (&mut *cx.out, &mut cx.budget);
+    let (mark, mut count, mut refused) = (out.mark(), 0, None);
+    let _ = kernel(&sets, pause!(budget, refused), &mut |member| {
+        write(out, member);
+        count += 1;
+        Continue(())
+    });
+    if let Some(error) = refused {
+        return Err(error);
+    }
+    out.set_at(mark, count);
+    Ok(())
+}
+
+/// A result as one bit per member of a set, written piece by piece.
+struct Chosen {
+    set: Set,
+    ranks: Ranks,
+    next: usize,
+}
+
+impl Stream for Chosen {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        for (rank, member) in self.ranks.elements(&self.set, self.next) {
+            write(out, member);
+            self.next = rank + 1;
+            if out.len() >= end {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// Several results one after the other: a union is each set without those before it.
+struct Union {
+    parts: Vec<Chosen>,
+}
+
+impl Stream for Union {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        while let Some(part) = self.parts.last_mut() {
+            let left = end.saturating_sub(out.len());
+            if left == 0 || part.fill(out, left) {
+                return true;
+            }
+            self.parts.pop();
+        }
+        false
+    }
+}
+
+/// Whether the result had better be kept as bits and streamed.
+fn is_large(cx: &Cx<'_, '_>, len: usize) -> bool {
+    cx.caller.may_stream && len > 16 * STREAM_FROM
+}
+
+/// `SINTER key [key ...]`: members present in every set. A missing key is an empty set.
+///
+/// Cost: O(n·m), n = members of the smallest set, m = keys. Errors: WRONGTYPE.
+fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let keys = args.from(1);
+    let mut all = sets(cx.view, keys)?;
+    all.sort_by_key(|set| set.len());
+    if !is_large(cx, all[0].len()) {
+        return answer(cx, keys, algebra::inter);
+    }
+    let (mut refused, set) = (None, all[0].clone());
+    let ranks = algebra::inter_ranks(all[0], &all[1..], pause!(cx.budget, refused));
+    stream_one(cx, set, ranks, refused)
+}
+
+/// `SDIFF key [key ...]`: members of the first set that are in none of the others.
+///
+/// Cost: O(n·m), n = members of the first set, m = keys. Errors: WRONGTYPE.
+fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let keys = args.from(1);
+    let all = sets(cx.view, keys)?;
+    if !is_large(cx, all[0].len()) {
+        return answer(cx, keys, diff_kernel);
+    }
+    let (mut refused, set) = (None, all[0].clone());
+    let ranks = algebra::diff_ranks(all[0], &all[1..], pause!(cx.budget, refused));
+    stream_one(cx, set, ranks, refused)
+}
+
+fn stream_one(
+    cx: &mut Cx<'_, '_>,
+    set: Set,
+    ranks: Option<Ranks>,
+    refused: Option<Error>,
+) -> Result<(), Error> {
+    let Some(ranks) = ranks else { return Err(refused.unwrap_or(Error::Cancelled)) };
+    cx.out.set(ranks.len());
+    cx.stream(Chosen { set, ranks, next: 0 });
+    Ok(())
+}
+
+/// `SUNION key [key ...]`: members of any of the sets.
+///
+/// Cost: O(n·m), n = members of all sets, m = keys. Errors: WRONGTYPE.
+fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let keys = args.from(1);
+    let all = sets(cx.view, keys)?;
+    if !is_large(cx, all.iter().map(|set| set.len()).sum()) {
+        return answer(cx, keys, algebra::union);
+    }
+    let (mut refused, mut parts, mut count) = (None, Vec::new(), 0);
+    for (i, set) in all.iter().enumerate() {
+        let ranks = algebra::diff_ranks(set, &all[..i], pause!(cx.budget, refused));
+        let Some(ranks) = ranks else { return Err(refused.unwrap_or(Error::Cancelled)) };
+        count += ranks.len();
+        parts.push(Chosen { set: (*set).clone(), ranks, next: 0 });
+    }
+    // The last is written first: the order is free, and a finished part is popped.
+    cx.out.set(count);
+    cx.stream(Union { parts });
+    Ok(())
+}
+
+// ----- storing -------------------------------------------------------------------------------------------------------
+
+/// Puts a result under a key, or removes the key if the result is empty; answers the number of members.
+fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: Set, event: &'static str) -> Result<(), Error> {
+    cx.out.int(result.len() as i64);
+    if !result.is_empty() {
+        cx.view.put(key, Value::Set(result), None);
+        cx.view.changed(key, Class::Set, event);
+    } else if cx.view.remove(key) {
+        cx.view.changed(key, Class::Generic, "del");
+    }
+    Ok(())
+}
+
+/// `SINTERSTORE destination key [key ...]`
+fn sinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let all = sets(cx.view, args.from(2))?;
+    let mut refused = None;
+    let result = Set::intersection(&all, pause!(cx.budget, refused));
+    let result = result.ok_or_else(|| refused.unwrap_or(Error::Cancelled))?;
+    store(cx, args.at(1), result, "sinterstore")
+}
+
+/// `SUNIONSTORE destination key [key ...]`
+fn sunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let all = sets(cx.view, args.from(2))?;
+    let mut refused = None;
+    let result = Set::union(&all, pause!(cx.budget, refused));
+    let result = result.ok_or_else(|| refused.unwrap_or(Error::Cancelled))?;
+    store(cx, args.at(1), result, "sunionstore")
+}
+
+/// `SDIFFSTORE destination key [key ...]`
+fn sdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let all = sets(cx.view, args.from(2))?;
+    let mut refused = None;
+    let result = Set::difference(all[0], &all[1..], pause!(cx.budget, refused));
+    let result = result.ok_or_else(|| refused.unwrap_or(Error::Cancelled))?;
+    store(cx, args.at(1), result, "sdiffstore")
+}
+
+/// The keys of `numkeys key [key ...]`, if the number is right.
+fn numkeys(args: Args<'_>) -> Option<Args<'_>> {
+    let count = stdx::num::parse_i64(args.at(1)).filter(|n| *n > 0)? as usize;
+    (count + 2 <= args.len()).then(|| args.to(2 + count).from(2))
+}
+
+/// `SINTERCARD numkeys key [key ...] [LIMIT limit]`
+///
+/// Cost: O(n·m), n = members of the smallest set, m = keys; less with a limit. Errors: WRONGTYPE, syntax.
+fn sintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if int(args.at(1)).ok().is_none_or(|n| n <= 0) {
+        return Err(Error::new("ERR numkeys should be greater than 0"));
+    }
+    let keys = numkeys(args).ok_or(Error::new("ERR Number of keys can't be greater than number of args"))?;
+    let (mut limit, mut i) = (0, 2 + keys.len());
+    while i < args.len() {
+        if !is(args.at(i), "limit") || i + 1 >= args.len() {
+            return Err(Error::Syntax);
+        }
+        limit = match int(args.at(i + 1)) {
+            Ok(n) if n >= 0 => n as usize,
+            _ => return Err(Error::new("ERR LIMIT can't be negative")),
+        };
+        i += 2;
+    }
+    let all = sets(cx.view, keys)?;
+    let (mut refused, mut count) = (None, 0);
+    let _ = algebra::inter(&all, pause!(cx.budget, refused), &mut |_| {
+        count += 1;
+        if limit > 0 && count >= limit { Break(()) } else { Continue(()) }
+    });
+    if let Some(error) = refused {
+        return Err(error);
+    }
+    cx.out.int(count as i64);
+    Ok(())
+}
