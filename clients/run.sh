@@ -1,0 +1,107 @@
+#!/usr/bin/env bash
+# Runs the real client libraries against a server and counts their cases; see README.md.
+#   clients/run.sh [client ...]
+# Environment: EVENKEEL_HOST, EVENKEEL_PORT (a running server, which is emptied; without EVENKEEL_PORT one is
+# started), EVENKEEL_TEST_SERVER (its binary).
+set -u
+here=$(cd "$(dirname "$0")" && pwd)
+root=$(dirname "$here")
+cache=$root/.cache/clients
+all=(ioredis node-redis redis-py celery go-redis jedis)
+mkdir -p "$cache"
+export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
+server_pid=
+
+stop_server() {
+    if [ -n "$server_pid" ]; then
+        kill "$server_pid" 2>/dev/null
+        wait "$server_pid" 2>/dev/null
+        server_pid=
+    fi
+}
+trap stop_server EXIT
+
+free_port() {
+    python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'
+}
+
+answers() {
+    python3 - "$EVENKEEL_HOST" "$EVENKEEL_PORT" <<'PY' 2>/dev/null
+import socket, sys
+s = socket.create_connection((sys.argv[1], int(sys.argv[2])), 1)
+s.sendall(b"PING\r\n")
+sys.exit(0 if s.recv(5) == b"+PONG" else 1)
+PY
+}
+
+start_server() {
+    local binary=${EVENKEEL_TEST_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/evenkeel}
+    EVENKEEL_PORT=$(free_port)
+    export EVENKEEL_PORT
+    "$binary" --port "$EVENKEEL_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
+        >"$cache/server.log" 2>&1 </dev/null &
+    server_pid=$!
+    for _ in $(seq 100); do
+        answers && return 0
+        kill -0 "$server_pid" 2>/dev/null || break
+        sleep 0.1
+    done
+    echo "clients: $binary does not answer on port $EVENKEEL_PORT:"
+    tail -n 20 "$cache/server.log"
+    return 1
+}
+
+# One function a client: makes it ready, then runs its cases.
+node_client() { (cd "$here/$1" && { [ -e node_modules ] || npm ci --silent; } && node cases.js); }
+run_ioredis() { node_client ioredis; }
+run_node-redis() { node_client node-redis; }
+
+python_client() {
+    local venv=$cache/$1-venv
+    if ! cmp -s "$here/$1/requirements.txt" "$venv/installed"; then
+        rm -rf "$venv"
+        python3 -m venv "$venv" && "$venv/bin/pip" install --quiet --requirement "$here/$1/requirements.txt" || return 1
+        cp "$here/$1/requirements.txt" "$venv/installed"
+    fi
+    "$venv/bin/python" "$here/$1/cases.py"
+}
+run_redis-py() { python_client redis-py; }
+run_celery() { python_client celery; }
+
+run_go-redis() { (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }
+
+run_jedis() {
+    (cd "$here/jedis" && mvn --quiet --batch-mode -Dstyle.color=never -Dcases.target="$cache/jedis" compile exec:java)
+}
+
+if [ -z "${EVENKEEL_PORT:-}" ]; then
+    start_server || { echo "clients: 0 passed, ${#all[@]} failed"; exit 1; }
+fi
+clients=("$@")
+[ ${#clients[@]} -gt 0 ] || clients=("${all[@]}")
+passed=0
+failed=0
+for client in "${clients[@]}"; do
+    log=$cache/$client.log
+    started=$SECONDS
+    export -f "run_$client" node_client python_client 2>/dev/null || { echo "no client $client"; exit 2; }
+    export here cache
+    timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-240}" bash -c "run_$client" >"$log" 2>&1 </dev/null
+    status=$?
+    sed -i "s/\x1b\[[0-9;]*m//g" "$log"
+    good=$(grep -c '^ok ' "$log")
+    bad=$(grep -c '^not ok ' "$log")
+    if [ "$status" -ne 0 ] && [ "$bad" -eq 0 ]; then
+        bad=1
+        echo "  $client ended with status $status:"
+        tail -n 15 "$log" | sed 's/^/      /'
+    fi
+    if [ "$bad" -gt 0 ]; then
+        sed -n '/^not ok /,/^ok /{/^ok /d;p}' "$log" | head -n 60 | sed 's/^/      /'
+    fi
+    printf '  %-12s %3d passed, %d failed  (%d s)\n' "$client" "$good" "$bad" "$((SECONDS - started))"
+    passed=$((passed + good))
+    failed=$((failed + bad))
+done
+echo "clients: $passed passed, $failed failed"
+[ "$failed" -eq 0 ]
