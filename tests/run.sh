@@ -1,0 +1,103 @@
+#!/usr/bin/env bash
+# What `make test` does: everything the tests need, then all of them, then one line of totals.
+#   tests/run.sh [unit] [differential] [clients]      (default: all three)
+# Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_PEERS (where `make
+# peers` put Redis 8 and Valkey 9, which then serve as further oracles).
+set -u
+root=$(cd "$(dirname "$0")/.." && pwd)
+cd "$root" || exit 2
+log=$root/.cache/test
+mkdir -p "$log"
+target=${CARGO_TARGET_DIR:-$root/target}
+passed=0
+failed=0
+summary=()
+
+say() { printf '\n=== %s\n' "$*"; }
+
+# Adds one part's counts to the totals. A part that ended badly without saying what failed counts as one failure.
+count() { # name passed failed status note
+    local bad=$3
+    [ "$4" -ne 0 ] && [ "$bad" -eq 0 ] && bad=1
+    passed=$((passed + $2))
+    failed=$((failed + bad))
+    summary+=("$(printf '%-24s %5d passed, %d failed%s' "$1" "$2" "$bad" "${5:+  ($5)}")")
+}
+
+sum() { awk '{ n += $1 } END { print n + 0 }'; }
+
+# The packages tests talk to. Debian starts a service on installation unless a policy says no: ours says no for the
+# moment of the installation, if there is none yet.
+install_oracle() {
+    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && return 0
+    if [ "$(id -u)" -ne 0 ]; then
+        echo "The tests compare with a real Redis: install redis-server and redis-tools (apt-get install redis-server)."
+        return 1
+    fi
+    local policy=/usr/sbin/policy-rc.d ours=
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" && ours=1
+    fi
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
+        redis-server redis-tools; } >"$log/apt.log" 2>&1 </dev/null
+    local status=$?
+    [ -n "$ours" ] && rm -f "$policy"
+    [ "$status" -eq 0 ] || tail -n 20 "$log/apt.log"
+    return "$status"
+}
+
+unit() {
+    say "unit, property and integration tests"
+    cargo test --workspace --no-fail-fast 2>&1 </dev/null | tee "$log/unit.log" | grep -v -E '^(running 0 tests|)$'
+    local status=${PIPESTATUS[0]}
+    local good bad
+    good=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/unit.log" | sum)
+    bad=$(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/unit.log" | sum)
+    count "unit and integration" "$good" "$bad" "$status"
+}
+
+differential() {
+    say "the same commands to Evenkeel and to Redis"
+    cargo build --quiet -p evenkeel -p evenkeel-differential </dev/null &&
+        "$target/debug/evenkeel-differential" --server "$target/debug/evenkeel" \
+            --commands "${EVENKEEL_COMMANDS:-1000000}" --seed "${EVENKEEL_SEED:-1}" 2>&1 </dev/null |
+        tee "$log/differential.log"
+    local status=${PIPESTATUS[0]}
+    local totals=differential
+    totals=$(sed -n 's/^differential: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/differential.log" | tail -n 1)
+    local note
+    note=$(sed -n 's/^differential: \([0-9]* commands\) in .*; \([0-9]* differences tolerated\) by.*/\1, \2/p' \
+        "$log/differential.log" | tail -n 1)
+    [ -n "$totals" ] || status=1
+    # shellcheck disable=SC2086
+    set -- ${totals:-0 0}
+    count "differential" "$1" "$2" "$status" "$note"
+}
+
+clients() {
+    say "real client libraries"
+    cargo build --quiet -p evenkeel </dev/null &&
+        env -u EVENKEEL_PORT EVENKEEL_TEST_SERVER="$target/debug/evenkeel" clients/run.sh 2>&1 </dev/null |
+        tee "$log/clients.log"
+    local status=${PIPESTATUS[0]}
+    local totals
+    totals=$(sed -n 's/^clients: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/clients.log" | tail -n 1)
+    [ -n "$totals" ] || status=1
+    # shellcheck disable=SC2086
+    set -- ${totals:-0 0}
+    count "clients" "$1" "$2" "$status"
+}
+
+parts=("$@")
+[ ${#parts[@]} -gt 0 ] || parts=(unit differential clients)
+install_oracle || { echo "0 passed, 1 failed"; exit 1; }
+for part in "${parts[@]}"; do
+    case $part in
+    unit | differential | clients) : >"$log/$part.log" && "$part" ;;
+    *) echo "no part $part: unit, differential, clients" && exit 2 ;;
+    esac
+done
+say "totals"
+printf '%s\n' "${summary[@]}"
+echo "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
