@@ -1,0 +1,86 @@
+//! The command table, compared row by row: arity, flags, key positions, categories and subcommands of every command
+//! the oracle has, and which of them are missing.
+
+use crate::compare::Difference;
+use crate::server::Server;
+use crate::tolerated::Tolerated;
+use crate::wire::{Conn, Frame};
+use std::collections::BTreeSet;
+use std::io;
+use std::path::Path;
+
+pub struct Found {
+    pub compared: usize,
+    pub differences: Vec<String>,
+}
+
+/// The fields of a COMMAND INFO row that are compared, and whether their order counts.
+const FIELDS: &[(&str, usize, bool)] = &[
+    ("arity", 1, true),
+    ("flags", 2, false),
+    ("first key", 3, true),
+    ("last key", 4, true),
+    ("step", 5, true),
+    ("categories", 6, false),
+];
+
+pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tolerated) -> io::Result<Found> {
+    let (ours, theirs) = (Server::start(ours)?, Server::start(theirs)?);
+    let (mut ours, mut theirs) = (Conn::open(ours.addr)?, Conn::open(theirs.addr)?);
+    let list = theirs.call(&["COMMAND", "LIST"]);
+    let names: BTreeSet<String> = list
+        .items()
+        .unwrap_or_default()
+        .iter()
+        .filter_map(|name| Some(String::from_utf8_lossy(name.text()?).to_lowercase()))
+        .collect();
+    let mut found = Found { compared: 0, differences: Vec::new() };
+    let mut report = |what: String, ours: String, theirs: String| {
+        let difference = Difference { command: what, ours, theirs };
+        if !tolerated.allows(oracle, &difference) {
+            found
+                .differences
+                .push(format!("{}: ours {}, its {}", difference.command, difference.ours, difference.theirs));
+        }
+    };
+    for name in &names {
+        let (a, b) = (ours.call(&["COMMAND", "INFO", name]), theirs.call(&["COMMAND", "INFO", name]));
+        found.compared += 1;
+        let row = |frame: &Frame| match frame.items() {
+            Some([row]) => row.items().map(<[Frame]>::to_vec),
+            _ => None,
+        };
+        let (Some(a), Some(b)) = (row(&a), row(&b)) else {
+            report(format!("COMMAND INFO {name}"), "missing".to_owned(), "present".to_owned());
+            continue;
+        };
+        for &(field, at, ordered) in FIELDS {
+            let text =
+                |row: &[Frame]| row.get(at).map_or("missing".to_owned(), |value| listed(value, ordered));
+            if text(&a) != text(&b) {
+                report(format!("COMMAND INFO {name}: {field}"), text(&a), text(&b));
+            }
+        }
+        let subcommands = |row: &[Frame]| -> BTreeSet<String> {
+            let rows = row.get(9).and_then(Frame::items).unwrap_or_default();
+            rows.iter()
+                .filter_map(|row| Some(String::from_utf8_lossy(row.items()?.first()?.text()?).to_lowercase()))
+                .collect()
+        };
+        let (a, b) = (subcommands(&a), subcommands(&b));
+        for missing in b.difference(&a) {
+            report(format!("COMMAND INFO {missing}"), "missing".to_owned(), "present".to_owned());
+        }
+    }
+    Ok(found)
+}
+
+fn listed(value: &Frame, ordered: bool) -> String {
+    match value.items() {
+        Some(items) if !ordered => {
+            let items: BTreeSet<String> = items.iter().map(Frame::to_string).collect();
+            items.into_iter().collect::<Vec<_>>().join(" ")
+        }
+        _ => value.to_string(),
+    }
+}

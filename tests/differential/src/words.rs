@@ -1,0 +1,287 @@
+//! What stands for the lower-case words of the command tables: `key`, `val`, `count` ...
+//!
+//! Pools are small, so that commands meet the same keys, members and wrong types again and again. Every word has a
+//! common part that makes commands succeed and a rare part that must be refused. Two limits keep runs fast and
+//! replies comparable: nothing makes a server allocate more than a few megabytes (no bit or byte offset between a
+//! million and 4294967296, no random count below -1000), and no time to live can run out during a run unless a
+//! scene waits for it.
+
+use crate::rng::Rng;
+
+/// A generated argument for `word`, or `None` if there is no such word.
+pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
+    Some(match word {
+        "key" => any_key(rng),
+        "str" => typed_key(rng, 's'),
+        "list" => typed_key(rng, 'l'),
+        "hash" => typed_key(rng, 'h'),
+        "set" => typed_key(rng, 't'),
+        "zset" => typed_key(rng, 'z'),
+        "lexset" => lex_key(rng),
+        "newkey" => format!("n{}", rng.below(4)).into_bytes(),
+        "val" => value(rng),
+        "short" => format!("v{}", rng.below(6)).into_bytes(),
+        "int" => integer(rng),
+        "float" => float(rng),
+        "member" | "field" => member(rng),
+        "idx" => index(rng),
+        "count" => count(rng),
+        "rcount" => rng.between(-12, 12).to_string().into_bytes(),
+        "limit" => rng.between(-2, 8).to_string().into_bytes(),
+        "score" => score(rng),
+        "min" | "max" => score_bound(rng),
+        "lex" => lex_bound(rng),
+        "weight" => rng.pick(&["1", "2", "-1", "0", "0.5", "inf", "-inf", "nan", "x"]).as_bytes().to_vec(),
+        "secs" => seconds(rng),
+        "msecs" => milliseconds(rng),
+        "at" => timestamp(rng, 1),
+        "pat" => timestamp(rng, 1000),
+        "bit" => rare(rng, 5, &["2", "-1", "x"]).unwrap_or_else(|| rng.below(2).to_string().into_bytes()),
+        "bitoff" => bit_offset(rng),
+        "offset" => byte_offset(rng),
+        "bftype" => bitfield_type(rng),
+        "bfoff" => bitfield_offset(rng),
+        "glob" => rng.pick(GLOBS).as_bytes().to_vec(),
+        "timeout" => rng.pick(&["0.001", "0.003", "0.01", "-1", "x", "1e-3", ""]).as_bytes().to_vec(),
+        "db" => rare(rng, 10, &["-1", "16", "15", "x", "", "1.0"])
+            .unwrap_or_else(|| rng.below(3).to_string().into_bytes()),
+        "cursor" => rng.pick(&["x", "1 ", "18446744073709551616", "1.5"]).as_bytes().to_vec(),
+        "channel" => rng.pick(&["c0", "c1", "c2", "news.a", "news.b", ""]).as_bytes().to_vec(),
+        "pattern" => rng.pick(&["c*", "c?", "news.*", "*", "c[01]", "x"]).as_bytes().to_vec(),
+        "name" => rng.pick(&["n1", "n2", "a b", "", "x\ny", "worker-1"]).as_bytes().to_vec(),
+        "function" => rng.pick(&["f_get", "f_set", "f_ro", "f_err", "nosuch"]).as_bytes().to_vec(),
+        "library" => rng.pick(&["lib1", "lib2", "nosuch", ""]).as_bytes().to_vec(),
+        "junk" => junk(rng),
+        _ => return None,
+    })
+}
+
+/// A key of any type, of no type, or an odd one.
+fn any_key(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(40) {
+        0 => Vec::new(),
+        1 => b"bin\x00\xff\r\nkey".to_vec(),
+        2 => b"missing".to_vec(),
+        3 => b"12345".to_vec(),
+        n => format!("{}{}", ['s', 'l', 'h', 't', 'z'][n % 5], rng.below(5)).into_bytes(),
+    }
+}
+
+fn typed_key(rng: &mut Rng, kind: char) -> Vec<u8> {
+    if rng.percent(8) { any_key(rng) } else { format!("{kind}{}", rng.below(5)).into_bytes() }
+}
+
+/// Sorted sets whose scores are all equal: lexicographic commands promise nothing for others.
+fn lex_key(rng: &mut Rng) -> Vec<u8> {
+    let kind = if rng.percent(5) { *rng.pick(&['s', 'l', 'h', 't', 'n']) } else { 'x' };
+    format!("{kind}{}", rng.below(4)).into_bytes()
+}
+
+fn rare(rng: &mut Rng, percent: usize, odd: &[&str]) -> Option<Vec<u8>> {
+    rng.percent(percent).then(|| rng.pick(odd).as_bytes().to_vec())
+}
+
+fn value(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(20) {
+        0 => Vec::new(),
+        1..=4 => rng.between(-20, 200).to_string().into_bytes(),
+        5 => integer(rng),
+        6 | 7 => float(rng),
+        8 => (0..rng.below(40)).map(|_| rng.next() as u8).collect(),
+        9 => binary_or_text(rng, 43, 46),
+        10 => binary_or_text(rng, 60, 70),
+        11 if rng.percent(20) => binary_or_text(rng, 500, 20_000),
+        12 => b"the quick brown fox".to_vec(),
+        13 => b"\xff\x00\x0f\xf0".to_vec(),
+        _ => format!("v{}", rng.below(10)).into_bytes(),
+    }
+}
+
+fn binary_or_text(rng: &mut Rng, low: i64, high: i64) -> Vec<u8> {
+    let length = rng.between(low, high) as usize;
+    let letter = b'a' + rng.below(4) as u8;
+    vec![letter; length]
+}
+
+/// Numbers at and beyond every edge, and texts that are almost numbers.
+pub const ODD_INTEGERS: &[&str] = &[
+    "9223372036854775807",
+    "-9223372036854775808",
+    "9223372036854775808",
+    "-9223372036854775809",
+    "18446744073709551615",
+    "4294967296",
+    "-4294967296",
+    "+1",
+    "01",
+    "-0",
+    " 1",
+    "1 ",
+    "1.5",
+    "1e3",
+    "abc",
+    "",
+    "0x10",
+    "--1",
+    "1\u{0}",
+    "99999999999999999999999",
+];
+
+fn integer(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(10) {
+        0 | 1 => rng.pick(ODD_INTEGERS).as_bytes().to_vec(),
+        2 => (rng.next() as i64).to_string().into_bytes(),
+        _ => rng.between(-30, 30).to_string().into_bytes(),
+    }
+}
+
+const ODD_FLOATS: &[&str] = &[
+    "inf", "-inf", "+inf", "nan", "-nan", "infinity", "Inf", "1e400", "-1e400", "1e-400", "0x1p3", "0x10",
+    "", " 1.5", "1.5 ", "1.5x", "abc", "1e308", "1e17", "-0", "-0.0", ".5", "5.", "1e", "3.0e3", "1_0",
+];
+
+fn float(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(8) {
+        0 => rng.pick(ODD_FLOATS).as_bytes().to_vec(),
+        1 => rng.between(-1000, 1000).to_string().into_bytes(),
+        2 => format!("{}e{}", rng.between(-99, 99), rng.between(-12, 12)).into_bytes(),
+        3 => format!("{}.{:06}", rng.between(-99_999, 99_999), rng.below(1_000_000)).into_bytes(),
+        _ => {
+            format!("{}.{}", rng.between(-20, 20), rng.pick(&["0", "1", "25", "5", "125", "3"])).into_bytes()
+        }
+    }
+}
+
+fn member(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(24) {
+        0 => value(rng),
+        1 => Vec::new(),
+        2 => integer(rng),
+        3..=10 => rng.between(-3, 15).to_string().into_bytes(),
+        _ => format!("{}{}", rng.pick(&["a", "b", "m"]), rng.below(8)).into_bytes(),
+    }
+}
+
+fn index(rng: &mut Rng) -> Vec<u8> {
+    if rng.percent(6) { integer(rng) } else { rng.between(-9, 9).to_string().into_bytes() }
+}
+
+fn count(rng: &mut Rng) -> Vec<u8> {
+    if rng.percent(6) { integer(rng) } else { rng.between(-3, 9).to_string().into_bytes() }
+}
+
+fn score(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(10) {
+        0 => float(rng),
+        1 => rng.pick(&["inf", "-inf", "-0", "0"]).as_bytes().to_vec(),
+        2 => integer(rng),
+        _ => rng.between(-5, 12).to_string().into_bytes(),
+    }
+}
+
+fn score_bound(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(10) {
+        0 | 1 => b"-inf".to_vec(),
+        2 | 3 => b"+inf".to_vec(),
+        4 | 5 => [b"(".to_vec(), score(rng)].concat(),
+        6 if rng.percent(30) => rng.pick(&["(", "((1", "[1", "(inf", "(-inf", "nan"]).as_bytes().to_vec(),
+        _ => score(rng),
+    }
+}
+
+fn lex_bound(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(12) {
+        0..=2 => b"-".to_vec(),
+        3..=5 => b"+".to_vec(),
+        6..=8 => [b"[".to_vec(), member(rng)].concat(),
+        9 | 10 => [b"(".to_vec(), member(rng)].concat(),
+        _ => rng.pick(&["a", "", "[", "(", "++", "-1"]).as_bytes().to_vec(),
+    }
+}
+
+/// Far enough in the future not to expire, and spread so widely that no two are near each other: GT and LT must
+/// decide the same on both servers.
+fn seconds(rng: &mut Rng) -> Vec<u8> {
+    rare(
+        rng,
+        12,
+        &[
+            "0",
+            "-1",
+            "-100",
+            "9223372036854775807",
+            "9223372036854776",
+            "-9223372036854775808",
+            "x",
+            "",
+            "1.5",
+        ],
+    )
+    .unwrap_or_else(|| rng.between(1_000, 100_000_000).to_string().into_bytes())
+}
+
+fn milliseconds(rng: &mut Rng) -> Vec<u8> {
+    rare(rng, 12, &["0", "-1", "9223372036854775807", "9223372036854770000", "-9223372036854775808", "x", ""])
+        .unwrap_or_else(|| rng.between(1_000_000, 100_000_000_000).to_string().into_bytes())
+}
+
+fn timestamp(rng: &mut Rng, unit: i64) -> Vec<u8> {
+    rare(
+        rng,
+        15,
+        &["0", "1", "-1", "9223372036854775807", "-9223372036854775808", "9223372036854776", "x", ""],
+    )
+    .unwrap_or_else(|| (rng.between(33_177_117_420, 33_177_117_430) * unit).to_string().into_bytes())
+}
+
+fn bit_offset(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(20) {
+        0 => rng.pick(&["-1", "4294967296", "x", "", "9223372036854775807", "1.5"]).as_bytes().to_vec(),
+        1 => rng.between(0, 900_000).to_string().into_bytes(),
+        2..=5 => rng.between(0, 3000).to_string().into_bytes(),
+        _ => rng.between(0, 70).to_string().into_bytes(),
+    }
+}
+
+fn byte_offset(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(20) {
+        0 => rng.pick(&["-1", "4294967296", "x", "", "9223372036854775807", "536870912"]).as_bytes().to_vec(),
+        1 => rng.between(0, 100_000).to_string().into_bytes(),
+        2 => rng.between(0, 3000).to_string().into_bytes(),
+        _ => rng.between(0, 30).to_string().into_bytes(),
+    }
+}
+
+fn bitfield_type(rng: &mut Rng) -> Vec<u8> {
+    rare(rng, 6, &["u64", "i65", "u0", "i0", "x8", "u", "8", "", "u-1"]).unwrap_or_else(|| {
+        rng.pick(&["u8", "i8", "u1", "i1", "u4", "i16", "u16", "u32", "i32", "u63", "i64", "i5", "u13"])
+            .as_bytes()
+            .to_vec()
+    })
+}
+
+fn bitfield_offset(rng: &mut Rng) -> Vec<u8> {
+    let hash = if rng.percent(40) { "#" } else { "" };
+    rare(rng, 6, &["-1", "#-1", "x", "", "#", "#4294967296", "4294967296", "9223372036854775807"])
+        .unwrap_or_else(|| format!("{hash}{}", rng.below(60)).into_bytes())
+}
+
+const GLOBS: &[&str] = &[
+    "*", "s*", "?1", "[sl]*", "[^s]*", "l[0-2]", "m?", "a*", "*1", "nosuch", "", "\\*", "[a-", "**",
+    "t[2-0]", "*[0-9]*", "h\\0", "[]", "?", "*\u{0}*", "b*[!1]",
+];
+
+/// An argument that belongs nowhere.
+pub fn junk(rng: &mut Rng) -> Vec<u8> {
+    match rng.below(6) {
+        0 => rng.pick(ODD_INTEGERS).as_bytes().to_vec(),
+        1 => rng.pick(ODD_FLOATS).as_bytes().to_vec(),
+        2 => any_key(rng),
+        3 => rng
+            .pick(&["NX", "XX", "GT", "LT", "CH", "WITHSCORES", "LIMIT", "COUNT", "GET", "EX", "BY"])
+            .as_bytes()
+            .to_vec(),
+        4 => vec![0xff, 0x00, b'\r', b'\n'],
+        _ => member(rng),
+    }
+}
