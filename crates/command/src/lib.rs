@@ -11,6 +11,7 @@ mod connection;
 mod cx;
 mod error;
 pub mod options;
+pub mod places;
 mod pubsub;
 pub mod registry;
 mod scripting;

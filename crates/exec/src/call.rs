@@ -144,7 +144,7 @@ fn admit(
     if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
         return crate::clients::hold(server, local, session, args);
     }
-    session.last_command = command.name;
+    session.info.runs(command::places::of(command));
     let before = local.clock_ns;
     let mark = out.len();
     let flow = run(server, local, session, command, args, out);

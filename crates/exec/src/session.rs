@@ -32,6 +32,8 @@ pub struct ClientInfo {
     pub query_free: AtomicU64,
     pub reply_bytes: AtomicU64,
     pub commands: AtomicU64,
+    /// The last command, as one more than its number ([`command::places`]); 0 before the first.
+    pub last_command: AtomicU32,
     pub net_in: AtomicU64,
     pub net_out: AtomicU64,
     /// CLIENT KILL and the output limits set it; the loop then closes the connection.
@@ -71,11 +73,28 @@ impl ClientInfo {
             query_free: AtomicU64::new(0),
             reply_bytes: AtomicU64::new(0),
             commands: AtomicU64::new(0),
+            last_command: AtomicU32::new(0),
             net_in: AtomicU64::new(0),
             net_out: AtomicU64::new(0),
             killed: AtomicBool::new(false),
-            text: Mutex::new(ClientText { user: "default".into(), command: "NULL", ..ClientText::default() }),
+            text: Mutex::new(ClientText { user: "default".into(), ..ClientText::default() }),
         }
+    }
+}
+
+impl ClientInfo {
+    /// Name of the command that was run last.
+    pub fn command(&self) -> &'static str {
+        let number = self.last_command.load(Ordering::Relaxed) as usize;
+        number.checked_sub(1).and_then(|at| command::places::all().get(at)).map_or("NULL", |c| c.name)
+    }
+
+    /// Called by the client's loop before it runs a command.
+    #[inline]
+    pub fn runs(&self, number: usize) {
+        self.last_command.store(number as u32 + 1, Ordering::Relaxed);
+        // Only this loop writes, so no locked instruction is needed.
+        self.commands.store(self.commands.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
     }
 }
 
@@ -86,7 +105,6 @@ pub struct ClientText {
     pub lib_name: Vec<u8>,
     pub lib_ver: Vec<u8>,
     pub user: String,
-    pub command: &'static str,
 }
 
 /// Bits of [`ClientInfo::flags`].
@@ -165,8 +183,6 @@ pub struct Session {
     pub closing: bool,
     /// Cancels what runs for this client on a worker, when it goes.
     pub cancel: Arc<AtomicBool>,
-    /// Name of the command being run, for SLOWLOG and CLIENT LIST.
-    pub last_command: &'static str,
 }
 
 impl Session {
@@ -185,7 +201,6 @@ impl Session {
             no_evict: false,
             closing: false,
             cancel: Arc::default(),
-            last_command: "NULL",
         }
     }
 

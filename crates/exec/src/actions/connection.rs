@@ -1,5 +1,223 @@
-//! PING, ECHO, AUTH, HELLO, SELECT, QUIT, RESET, CLIENT.
+//! PING, ECHO, AUTH, HELLO, SELECT, QUIT, RESET.
+//!
+//! There is one user, `default`. With no `requirepass` any password is right for it, as in Redis.
 
-use super::Row;
+use super::{Act, PLAIN, Row};
+use crate::call::Flow;
+use crate::info::REDIS_VERSION;
+use crate::session::{ReplyMode, flag};
+use crate::{Server, Session};
+use command::Error;
+use resp::Args;
+use std::sync::atomic::Ordering;
 
-pub(super) const ACTIONS: &[Row] = &[];
+pub(super) const ACTIONS: &[Row] = &[
+    Row("ping", ping, PLAIN),
+    Row("echo", echo, PLAIN),
+    Row("auth", auth, PLAIN),
+    Row("hello", hello, PLAIN),
+    Row("select", select, PLAIN),
+    Row("quit", quit, PLAIN),
+    Row("reset", reset, PLAIN),
+];
+
+/// The only user.
+pub(crate) const USER: &[u8] = b"default";
+
+const WRONG_NAME: Error =
+    Error::new("ERR Client names cannot contain spaces, newlines or special characters.");
+
+/// `PING [message]`. A RESP2 subscriber gets an array, so that it can tell the answer from a message.
+fn ping(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.len() > 2 {
+        return Err(Error::Arity("ping".into()));
+    }
+    match args.get(1) {
+        text if act.session.in_pubsub_mode() => {
+            act.out.array(2);
+            act.out.bulk(b"pong");
+            act.out.bulk(text.unwrap_or_default());
+        }
+        Some(text) => act.out.bulk(text),
+        None => act.out.simple("PONG"),
+    }
+    Ok(Flow::Done)
+}
+
+fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    act.out.bulk(args.at(1));
+    Ok(Flow::Done)
+}
+
+/// `AUTH [username] password`.
+fn auth(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    match args.len() {
+        2 if act.server.config.live.requirepass.is_empty() => {
+            return Err(Error::new(
+                "ERR AUTH <password> called without any password configured for the default user. Are you sure \
+                 your configuration is correct?",
+            ));
+        }
+        2 => authenticate(act.server, act.session, USER, args.at(1))?,
+        3 => authenticate(act.server, act.session, args.at(1), args.at(2))?,
+        _ => return Err(Error::Syntax),
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn authenticate(server: &Server, session: &mut Session, user: &[u8], password: &[u8]) -> Result<(), Error> {
+    let expected = server.config.live.requirepass.get();
+    if user != USER || !expected.is_empty() && !same(&expected, password) {
+        return Err(Error::new("WRONGPASS invalid username-password pair or user is disabled."));
+    }
+    session.authenticated = true;
+    Ok(())
+}
+
+/// Compares in a time that tells nothing about where the two differ.
+fn same(expected: &[u8], given: &[u8]) -> bool {
+    let differing = given.iter().enumerate().fold(0, |bits, (i, byte)| {
+        bits | (byte ^ expected.get(i % expected.len().max(1)).copied().unwrap_or(0))
+    });
+    std::hint::black_box(differing) == 0 && given.len() == expected.len()
+}
+
+/// What `HELLO` is asked for.
+#[derive(Default)]
+struct Greeting<'a> {
+    resp3: Option<bool>,
+    user: Option<(&'a [u8], &'a [u8])>,
+    name: Option<&'a [u8]>,
+}
+
+impl<'a> Greeting<'a> {
+    fn parse(args: Args<'a>) -> Result<Greeting<'a>, Error> {
+        let mut greeting = Greeting::default();
+        let Some(version) = args.get(1) else { return Ok(greeting) };
+        let version = stdx::num::parse_i64(version)
+            .ok_or(Error::new("ERR Protocol version is not an integer or out of range"))?;
+        if !(2..=3).contains(&version) {
+            return Err(Error::new("NOPROTO unsupported protocol version"));
+        }
+        greeting.resp3 = Some(version == 3);
+        let mut i = 2;
+        while i < args.len() {
+            let (option, left) = (args.at(i), args.len() - i - 1);
+            if option.eq_ignore_ascii_case(b"auth") && left >= 2 {
+                greeting.user = Some((args.at(i + 1), args.at(i + 2)));
+                i += 3;
+            } else if option.eq_ignore_ascii_case(b"setname") && left >= 1 {
+                if !is_plain(args.at(i + 1)) {
+                    return Err(WRONG_NAME);
+                }
+                greeting.name = Some(args.at(i + 1));
+                i += 2;
+            } else {
+                let option = String::from_utf8_lossy(option);
+                return Err(format!("ERR Syntax error in HELLO option '{option}'").into());
+            }
+        }
+        Ok(greeting)
+    }
+}
+
+/// `HELLO [protover [AUTH username password] [SETNAME name]]`.
+fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let greeting = Greeting::parse(args)?;
+    if let Some((user, password)) = greeting.user {
+        authenticate(act.server, act.session, user, password)?;
+    }
+    if !act.session.authenticated {
+        return Err(Error::new(
+            "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
+             <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \
+             same time",
+        ));
+    }
+    if let Some(name) = greeting.name {
+        act.session.info.text.lock().name = name.to_vec();
+    }
+    if let Some(resp3) = greeting.resp3 {
+        speak(act, resp3);
+    }
+    let out = &mut *act.out;
+    out.map(7);
+    for (name, value) in [("server", "redis"), ("version", REDIS_VERSION)] {
+        out.bulk(name.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"proto");
+    out.int(if act.session.resp3 { 3 } else { 2 });
+    out.bulk(b"id");
+    out.int(act.session.id as i64);
+    for (name, value) in [("mode", "standalone"), ("role", "master")] {
+        out.bulk(name.as_bytes());
+        out.bulk(value.as_bytes());
+    }
+    out.bulk(b"modules");
+    out.array(0);
+    Ok(Flow::Done)
+}
+
+/// Changes the version of the protocol, from this reply on.
+fn speak(act: &mut Act<'_, '_>, resp3: bool) {
+    act.session.resp3 = resp3;
+    act.session.info.resp.store(if resp3 { 3 } else { 2 }, Ordering::Relaxed);
+    act.out.set_resp3(resp3);
+}
+
+/// `SELECT index`. In a script it holds until the script's end.
+fn select(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let number = command::options::int(args.at(1))?;
+    if i32::try_from(number).is_err() {
+        return Err(Error::new("ERR value is out of range, value must between -2147483648 and 2147483647"));
+    }
+    let db = usize::try_from(number).ok().filter(|db| *db < act.server.keyspace.databases());
+    let db = db.ok_or(Error::new("ERR DB index is out of range"))?;
+    if let Some(view) = &mut act.view {
+        view.select(db);
+    }
+    if !act.in_script {
+        act.session.select(db);
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn quit(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.ok();
+    Ok(Flow::Close)
+}
+
+/// `RESET`: as if the connection were new, but for what it told about its library.
+fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let session = &mut *act.session;
+    crate::transaction::leave(act.server, session);
+    super::leave_all(act.server, act.local, session);
+    session.select(0);
+    session.authenticated = act.server.config.live.requirepass.is_empty();
+    session.reply_mode = ReplyMode::On;
+    session.no_touch = false;
+    session.no_evict = false;
+    session.set_flag(flag::NO_TOUCH | flag::NO_EVICT, false);
+    session.info.text.lock().name.clear();
+    speak(act, false);
+    act.out.simple("RESET");
+    Ok(Flow::Done)
+}
+
+/// Whether a name has only characters that CLIENT LIST can show.
+pub(super) fn is_plain(name: &[u8]) -> bool {
+    name.iter().all(u8::is_ascii_graphic)
+}
+
+/// `CLIENT SETNAME connection-name`; an empty one takes the name away.
+pub(super) fn set_name(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if !is_plain(args.at(2)) {
+        return Err(WRONG_NAME);
+    }
+    act.session.info.text.lock().name = args.at(2).to_vec();
+    act.out.ok();
+    Ok(Flow::Done)
+}

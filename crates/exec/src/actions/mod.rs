@@ -2,6 +2,7 @@
 //!
 //! One file per topic, each with a table of names and functions; rows in crate `command` carry the facts.
 
+mod client;
 pub(crate) mod connection;
 pub(crate) mod keys;
 mod pubsub;
@@ -37,7 +38,8 @@ pub(crate) struct Row(pub &'static str, pub Action, pub bool);
 pub(crate) const PLAIN: bool = false;
 pub(crate) const KEYSPACE: bool = true;
 
-static TOPICS: &[&[Row]] = &[connection::ACTIONS, pubsub::ACTIONS, scripting::ACTIONS, transaction::ACTIONS];
+static TOPICS: &[&[Row]] =
+    &[client::ACTIONS, connection::ACTIONS, pubsub::ACTIONS, scripting::ACTIONS, transaction::ACTIONS];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Row>> =
     LazyLock::new(|| TOPICS.iter().flat_map(|topic| topic.iter()).map(|row| (row.0, row)).collect());
@@ -59,6 +61,16 @@ pub(crate) fn needs_keyspace(command: &Command) -> bool {
 }
 
 pub(crate) use pubsub::leave_all;
+
+/// Answers a container's HELP: its subcommands and what they do.
+pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Result<Flow, Error> {
+    act.out.array(lines.len() + 3);
+    act.out.simple(&format!("{container} <subcommand> [<arg> ...]. Subcommands are:"));
+    lines.iter().for_each(|line| act.out.simple(line));
+    act.out.simple("HELP");
+    act.out.simple("    Print this text.");
+    Ok(Flow::Done)
+}
 
 /// Names of all actions, for the test that every row has one.
 pub fn names() -> impl Iterator<Item = &'static str> {

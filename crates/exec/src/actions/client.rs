@@ -1,0 +1,504 @@
+//! CLIENT: what connections are there, and what they may do.
+//!
+//! Lists are written in slices, so that they hold nobody up however many connections there are. Everything that acts on
+//! another client goes to its loop by mail.
+
+use super::connection::{USER, is_plain, set_name};
+use super::{Act, PLAIN, Row, help};
+use crate::call::Flow;
+use crate::mail::Mail;
+use crate::session::{ClientInfo, ReplyMode, flag};
+use crate::{Server, Session};
+use command::options::is;
+use command::{Error, Stream};
+use resp::{Args, Reply};
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("client|id", id, PLAIN),
+    Row("client|info", info, PLAIN),
+    Row("client|list", list, PLAIN),
+    Row("client|getname", name, PLAIN),
+    Row("client|setname", set_name, PLAIN),
+    Row("client|setinfo", set_info, PLAIN),
+    Row("client|kill", kill, PLAIN),
+    Row("client|pause", pause, PLAIN),
+    Row("client|unpause", unpause, PLAIN),
+    Row("client|reply", reply, PLAIN),
+    Row("client|no-evict", no_evict, PLAIN),
+    Row("client|no-touch", no_touch, PLAIN),
+    Row("client|unblock", unblock, PLAIN),
+    Row("client|getredir", getredir, PLAIN),
+    Row("client|tracking", tracking, PLAIN),
+    Row("client|trackinginfo", trackinginfo, PLAIN),
+    Row("client|caching", caching, PLAIN),
+    Row("client|help", |act, _| help(act, "CLIENT", HELP), PLAIN),
+];
+
+const HELP: &[&str] = &[
+    "CACHING <YES | NO>",
+    "    Needs client-side caching, which does not exist here yet.",
+    "GETNAME",
+    "    Tell this connection's name.",
+    "GETREDIR",
+    "    Tell where invalidation messages go: always -1.",
+    "ID",
+    "    Tell this connection's number.",
+    "INFO",
+    "    Describe this connection.",
+    "KILL <ip:port>",
+    "    Close the connection from this address.",
+    "KILL <filter> <value> [<filter> <value> ...]",
+    "    Close all connections that match every filter; tell how many.",
+    "LIST [<filter> <value> ...]",
+    "    Describe connections, all or those that match every filter. Filters:",
+    "    ADDR <ip:port>, LADDR <ip:port>, TYPE <normal | master | replica | pubsub>,",
+    "    USER <name>, ID <number> [<number> ...], SKIPME <YES | NO>, MAXAGE <seconds>",
+    "NO-EVICT <ON | OFF>",
+    "    Spare this connection when client buffers must be freed.",
+    "NO-TOUCH <ON | OFF>",
+    "    Leave access times alone when this connection reads.",
+    "PAUSE <milliseconds> [WRITE | ALL]",
+    "    Hold the commands of all clients, or only those that write.",
+    "REPLY <ON | OFF | SKIP>",
+    "    Turn replies on or off, or leave out the next one.",
+    "SETINFO <LIB-NAME | LIB-VER> <value>",
+    "    Remember what library the client uses.",
+    "SETNAME <name>",
+    "    Name this connection.",
+    "TRACKING <ON | OFF> ...",
+    "    Client-side caching: only OFF works yet.",
+    "TRACKINGINFO",
+    "    Tell how client-side caching is set up.",
+    "UNBLOCK <number> [TIMEOUT | ERROR]",
+    "    End another connection's waiting, as if its time were up or with an error.",
+    "UNPAUSE",
+    "    End PAUSE.",
+];
+
+fn id(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.int(act.session.id as i64);
+    Ok(Flow::Done)
+}
+
+fn name(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let name = act.session.info.text.lock().name.clone();
+    act.out.bulk_or_null((!name.is_empty()).then_some(&name));
+    Ok(Flow::Done)
+}
+
+fn set_info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (option, value) = (args.at(2), args.at(3));
+    let shown = String::from_utf8_lossy(option).into_owned();
+    let (lib_name, lib_ver) = (is(option, "lib-name"), is(option, "lib-ver"));
+    if !lib_name && !lib_ver {
+        return Err(format!("ERR Unrecognized option '{shown}'").into());
+    }
+    if !is_plain(value) {
+        return Err(format!("ERR {shown} cannot contain spaces, newlines or special characters.").into());
+    }
+    let mut text = act.session.info.text.lock();
+    if lib_name {
+        text.lib_name = value.to_vec();
+    } else {
+        text.lib_ver = value.to_vec();
+    }
+    drop(text);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// `CLIENT REPLY ON | OFF | SKIP`. Only ON is answered.
+fn reply(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let mode = args.at(2);
+    if is(mode, "on") {
+        act.session.reply_mode = ReplyMode::On;
+        act.out.ok();
+    } else if is(mode, "off") {
+        act.session.reply_mode = ReplyMode::Off;
+    } else if !is(mode, "skip") {
+        return Err(Error::Syntax);
+    } else if act.session.reply_mode != ReplyMode::Off {
+        act.session.reply_mode = ReplyMode::SkipNext;
+    }
+    Ok(Flow::Done)
+}
+
+fn no_evict(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    act.session.no_evict = on_off(args.at(2))?;
+    act.session.set_flag(flag::NO_EVICT, act.session.no_evict);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn no_touch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    act.session.no_touch = on_off(args.at(2))?;
+    act.session.set_flag(flag::NO_TOUCH, act.session.no_touch);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn on_off(word: &[u8]) -> Result<bool, Error> {
+    match (is(word, "on"), is(word, "off")) {
+        (true, _) => Ok(true),
+        (_, true) => Ok(false),
+        _ => Err(Error::Syntax),
+    }
+}
+
+// ----- what connections there are --------------------------------------------------------------------------------
+
+/// Clients described in one slice.
+const SLICE: usize = 64;
+
+fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let mut text = Vec::new();
+    describe(&act.session.info, act.local.now_ms, &mut text);
+    act.out.verbatim("txt", &text);
+    Ok(Flow::Done)
+}
+
+/// `CLIENT LIST [filter value ...]`: O(clients), in slices.
+fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let filter = Filter::parse(args, Form::List)?;
+    let chosen = filter.choose(act.server, act.session, act.local.now_ms);
+    let mut listing = Listing {
+        clients: chosen.into_iter(),
+        now_ms: act.local.now_ms,
+        text: Vec::new(),
+        encoded: Reply::new(act.out.resp3()),
+        sent: None,
+    };
+    if act.in_multi || act.in_script || listing.clients.len() <= SLICE {
+        while listing.fill(act.out, usize::MAX) {}
+        return Ok(Flow::Done);
+    }
+    Ok(Flow::Stream(Box::new(listing)))
+}
+
+/// A list being written: described bit by bit, then sent bit by bit.
+struct Listing {
+    clients: std::vec::IntoIter<Arc<ClientInfo>>,
+    now_ms: u64,
+    text: Vec<u8>,
+    encoded: Reply,
+    sent: Option<usize>,
+}
+
+impl Stream for Listing {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let Some(sent) = self.sent else {
+            for client in self.clients.by_ref().take(SLICE) {
+                describe(&client, self.now_ms, &mut self.text);
+            }
+            if self.clients.len() == 0 {
+                self.encoded.verbatim("txt", &std::mem::take(&mut self.text));
+                self.sent = Some(0);
+            }
+            return true;
+        };
+        let rest = &self.encoded.as_bytes()[sent..];
+        let part = &rest[..rest.len().min(room)];
+        out.encoded(part);
+        self.sent = Some(sent + part.len());
+        part.len() < rest.len()
+    }
+}
+
+/// One line of CLIENT LIST.
+fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
+    let seconds = |since: u64| now_ms.saturating_sub(since) / 1000;
+    let text = client.text.lock().clone();
+    let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (pending, input) = (client.reply_bytes.load(Relaxed), client.query_bytes.load(Relaxed));
+    let free = client.query_free.load(Relaxed);
+    let mut line = String::with_capacity(400);
+    // Writing to a string cannot fail.
+    let _ = writeln!(
+        line,
+        "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} \
+         qbuf={input} qbuf-free={free} argv-mem=0 multi-mem=0 rbs={pending} rbp={pending} obl={pending} oll=0 omem=0 \
+         tot-mem={} events={} cmd={} user={} redir=-1 resp={} lib-name={} lib-ver={} io-thread={} tot-net-in={} \
+         tot-net-out={} tot-cmds={}",
+        client.id,
+        client.address,
+        client.local_address,
+        client.fd,
+        lossy(&text.name),
+        seconds(client.connected_ms),
+        seconds(client.last_ms.load(Relaxed)),
+        flags(client),
+        client.db.load(Relaxed),
+        client.subscriptions.load(Relaxed),
+        client.pattern_subscriptions.load(Relaxed),
+        client.shard_subscriptions.load(Relaxed),
+        client.queued.load(Relaxed),
+        client.watching.load(Relaxed),
+        CLIENT_BYTES + input + free + pending,
+        if pending > 0 { "rw" } else { "r" },
+        client.command(),
+        text.user,
+        client.resp.load(Relaxed),
+        lossy(&text.lib_name),
+        lossy(&text.lib_ver),
+        client.loop_id.load(Relaxed),
+        client.net_in.load(Relaxed),
+        client.net_out.load(Relaxed),
+        client.commands.load(Relaxed),
+    );
+    out.extend_from_slice(line.as_bytes());
+}
+
+/// What a connection takes besides its buffers, roughly.
+const CLIENT_BYTES: u64 = 1500;
+
+fn flags(client: &ClientInfo) -> String {
+    let bits = client.flags.load(Relaxed);
+    let letters = [
+        (flag::PUBSUB, 'P'),
+        (flag::MULTI, 'x'),
+        (flag::BLOCKED, 'b'),
+        (flag::WATCH_DIRTY, 'd'),
+        (flag::CLOSE_SOON, 'c'),
+    ];
+    let mut out: String = letters.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c).collect();
+    if client.unix {
+        out.push('U');
+    }
+    let letters = [(flag::NO_EVICT, 'e'), (flag::NO_TOUCH, 'T')];
+    out.extend(letters.iter().filter(|(bit, _)| bits & bit != 0).map(|(_, c)| c));
+    if out.is_empty() {
+        out.push('N');
+    }
+    out
+}
+
+// ----- choosing some -----------------------------------------------------------------------------------------------
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    List,
+    Kill,
+}
+
+/// What CLIENT LIST and CLIENT KILL look for: every filter must fit.
+#[derive(Default)]
+struct Filter<'a> {
+    ids: Option<Vec<u64>>,
+    pubsub: Option<bool>,
+    /// A type of which there never is any (primaries and replicas).
+    nobody: bool,
+    address: Option<&'a [u8]>,
+    local_address: Option<&'a [u8]>,
+    skip_me: bool,
+    max_age_s: Option<u64>,
+}
+
+impl<'a> Filter<'a> {
+    fn parse(args: Args<'a>, form: Form) -> Result<Filter<'a>, Error> {
+        let mut filter = Filter { skip_me: form == Form::Kill, ..Filter::default() };
+        let mut i = 2;
+        while i < args.len() {
+            let Some(value) = args.get(i + 1) else { return Err(Error::Syntax) };
+            if form == Form::List && is(args.at(i), "id") {
+                i = filter.listed_ids(args, i + 1)?;
+                continue;
+            }
+            filter.take(args.at(i), value)?;
+            i += 2;
+        }
+        Ok(filter)
+    }
+
+    /// `LIST ID` takes as many numbers as follow.
+    fn listed_ids(&mut self, args: Args<'a>, from: usize) -> Result<usize, Error> {
+        let mut end = from;
+        while let Some(id) = args.get(end).and_then(stdx::num::parse_i64) {
+            // A negative number is nobody's.
+            self.ids.get_or_insert_default().push(u64::try_from(id).unwrap_or(0));
+            end += 1;
+        }
+        let names = ["addr", "laddr", "type", "user", "skipme", "maxage", "id"];
+        match args.get(end) {
+            None if end > from => Ok(end),
+            Some(word) if end > from && names.iter().any(|name| is(word, name)) => Ok(end),
+            _ => Err(Error::new("ERR Invalid client ID")),
+        }
+    }
+
+    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Error> {
+        let shown = || String::from_utf8_lossy(value).into_owned();
+        if is(name, "id") {
+            let id = stdx::num::parse_i64(value).filter(|id| *id > 0);
+            let id = id.ok_or(Error::new("ERR client-id should be greater than 0"))?;
+            self.ids = Some(vec![id as u64]);
+        } else if is(name, "maxage") {
+            let age = stdx::num::parse_i64(value);
+            let age = age.ok_or(Error::new("ERR maxage is not an integer or out of range"))?;
+            if age <= 0 {
+                return Err(Error::new("ERR maxage should be greater than 0"));
+            }
+            self.max_age_s = Some(age as u64);
+        } else if is(name, "type") {
+            match () {
+                () if is(value, "normal") => self.pubsub = Some(false),
+                () if is(value, "pubsub") => self.pubsub = Some(true),
+                () if ["master", "primary", "slave", "replica"].iter().any(|t| is(value, t)) => {
+                    self.nobody = true
+                }
+                () => return Err(format!("ERR Unknown client type '{}'", shown()).into()),
+            }
+        } else if is(name, "addr") {
+            self.address = Some(value);
+        } else if is(name, "laddr") {
+            self.local_address = Some(value);
+        } else if is(name, "user") {
+            if value != USER {
+                return Err(format!("ERR No such user '{}'", shown()).into());
+            }
+        } else if is(name, "skipme") {
+            self.skip_me = match (is(value, "yes"), is(value, "no")) {
+                (true, _) => true,
+                (_, true) => false,
+                _ => return Err(Error::Syntax),
+            };
+        } else {
+            return Err(Error::Syntax);
+        }
+        Ok(())
+    }
+
+    fn fits(&self, client: &ClientInfo, me: u64, now_ms: u64) -> bool {
+        let pubsub = client.flags.load(Relaxed) & flag::PUBSUB != 0;
+        let age_s = now_ms.saturating_sub(client.connected_ms) / 1000;
+        !self.nobody
+            && self.pubsub.is_none_or(|wanted| wanted == pubsub)
+            && self.address.is_none_or(|a| client.address.as_bytes() == a)
+            && self.local_address.is_none_or(|a| client.local_address.as_bytes() == a)
+            && self.max_age_s.is_none_or(|max| age_s >= max)
+            && !(self.skip_me && client.id == me)
+    }
+
+    /// In the order asked for, or of age. O(clients) of a few nanoseconds.
+    fn choose(&self, server: &Server, session: &Session, now_ms: u64) -> Vec<Arc<ClientInfo>> {
+        let mut clients = match &self.ids {
+            Some(ids) => ids.iter().filter_map(|id| server.clients.get(*id)).collect(),
+            None => server.clients.all(),
+        };
+        clients.retain(|client| self.fits(client, session.id, now_ms));
+        clients
+    }
+}
+
+// ----- acting on others --------------------------------------------------------------------------------------------
+
+/// `CLIENT KILL ip:port`, or with filters. Whoever kills itself still gets the answer.
+fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let old = args.len() == 3;
+    let filter = match old {
+        true => Filter { address: Some(args.at(2)), ..Filter::default() },
+        false => Filter::parse(args, Form::Kill)?,
+    };
+    let chosen = filter.choose(act.server, act.session, act.local.now_ms);
+    match (old, chosen.len()) {
+        (true, 0) => return Err(Error::new("ERR No such client")),
+        (true, _) => act.out.ok(),
+        (false, n) => act.out.int(n as i64),
+    }
+    let mut flow = Flow::Done;
+    for client in chosen {
+        if client.id == act.session.id {
+            flow = Flow::Close;
+            continue;
+        }
+        client.killed.store(true, Relaxed);
+        act.server.send(client.loop_id.load(Relaxed) as usize, Mail::Kill { client: client.id });
+    }
+    Ok(flow)
+}
+
+/// `CLIENT PAUSE milliseconds [WRITE | ALL]`.
+fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let writes_only = match args.get(3) {
+        None => false,
+        Some(mode) if args.len() == 4 && is(mode, "write") => true,
+        Some(mode) if args.len() == 4 && is(mode, "all") => false,
+        Some(_) => return Err(Error::new("ERR CLIENT PAUSE mode must be WRITE or ALL")),
+    };
+    const BAD: Error = Error::new("ERR timeout is not an integer or out of range");
+    let ms = stdx::num::parse_i64(args.at(2)).ok_or(BAD)?;
+    let ms = u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?;
+    let until = act.local.now_ms.checked_add(ms).filter(|at| i64::try_from(*at).is_ok());
+    act.server.pause.set(until.ok_or(Error::new("ERR timeout is out of range"))?, writes_only);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.server.pause.clear();
+    (0..act.server.loops()).for_each(|id| act.server.send(id, Mail::Retry));
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`.
+fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let with_error = match args.get(3) {
+        None => false,
+        Some(reason) if args.len() == 4 && is(reason, "timeout") => false,
+        Some(reason) if args.len() == 4 && is(reason, "error") => true,
+        Some(_) => return Err(Error::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
+    };
+    let client = command::options::int(args.at(2))?;
+    if act.view.is_some() {
+        // Taking the client off its keys needs locks, and the transaction holds some.
+        return Err(Error::new("ERR CLIENT UNBLOCK is not allowed in a transaction"));
+    }
+    let waiter = u64::try_from(client).ok().and_then(|id| act.server.park.leave(&act.server.keyspace, id));
+    act.out.int(waiter.is_some().into());
+    if let Some(waiter) = waiter {
+        let mut out = Reply::new(waiter.resp3);
+        match with_error {
+            true => out.error("UNBLOCKED client unblocked via CLIENT UNBLOCK"),
+            false => out.encoded(&waiter.null()),
+        }
+        let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream: None };
+        act.server.send(waiter.loop_id, reply);
+    }
+    Ok(Flow::Done)
+}
+
+// ----- client-side caching: not yet --------------------------------------------------------------------------------
+
+fn getredir(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.int(-1);
+    Ok(Flow::Done)
+}
+
+fn tracking(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if on_off(args.at(2))? {
+        return Err(Error::new("ERR CLIENT TRACKING is not supported yet: there is no client-side caching"));
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn trackinginfo(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.map(3);
+    act.out.bulk(b"flags");
+    act.out.set(1);
+    act.out.bulk(b"off");
+    act.out.bulk(b"redirect");
+    act.out.int(-1);
+    act.out.bulk(b"prefixes");
+    act.out.array(0);
+    Ok(Flow::Done)
+}
+
+fn caching(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    Err(Error::new(
+        "ERR CLIENT CACHING can be called only when the client is in tracking mode with OPTIN or OPTOUT mode enabled",
+    ))
+}
