@@ -30,9 +30,12 @@ const LEAF_LISTPACK_MAX: u64 = 4096;
 enum Items {}
 
 impl Kind for Items {
-    type Sep = ();
+    type Main = ();
+    type Rest = ();
 
-    fn sep(_: Entry<'_>) {}
+    fn digest(_: Entry<'_>) -> ((), ()) {
+        ((), ())
+    }
 
     #[inline]
     fn weight(entry: Entry<'_>) -> u64 {
@@ -306,9 +309,10 @@ fn decode(entry: Entry<'_>) -> Elem<'_> {
 
 #[inline]
 fn with_item<R>(elem: Elem<'_>, f: impl FnOnce(Item<'_>) -> R) -> R {
+    let weight = listpack_size(elem);
     match elem {
-        Elem::Bytes(text) => f(Item { tag: TEXT, head: &[], tail: text }),
-        Elem::Int(n) => f(Item { tag: INT, head: &n.to_le_bytes()[..short_len(n)], tail: &[] }),
+        Elem::Bytes(text) => f(Item { tag: TEXT, head: &[], tail: text, weight }),
+        Elem::Int(n) => f(Item { tag: INT, head: &n.to_le_bytes()[..short_len(n)], tail: &[], weight }),
     }
 }
 

@@ -83,10 +83,7 @@ impl ZSet {
         }
         let set =
             if packed { ZSet::from_order(order) } else { ZSet::from_pair(Arc::new(Pair { members, order })) };
-        debug_assert!(
-            set.iter().zip(set.iter_from(1)).all(|(a, b)| At::new(a.0, a.1).precedes(b.0, b.1)),
-            "Z1"
-        );
+        debug_assert!(set.iter().zip(set.iter_from(1)).all(|(a, b)| At::new(a.0, a.1).precedes(b)), "Z1");
         set
     }
 
@@ -343,7 +340,7 @@ impl ZSet {
         let order = self.order();
         order.check_invariants();
         let pairs = self.iter().zip(self.iter_from(1));
-        pairs.for_each(|(a, b)| assert!(At::new(a.0, a.1).precedes(b.0, b.1), "Z1"));
+        pairs.for_each(|(a, b)| assert!(At::new(a.0, a.1).precedes(b), "Z1"));
         match self.pair() {
             None => {
                 assert!(order.len() <= PACKED_MAX && (order.is_empty() || order.as_leaf().is_some()), "Z3")
@@ -371,17 +368,21 @@ impl ZSet {
 impl Pair {
     /// Gives a member its place in the order.
     fn place(&mut self, member: &[u8], old: Option<f64>, score: f64) {
-        let to = self.order.seek(&At::new(member, score));
-        let Some(old) = old else { return with_item(member, score, |item| self.order.insert(&to, item)) };
-        let from = self.order.seek(&At::new(member, old));
-        with_item(member, score, |item| {
-            if to.rank() == from.rank() || to.rank() == from.rank() + 1 {
-                return self.order.replace(&from, item); // its neighbours stay the same
+        let at = At::new(member, score);
+        if let Some(old) = old {
+            let from = self.order.seek(&At::new(member, old));
+            let leaf = self.order.leaf_at(&from);
+            let inside = from.index() > 0 && from.index() + 1 < leaf.len();
+            if inside
+                && !at.precedes(decode(leaf.entry(from.index() - 1)))
+                && at.precedes(decode(leaf.entry(from.index() + 1)))
+            {
+                return with_item(member, score, |item| self.order.replace(&from, item)); // between its old neighbours
             }
             self.order.remove(&from, 1);
-            let to = self.order.seek(&At::new(member, score));
-            self.order.insert(&to, item);
-        });
+        }
+        let to = self.order.seek(&at);
+        with_item(member, score, |item| self.order.insert(&to, item));
     }
 
     fn remove_range(&mut self, ranks: Range<usize>) {

@@ -20,10 +20,12 @@ impl<'a, K: Kind> Trail<'a, K> {
             Form::Root(root) => &root.node,
         };
         trail.height = node.height() as usize;
+        let mut total = tree.len();
         for level in (0..trail.height).rev() {
             let inner = node.inner();
-            let (child, before) = inner.find(i);
+            let (child, before) = inner.find(i, total);
             i -= before;
+            total = inner.count_of(child);
             trail.above[level] = Some((inner, child as u8));
             node = inner.child(child);
         }

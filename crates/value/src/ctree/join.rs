@@ -9,7 +9,7 @@ pub(super) fn join<K: Kind>(left: Option<Slot<K>>, right: Option<Slot<K>>) -> Op
         (Some(left), Some(right)) => (left, right),
         (left, right) => return left.or(right),
     };
-    let (count, weight, sep) = (left.count + right.count, left.weight + right.weight, left.sep);
+    let (count, weight, digest) = (left.count + right.count, left.weight + right.weight, left.digest);
     let height = left.height().max(right.height());
     let (node, split) = if left.height() > right.height() {
         let split = left.node.inner_mut().push_right(right);
@@ -23,9 +23,9 @@ pub(super) fn join<K: Kind>(left: Option<Slot<K>>, right: Option<Slot<K>>) -> Op
     } else {
         (left.node, Some(right))
     };
-    let Some(split) = split else { return Some(Slot { node, count, weight, sep }) };
-    let rest = Slot { node, count: count - split.count, weight: weight - split.weight, sep };
-    Some(Slot { node: Node::from_inner(Inner::new(height + 1, [rest, split])), count, weight, sep })
+    let Some(split) = split else { return Some(Slot { node, count, weight, digest }) };
+    let rest = Slot { node, count: count - split.count, weight: weight - split.weight, digest };
+    Some(Slot { node: Node::from_inner(Inner::new(height + 1, [rest, split])), count, weight, digest })
 }
 
 /// The first `at` entries of a tree, and the others. `0 < at < count`.
@@ -38,7 +38,7 @@ pub(super) fn split<K: Kind>(mut whole: Slot<K>, at: usize) -> (Option<Slot<K>>,
         return (Some(Slot::of(whole.node)), Some(Slot::of(Node::from_leaf(right))));
     }
     let height = whole.height();
-    let (child, before) = whole.node.inner().find(at);
+    let (child, before) = whole.node.inner().find(at, whole.count as usize);
     let mut slots: Vec<Slot<K>> = whole.node.inner().slots().collect();
     drop(whole);
     let right = slots.split_off(child + 1);

@@ -93,6 +93,8 @@ pub struct Item<'a> {
     pub tag: u8,
     pub head: &'a [u8],
     pub tail: &'a [u8],
+    /// What its kind will say that the entry weighs.
+    pub weight: u64,
 }
 
 impl Item<'_> {
@@ -294,7 +296,7 @@ impl Leaf {
         let (from, to) = (other.position(range.start), other.position(range.end));
         let (len, bytes) = (self.len(), to - from);
         if self.gap() < bytes + 2 * range.len() {
-            self.regrow(bytes + 2 * range.len(), 0);
+            self.regrow(bytes + 2 * range.len(), 0, 16);
         }
         let end = self.head().end as usize;
         // SAFETY: sole owner (L3), `regrow` made room for the bytes and slots; `other` is another leaf.
@@ -356,7 +358,8 @@ impl Leaf {
         let can_go_left = |leaf: &Leaf| leaf.head().start as usize >= bytes && leaf.gap() >= 2;
         if self.gap() < bytes + 2 && !can_go_left(self) {
             let front = if i == 0 && len > 0 { bytes } else { 0 };
-            self.regrow(bytes + 2, front);
+            let slack = if i == 0 || i == len { 4 } else { 16 };
+            self.regrow(bytes + 2, front, slack);
         }
         let left = can_go_left(self) && (i < len - i || self.gap() < bytes + 2);
         let (start, at, end) = (self.head().start as usize, self.position(i), self.head().end as usize);
@@ -424,7 +427,7 @@ impl Leaf {
             (head.start, head.end) = (0, 0);
         }
         if self.alloc_bytes() > 128 && self.alloc_bytes() > 2 * (HEAD + self.used()) {
-            self.regrow(self.used() / 4, 0);
+            self.regrow(self.used() / 4, 0, 16);
         }
     }
 
@@ -448,13 +451,13 @@ impl Leaf {
     /// Gives back room that is not needed. Sole owner.
     pub fn shrink(&mut self) {
         if cap_for(self.used()) < self.head().cap as usize {
-            self.regrow(0, 0);
+            self.regrow(0, 0, 16);
         }
     }
 
-    /// Moves to an allocation with room for `extra` bytes and some more; in front of the data if `front > 0` is the
+    /// Moves to an allocation with room for `extra` bytes and, in larger leaves, one `slack`th of all more; in front of the data if `front > 0` is the
     /// size of one entry that comes there. Compacts in place if much lies unused in front and not too much in all.
-    fn regrow(&mut self, extra: usize, front: usize) {
+    fn regrow(&mut self, extra: usize, front: usize, slack: usize) {
         let (used, len) = (self.used(), self.len());
         let bytes = used - 2 * len;
         let start = self.head().start as usize;
@@ -471,7 +474,7 @@ impl Leaf {
             (head.start, head.end) = (0, bytes as u16);
             return;
         }
-        let slack = if extra == 0 { 0 } else { (used + extra) / if used > 512 { 4 } else { 8 } };
+        let slack = if extra == 0 { 0 } else { (used + extra) / if used > 512 { slack } else { 8 } };
         let want = used + extra;
         let roomy = if want <= super::LEAF_MAX { (want + slack).min(super::LEAF_MAX) } else { want };
         let mut new = Leaf::with_space(roomy.min(MAX_CAP));
@@ -606,7 +609,12 @@ mod tests {
             let mut old: Option<(Leaf, Model)> = None;
             for step in 0..300 {
                 let bytes = vec![step as u8; if random(40) == 0 { 600 } else { random(20) }];
-                let item = Item { tag: random(8) as u8, head: &bytes[..bytes.len().min(2)], tail: &bytes };
+                let item = Item {
+                    tag: random(8) as u8,
+                    head: &bytes[..bytes.len().min(2)],
+                    tail: &bytes,
+                    weight: 0,
+                };
                 let whole = [item.head, item.tail].concat();
                 leaf.make_unique(random(2) * 20);
                 match random(if round % 2 == 0 { 9 } else { 7 }) {

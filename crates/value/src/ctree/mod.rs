@@ -3,7 +3,7 @@
 //! ```text
 //! handle (8 bytes) ─┬─ null                       empty
 //!                   ├─ leaf                       up to about 2 KB of entries (leaf.rs)
-//!                   └─ root [count|len|weight] ─► inner: 32 × (child, entries, weight, first entry's digest)
+//!                   └─ root [count|len|weight] ─► inner: 31 × (child, entries, weight, first entry's digest)
 //!                                                   ├─► inner …             all leaves at the same depth
 //!                                                   └─► leaf  leaf  leaf …
 //! ```
@@ -12,7 +12,7 @@
 //! the digests alone. What an entry means, how much it weighs and what its digest is, a [`Kind`] says.
 //!
 //! - T1: leaves of a root are all at height 0, and the height of a child is one less than its parent's.
-//! - T2: `counts`, `weights` and `seps` of an inner node describe its children exactly.
+//! - T2: `counts`, `weights`, `mains` and `rests` of an inner node describe its children exactly.
 //! - T3: no node inside a root is empty; a root's node is an inner node with at least two children.
 //! - T4: of two neighbours at least one is not small (a quarter full), unless together they are too large to merge
 //!   well; it is restored around a node that shrinks, so it holds often enough to keep the height logarithmic, and
@@ -41,26 +41,42 @@ use node::{Node, Root, Slot};
 pub const LEAF_MAX: usize = 2032;
 
 /// Children of an inner node.
-pub const FANOUT: usize = 32;
+///
+/// One less than a power of two: so a node with its header just fits a size class of the allocator.
+pub const FANOUT: usize = 31;
 
-/// No tree gets higher: by T4 it would have more leaves than memory holds.
-pub const MAX_HEIGHT: usize = 16;
+/// No tree gets higher: nodes are split when full, so before it did, more leaves would have been filled than memory
+/// holds.
+pub const MAX_HEIGHT: usize = 12;
+
+/// Bits of a child's index in a [`Path`].
+const CHILD_BITS: usize = 5;
+const _: () = assert!(FANOUT <= 1 << CHILD_BITS && MAX_HEIGHT * CHILD_BITS <= 64);
 
 /// What the entries of a tree are.
 pub trait Kind: 'static {
-    /// A digest of an entry that decides most comparisons; see [`Probe`].
-    type Sep: Copy + Default + Send + Sync;
+    /// The first part of an entry's digest, found without branches among those of a node's children.
+    type Main: Copy + Default + PartialEq + Send + Sync;
+    /// The second part, looked at where first parts tie.
+    type Rest: Copy + Default + PartialEq + Send + Sync;
 
-    fn sep(entry: Entry<'_>) -> Self::Sep;
+    /// The digest of an entry, which decides most comparisons; see [`Probe`].
+    fn digest(entry: Entry<'_>) -> (Self::Main, Self::Rest);
 
-    /// Bytes to account for the entry.
+    /// Bytes to account for the entry: what the [`Item`] said that it was made of.
     fn weight(entry: Entry<'_>) -> u64;
 }
 
 /// A test that holds for the entries in front of some place in a tree and fails from there on.
 pub trait Probe<K: Kind> {
-    /// What the test says of the entry with this digest, if the digest tells.
-    fn sep_before(&self, sep: &K::Sep) -> Option<bool>;
+    /// Whether entries with this first part of the digest surely lie before the place.
+    fn main_before(&self, main: K::Main) -> bool;
+
+    /// Whether the first part does not tell.
+    fn main_ties(&self, main: K::Main) -> bool;
+
+    /// What the second part tells, if it does, of an entry whose first part ties.
+    fn rest_before(&self, rest: K::Rest) -> Option<bool>;
 
     /// Whether `entry` lies before the place.
     fn before(&self, entry: Entry<'_>) -> bool;
@@ -69,16 +85,34 @@ pub trait Probe<K: Kind> {
 /// A place in a tree: the child to take at each height, and the index in the leaf.
 #[derive(Clone, Copy)]
 pub struct Path {
-    child: [u8; MAX_HEIGHT],
+    /// The children taken, those at height 1 in the lowest bits.
+    children: u64,
     index: usize,
     rank: usize,
 }
 
 impl Path {
+    /// The child to take in an inner node of this height.
+    #[inline]
+    fn child(&self, height: u8) -> usize {
+        (self.children >> (CHILD_BITS * (height as usize - 1))) as usize % (1 << CHILD_BITS)
+    }
+
+    #[inline]
+    fn take(&mut self, height: u8, child: usize) {
+        self.children |= (child as u64) << (CHILD_BITS * (height as usize - 1));
+    }
+
     /// Number of entries before the place.
     #[inline]
     pub fn rank(&self) -> usize {
         self.rank
+    }
+
+    /// Index in the leaf.
+    #[inline]
+    pub fn index(&self) -> usize {
+        self.index
     }
 }
 
@@ -191,16 +225,16 @@ impl<K: Kind> Tree<K> {
         if i >= self.len() {
             return None;
         }
-        let mut node = match self.form() {
+        let (mut node, mut total) = match self.form() {
             Form::Empty => return None,
             Form::Leaf(leaf) => return Some(leaf.entry(i)),
-            Form::Root(root) => &root.node,
+            Form::Root(root) => (&root.node, root.len as usize),
         };
         while node.height() > 0 {
             let inner = node.inner();
-            let (child, before) = inner.find(i);
+            let (child, before) = inner.find(i, total);
             i -= before;
-            node = inner.child(child);
+            (node, total) = (inner.child(child), inner.count_of(child));
         }
         Some(node.leaf().entry(i))
     }
@@ -208,15 +242,15 @@ impl<K: Kind> Tree<K> {
     /// The place in front of entry `i <= len`. O(log n).
     pub fn path_at(&self, i: usize) -> Path {
         assert!(i <= self.len());
-        let mut path = Path { child: [0; MAX_HEIGHT], index: i, rank: i };
+        let mut path = Path { children: 0, index: i, rank: i };
         if let Form::Root(root) = self.form() {
-            let mut node = &root.node;
+            let (mut node, mut total) = (&root.node, root.len as usize);
             while node.height() > 0 {
                 let inner = node.inner();
-                let (child, before) = inner.find(path.index);
-                path.child[node.height() as usize - 1] = child as u8;
+                let (child, before) = inner.find(path.index, total);
+                path.take(node.height(), child);
                 path.index -= before;
-                node = inner.child(child);
+                (node, total) = (inner.child(child), inner.count_of(child));
             }
         }
         path
@@ -224,7 +258,7 @@ impl<K: Kind> Tree<K> {
 
     /// The place in front of the first entry that fails the test. O(log n).
     pub fn seek(&self, probe: &impl Probe<K>) -> Path {
-        let mut path = Path { child: [0; MAX_HEIGHT], index: 0, rank: 0 };
+        let mut path = Path { children: 0, index: 0, rank: 0 };
         let leaf = match self.form() {
             Form::Empty => return path,
             Form::Leaf(leaf) => leaf,
@@ -233,9 +267,12 @@ impl<K: Kind> Tree<K> {
                 while node.height() > 0 {
                     let inner = node.inner();
                     let child = inner.seek(probe);
-                    path.child[node.height() as usize - 1] = child as u8;
+                    path.take(node.height(), child);
                     path.rank += inner.count_before(child);
                     node = inner.child(child);
+                    if inner.height() == 1 {
+                        node.prefetch();
+                    }
                 }
                 node.leaf()
             }
@@ -254,23 +291,6 @@ impl<K: Kind> Tree<K> {
         path
     }
 
-    /// The entry behind a place, if there is one in the same leaf: enough to look at what `seek` found, because a
-    /// place at the end of a leaf means that the first entry of the next leaf fails the test.
-    pub fn entry_at(&self, path: &Path) -> Option<Entry<'_>> {
-        let mut node = match self.form() {
-            Form::Empty => return None,
-            Form::Leaf(leaf) => return (path.index < leaf.len()).then(|| leaf.entry(path.index)),
-            Form::Root(root) => &root.node,
-        };
-        while node.height() > 0 {
-            node = node.inner().child(path.child[node.height() as usize - 1] as usize);
-        }
-        match path.index < node.leaf().len() {
-            true => Some(node.leaf().entry(path.index)),
-            false => self.get(path.rank),
-        }
-    }
-
     /// Inserts at a place of this tree. O(log n).
     pub fn insert(&mut self, path: &Path, item: Item<'_>) {
         let Some(node) = &mut self.node else {
@@ -285,7 +305,14 @@ impl<K: Kind> Tree<K> {
             }
             self.plant();
         }
-        self.node.as_mut().expect("planted").root_mut().insert(path, item);
+        let fits = self.leaf_at(path).fits(item.space(), LEAF_MAX);
+        let root = self.node.as_mut().expect("planted").root_mut();
+        // The first entry of a leaf may change digests above, unless they are nothing at all.
+        if fits && (path.index > 0 || size_of::<(K::Main, K::Rest)>() == 0) {
+            root.insert_fitting(path, item);
+        } else {
+            root.insert(path, &item);
+        }
     }
 
     /// Puts a root above a single leaf, which is about to be split.
@@ -296,7 +323,7 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// Replaces the entry behind a place made by `path_at(i < len)`, or by a `seek` with `entry_at` in the same leaf.
+    /// Replaces the entry behind a place that has one.
     pub fn replace(&mut self, path: &Path, item: Item<'_>) {
         let path = &self.normal(path);
         let fits = self.leaf_at(path).used() + item.space() <= LEAF_MAX + 2;
@@ -317,14 +344,15 @@ impl<K: Kind> Tree<K> {
         if path.index < self.leaf_at(path).len() { *path } else { self.path_at(path.rank) }
     }
 
-    fn leaf_at(&self, path: &Path) -> &Leaf {
+    /// The leaf of a place. Panics in an empty tree.
+    pub fn leaf_at(&self, path: &Path) -> &Leaf {
         match self.form() {
             Form::Empty => panic!("a place in an empty tree"),
             Form::Leaf(leaf) => leaf,
             Form::Root(root) => {
                 let mut node = &root.node;
                 while node.height() > 0 {
-                    node = node.inner().child(path.child[node.height() as usize - 1] as usize);
+                    node = node.inner().child(path.child(node.height()));
                 }
                 node.leaf()
             }
@@ -432,10 +460,7 @@ impl<K: Kind> Tree<K> {
     }
 
     /// Panics if an invariant does not hold. O(n).
-    pub fn check_invariants(&self)
-    where
-        K::Sep: PartialEq,
-    {
+    pub fn check_invariants(&self) {
         match self.form() {
             Form::Empty => {}
             Form::Leaf(leaf) => {

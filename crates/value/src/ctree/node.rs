@@ -27,7 +27,7 @@ struct Common {
 #[repr(transparent)]
 pub(super) struct Node<K: Kind> {
     at: NonNull<Common>,
-    kind: PhantomData<(Leaf, K::Sep)>,
+    kind: PhantomData<(Leaf, K)>,
 }
 
 // SAFETY: what nodes own (bytes, blobs, digests) is Send and Sync, and changes need sole ownership (N2).
@@ -44,7 +44,8 @@ pub(super) struct Inner<K: Kind> {
     children: [Option<Node<K>>; FANOUT],
     counts: [u64; FANOUT],
     weights: [u64; FANOUT],
-    seps: [K::Sep; FANOUT],
+    mains: [K::Main; FANOUT],
+    rests: [K::Rest; FANOUT],
 }
 
 /// The top of a tree of more than one leaf.
@@ -63,15 +64,15 @@ pub(super) struct Slot<K: Kind> {
     pub node: Node<K>,
     pub count: u64,
     pub weight: u64,
-    pub sep: K::Sep,
+    pub digest: (K::Main, K::Rest),
 }
 
 impl<K: Kind> Slot<K> {
     /// Counts and weighs a node. O(its entries or children).
     pub fn of(node: Node<K>) -> Self {
         let (count, weight) = node.measure();
-        let sep = node.first_sep();
-        Slot { node, count, weight, sep }
+        let digest = node.first_digest();
+        Slot { node, count, weight, digest }
     }
 
     pub fn height(&self) -> u8 {
@@ -114,6 +115,17 @@ impl<K: Kind> Node<K> {
     #[inline]
     pub fn height(&self) -> u8 {
         self.common().height
+    }
+
+    /// Asks for the lines of a leaf, which a binary search would find missing one after the other.
+    #[inline]
+    pub fn prefetch(&self) {
+        #[cfg(target_arch = "x86_64")]
+        for line in (0..LEAF_MAX).step_by(64) {
+            let at = self.at.as_ptr().cast::<i8>().wrapping_add(line);
+            // SAFETY: a hint; it may name any address, even one that is not mapped.
+            unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
+        }
     }
 
     #[inline]
@@ -175,21 +187,20 @@ impl<K: Kind> Node<K> {
     pub fn into_top(self) -> Slot<K> {
         let root = self.root();
         if !root.count.unique() {
-            let sep = root.node.first_sep();
-            return Slot { node: root.node.clone(), count: root.len, weight: root.weight, sep };
+            return root.slot();
         }
         let at = self.at.cast::<Root<K>>();
         std::mem::forget(self);
         // SAFETY: a root (N1), leaked from a box; its only owner was this handle.
         let root = unsafe { Box::from_raw(at.as_ptr()) };
-        let sep = root.node.first_sep();
-        Slot { node: root.node, count: root.len, weight: root.weight, sep }
+        let digest = root.node.first_digest();
+        Slot { node: root.node, count: root.len, weight: root.weight, digest }
     }
 
-    pub fn first_sep(&self) -> K::Sep {
+    fn first_digest(&self) -> (K::Main, K::Rest) {
         match self.height() {
-            0 => K::sep(self.leaf().entry(0)),
-            _ => self.inner().seps[0],
+            0 => K::digest(self.leaf().entry(0)),
+            _ => (self.inner().mains[0], self.inner().rests[0]),
         }
     }
 
@@ -247,43 +258,37 @@ impl<K: Kind> Node<K> {
     }
 
     /// Inserts below; a node split off on the right is returned. `first`/`last`: nothing lies left/right of here.
-    fn insert(&mut self, path: &Path, item: Item<'_>, first: bool, last: bool) -> (u64, Option<Slot<K>>) {
-        let height = self.height() as usize;
+    fn insert(&mut self, path: &Path, item: &Item<'_>, first: bool, last: bool) -> Option<Slot<K>> {
+        let height = self.height();
         if height == 0 {
             return self.insert_into_leaf(path.index, item, first, last);
         }
         let inner = self.inner_mut();
-        let at = path.child[height - 1] as usize;
+        let at = path.child(height);
         let (first, last) = (first && at == 0, last && at + 1 == inner.len());
-        let (weight, split) = inner.child_mut(at).insert(path, item, first, last);
+        let split = inner.child_mut(at).insert(path, item, first, last);
         inner.counts[at] += 1;
-        inner.weights[at] += weight;
+        inner.weights[at] += item.weight;
         match split {
-            None if path.index > 0 => (weight, None),
+            None if path.index > 0 => None,
             None => {
-                inner.seps[at] = inner.child(at).first_sep();
-                (weight, None)
+                inner.redigest(at);
+                None
             }
             Some(right) => {
                 inner.counts[at] -= right.count;
                 inner.weights[at] -= right.weight;
-                inner.seps[at] = inner.child(at).first_sep();
-                (weight, inner.insert_or_split(at + 1, right, last))
+                inner.redigest(at);
+                inner.insert_or_split(at + 1, right, last)
             }
         }
     }
 
-    fn insert_into_leaf(
-        &mut self,
-        i: usize,
-        item: Item<'_>,
-        first: bool,
-        last: bool,
-    ) -> (u64, Option<Slot<K>>) {
+    fn insert_into_leaf(&mut self, i: usize, item: &Item<'_>, first: bool, last: bool) -> Option<Slot<K>> {
         let leaf = self.leaf_mut(item.space());
         if leaf.fits(item.space(), LEAF_MAX) {
-            leaf.insert(i, item);
-            return (K::weight(leaf.entry(i)), None);
+            leaf.insert(i, *item);
+            return None;
         }
         // At the ends leaves stay full, elsewhere they are halved.
         let at_end = (first && i == 0) || (last && i == leaf.len());
@@ -297,13 +302,13 @@ impl<K: Kind> Node<K> {
         leaf.shrink();
         let (half, i) =
             if i < middle || (at_end && first && i == 0) { (leaf, i) } else { (&mut right, i - middle) };
-        half.insert(i, item);
-        (K::weight(half.entry(i)), Some(Slot::of(Node::from_leaf(right))))
+        half.insert(i, *item);
+        Some(Slot::of(Node::from_leaf(right)))
     }
 
     /// Removes `count` entries of one leaf; returns their weight.
     fn remove(&mut self, path: &Path, count: usize) -> u64 {
-        let height = self.height() as usize;
+        let height = self.height();
         if height == 0 {
             let leaf = self.leaf_mut(0);
             let range = path.index..path.index + count;
@@ -312,7 +317,7 @@ impl<K: Kind> Node<K> {
             return weight;
         }
         let inner = self.inner_mut();
-        let at = path.child[height - 1] as usize;
+        let at = path.child(height);
         if inner.counts[at] == count as u64 {
             return inner.remove(at).weight;
         }
@@ -320,7 +325,7 @@ impl<K: Kind> Node<K> {
         inner.counts[at] -= count as u64;
         inner.weights[at] -= weight;
         if path.index == 0 {
-            inner.seps[at] = inner.child(at).first_sep();
+            inner.redigest(at);
         }
         if inner.child(at).is_small() {
             inner.merge_around(at);
@@ -330,7 +335,7 @@ impl<K: Kind> Node<K> {
 
     /// Replaces an entry by one that fits; returns its former and its new weight.
     fn replace(&mut self, path: &Path, item: Item<'_>) -> (u64, u64) {
-        let height = self.height() as usize;
+        let height = self.height();
         if height == 0 {
             let leaf = self.leaf_mut(item.space());
             let old = K::weight(leaf.entry(path.index));
@@ -338,20 +343,17 @@ impl<K: Kind> Node<K> {
             return (old, K::weight(leaf.entry(path.index)));
         }
         let inner = self.inner_mut();
-        let at = path.child[height - 1] as usize;
+        let at = path.child(height);
         let (old, new) = inner.child_mut(at).replace(path, item);
         inner.weights[at] = inner.weights[at] - old + new;
         if path.index == 0 {
-            inner.seps[at] = inner.child(at).first_sep();
+            inner.redigest(at);
         }
         (old, new)
     }
 
     /// Checks T1 to T3 below; returns what a parent should know: entries, weight, digest.
-    pub fn check_invariants(&self) -> (u64, u64, K::Sep)
-    where
-        K::Sep: PartialEq,
-    {
+    pub fn check_invariants(&self) -> (u64, u64, (K::Main, K::Rest)) {
         if self.height() == 0 {
             self.leaf().check_invariants();
             assert!(!self.leaf().is_empty(), "T3");
@@ -362,13 +364,13 @@ impl<K: Kind> Node<K> {
                 assert_eq!(child.is_some(), i < inner.len());
                 let Some(child) = child else { continue };
                 assert_eq!(child.height() + 1, self.height(), "T1");
-                let (count, weight, sep) = child.check_invariants();
-                assert!(sep == inner.seps[i], "T2");
+                let (count, weight, digest) = child.check_invariants();
+                assert!(digest == (inner.mains[i], inner.rests[i]), "T2");
                 assert_eq!((count, weight), (inner.counts[i], inner.weights[i]), "T2");
             }
         }
         let (count, weight) = self.measure();
-        (count, weight, self.first_sep())
+        (count, weight, self.first_digest())
     }
 
     pub fn shape(&self) -> (usize, usize, usize) {
@@ -391,7 +393,8 @@ impl<K: Kind> Inner<K> {
             children: [const { None }; FANOUT],
             counts: [0; FANOUT],
             weights: [0; FANOUT],
-            seps: [K::Sep::default(); FANOUT],
+            mains: [K::Main::default(); FANOUT],
+            rests: [K::Rest::default(); FANOUT],
         };
         for slot in slots {
             inner.insert(inner.len(), slot);
@@ -419,15 +422,34 @@ impl<K: Kind> Inner<K> {
         self.children[i].as_mut().expect("a child below len")
     }
 
-    /// The child with entry `i`, and the number of entries before that child. The last child for `i = count`.
+    /// The child with entry `i` of `total` in all, and the number of entries before that child. The last child for
+    /// `i = total`.
     #[inline]
-    pub fn find(&self, i: usize) -> (usize, usize) {
+    pub fn find(&self, i: usize, total: usize) -> (usize, usize) {
+        if i > total / 2 {
+            let (mut child, mut before) = (self.len() - 1, total - self.count_of(self.len() - 1));
+            while before > i {
+                child -= 1;
+                before -= self.count_of(child);
+            }
+            return (child, before);
+        }
         let (mut child, mut before) = (0, 0);
-        while child + 1 < self.len() && before + self.counts[child] as usize <= i {
-            before += self.counts[child] as usize;
+        while child + 1 < self.len() && before + self.count_of(child) <= i {
+            before += self.count_of(child);
             child += 1;
         }
         (child, before)
+    }
+
+    #[inline]
+    pub fn height(&self) -> u8 {
+        self.height
+    }
+
+    #[inline]
+    pub fn count_of(&self, child: usize) -> usize {
+        self.counts[child] as usize
     }
 
     #[inline]
@@ -438,13 +460,14 @@ impl<K: Kind> Inner<K> {
     /// The last child whose first entry passes the test, or child 0: there or at its end the test starts to fail.
     #[inline]
     pub fn seek(&self, probe: &impl Probe<K>) -> usize {
-        let (mut low, mut high) = (1, self.len());
+        let mains = &self.mains[1..self.len()];
+        // Counting reads the whole array without waiting for one load to know the next.
+        let mut low = 1 + mains.iter().map(|&main| usize::from(probe.main_before(main))).sum::<usize>();
+        let mut high = low + mains.iter().map(|&main| usize::from(probe.main_ties(main))).sum::<usize>();
         while low < high {
             let mid = (low + high) / 2;
-            let before = probe
-                .sep_before(&self.seps[mid])
-                .unwrap_or_else(|| probe.before(self.child(mid).first_entry()));
-            if before {
+            let rest = probe.rest_before(self.rests[mid]);
+            if rest.unwrap_or_else(|| probe.before(self.child(mid).first_entry())) {
                 low = mid + 1;
             } else {
                 high = mid;
@@ -453,13 +476,17 @@ impl<K: Kind> Inner<K> {
         low - 1
     }
 
+    fn redigest(&mut self, at: usize) {
+        (self.mains[at], self.rests[at]) = self.child(at).first_digest();
+    }
+
     /// The slots, as owners of their own.
     pub fn slots(&self) -> impl Iterator<Item = Slot<K>> {
         (0..self.len()).map(|i| Slot {
             node: self.child(i).clone(),
             count: self.counts[i],
             weight: self.weights[i],
-            sep: self.seps[i],
+            digest: (self.mains[i], self.rests[i]),
         })
     }
 
@@ -469,22 +496,25 @@ impl<K: Kind> Inner<K> {
         self.children[at..=len].rotate_right(1);
         self.counts.copy_within(at..len, at + 1);
         self.weights.copy_within(at..len, at + 1);
-        self.seps.copy_within(at..len, at + 1);
+        self.mains.copy_within(at..len, at + 1);
+        self.rests.copy_within(at..len, at + 1);
         self.children[at] = Some(slot.node);
         self.counts[at] = slot.count;
         self.weights[at] = slot.weight;
-        self.seps[at] = slot.sep;
+        (self.mains[at], self.rests[at]) = slot.digest;
         self.len += 1;
     }
 
     fn remove(&mut self, at: usize) -> Slot<K> {
         let len = self.len();
         let node = self.children[at].take().expect("a child below len");
-        let slot = Slot { node, count: self.counts[at], weight: self.weights[at], sep: self.seps[at] };
+        let digest = (self.mains[at], self.rests[at]);
+        let slot = Slot { node, count: self.counts[at], weight: self.weights[at], digest };
         self.children[at..len].rotate_left(1);
         self.counts.copy_within(at + 1..len, at);
         self.weights.copy_within(at + 1..len, at);
-        self.seps.copy_within(at + 1..len, at);
+        self.mains.copy_within(at + 1..len, at);
+        self.rests.copy_within(at + 1..len, at);
         self.len -= 1;
         slot
     }
@@ -547,7 +577,7 @@ impl<K: Kind> Inner<K> {
 
     /// Adds a tree that is lower than this node, on the left. Returns what is split off, on the right.
     pub fn push_left(&mut self, other: Slot<K>) -> Option<Slot<K>> {
-        let sep = other.sep;
+        let digest = other.digest;
         let split = if other.height() + 1 < self.height {
             let (count, weight) = (other.count, other.weight);
             let split = self.child_mut(0).inner_mut().push_left(other);
@@ -562,7 +592,7 @@ impl<K: Kind> Inner<K> {
         } else {
             self.insert_or_split(0, other, false)
         };
-        self.seps[0] = sep;
+        (self.mains[0], self.rests[0]) = digest;
         split
     }
 }
@@ -579,10 +609,32 @@ impl<K: Kind> Root<K> {
         }
     }
 
-    pub fn insert(&mut self, path: &Path, item: Item<'_>) {
-        let (weight, split) = self.node.insert(path, item, true, true);
+    /// The node, shared with the root.
+    fn slot(&self) -> Slot<K> {
+        let digest = self.node.first_digest();
+        Slot { node: self.node.clone(), count: self.len, weight: self.weight, digest }
+    }
+
+    /// Inserts where nothing has to be split and no digest changes.
+    #[inline]
+    pub fn insert_fitting(&mut self, path: &Path, item: Item<'_>) {
         self.len += 1;
-        self.weight += weight;
+        self.weight += item.weight;
+        let mut node = &mut self.node;
+        while node.height() > 0 {
+            let inner = node.inner_mut();
+            let at = path.child(inner.height);
+            inner.counts[at] += 1;
+            inner.weights[at] += item.weight;
+            node = inner.child_mut(at);
+        }
+        node.leaf_mut(item.space()).insert(path.index, item);
+    }
+
+    pub fn insert(&mut self, path: &Path, item: &Item<'_>) {
+        let split = self.node.insert(path, item, true, true);
+        self.len += 1;
+        self.weight += item.weight;
         if let Some(right) = split {
             let height = self.node.height() + 1;
             let left = Slot::of(self.node.clone());

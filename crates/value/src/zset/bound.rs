@@ -1,6 +1,6 @@
 //! Bounds of ranges: they become ranks, so that every range is a range of ranks.
 
-use super::entry::{Digest, Scored, decode, member, prefix};
+use super::entry::{Prefix, Scored, decode, member, prefix};
 use crate::ctree::{Entry, Probe, Tree};
 
 /// A bound by score.
@@ -84,8 +84,17 @@ impl ScoreBound {
 
 impl Probe<Scored> for ScoreBound {
     #[inline]
-    fn sep_before(&self, sep: &Digest) -> Option<bool> {
-        Some(self.keeps_out(sep.score))
+    fn main_before(&self, score: f64) -> bool {
+        self.keeps_out(score)
+    }
+
+    #[inline]
+    fn main_ties(&self, _: f64) -> bool {
+        false
+    }
+
+    fn rest_before(&self, _: Prefix) -> Option<bool> {
+        None
     }
 
     #[inline]
@@ -97,14 +106,24 @@ impl Probe<Scored> for ScoreBound {
 /// The place in front of a member, or behind it (`with`).
 struct Lex<'a> {
     member: &'a [u8],
-    prefix: u128,
+    prefix: Prefix,
     with: bool,
 }
 
 impl Probe<Scored> for Lex<'_> {
     #[inline]
-    fn sep_before(&self, sep: &Digest) -> Option<bool> {
-        (sep.prefix != self.prefix).then_some(sep.prefix < self.prefix)
+    fn main_before(&self, _: f64) -> bool {
+        false
+    }
+
+    #[inline]
+    fn main_ties(&self, _: f64) -> bool {
+        true
+    }
+
+    #[inline]
+    fn rest_before(&self, prefix: Prefix) -> Option<bool> {
+        (prefix != self.prefix).then_some(prefix < self.prefix)
     }
 
     #[inline]

@@ -1,8 +1,8 @@
 //! How members and scores lie in the tree, and how a place among them is found.
 
-use std::cmp::Ordering;
-
+use crate::arc::Blob;
 use crate::ctree::{Entry, Item, Kind, Probe};
+use crate::elem::INLINE_MAX;
 use crate::list::{short_int, short_len};
 
 /// Integers of more bytes are written as they are.
@@ -11,36 +11,40 @@ const INT_MAX: usize = 6;
 /// The kind of a sorted set's tree.
 pub(super) enum Scored {}
 
-/// An entry's score and the first sixteen bytes of its member, padded with zeros.
-#[derive(Clone, Copy, Default, PartialEq)]
-pub(super) struct Digest {
-    pub score: f64,
-    pub prefix: u128,
-}
-
 impl Kind for Scored {
-    type Sep = Digest;
+    /// The score.
+    type Main = f64;
+    type Rest = Prefix;
 
     #[inline]
-    fn sep(entry: Entry<'_>) -> Digest {
+    fn digest(entry: Entry<'_>) -> (f64, Prefix) {
         let (member, score) = decode(entry);
-        Digest { score, prefix: prefix(member) }
+        (score, prefix(member))
     }
 
     #[inline]
     fn weight(entry: Entry<'_>) -> u64 {
-        let outside = if entry.is_big() { entry.big().1.len() + 24 } else { 0 };
-        (2 + entry.bytes.len() + outside) as u64
+        let (score, member) = split(entry);
+        weight(score.len(), member.len())
     }
 }
 
-/// The first sixteen bytes: unequal prefixes order as their members do, equal ones say nothing.
+/// Bytes of an entry in the tree, slot and rounding aside.
 #[inline]
-pub(super) fn prefix(member: &[u8]) -> u128 {
+fn weight(score: usize, member: usize) -> u64 {
+    (2 + score + if member > INLINE_MAX { 8 + Blob::alloc_size(member) } else { member }) as u64
+}
+
+/// The first sixteen bytes, padded with zeros: unequal prefixes order as their members do, equal ones say nothing.
+pub(super) type Prefix = [u64; 2];
+
+#[inline]
+pub(super) fn prefix(member: &[u8]) -> Prefix {
     let mut bytes = [0; 16];
     let len = member.len().min(16);
     bytes[..len].copy_from_slice(&member[..len]);
-    u128::from_be_bytes(bytes)
+    let whole = u128::from_be_bytes(bytes);
+    [(whole >> 64) as u64, whole as u64]
 }
 
 #[inline]
@@ -75,45 +79,56 @@ pub(super) fn with_item<R>(member: &[u8], score: f64, f: impl FnOnce(Item<'_>) -
     // The round trip keeps fractions, -0.0 and the infinities as they are.
     if (n as f64).to_bits() == score.to_bits() && short_len(n) <= INT_MAX {
         let len = short_len(n);
-        return f(Item { tag: 1 + len as u8, head: &n.to_le_bytes()[..len], tail: member });
+        return f(Item {
+            tag: 1 + len as u8,
+            head: &n.to_le_bytes()[..len],
+            tail: member,
+            weight: weight(len, member.len()),
+        });
     }
-    f(Item { tag: 0, head: &score.to_le_bytes(), tail: member })
+    f(Item { tag: 0, head: &score.to_le_bytes(), tail: member, weight: weight(8, member.len()) })
 }
 
 /// The place of a member with a score: in front of the first entry that is not less.
 pub(super) struct At<'a> {
     member: &'a [u8],
-    digest: Digest,
+    score: f64,
+    prefix: Prefix,
 }
 
 impl<'a> At<'a> {
     #[inline]
     pub fn new(member: &'a [u8], score: f64) -> Self {
-        At { member, digest: Digest { score, prefix: prefix(member) } }
+        At { member, score, prefix: prefix(member) }
     }
 
-    /// Whether the entry lies in front of (member, score).
+    /// Whether the place lies in front of the entry (member, score).
     #[inline]
-    pub fn precedes(&self, member: &[u8], score: f64) -> bool {
-        self.digest.score < score || (self.digest.score == score && self.member < member)
+    pub fn precedes(&self, (member, score): (&[u8], f64)) -> bool {
+        self.score < score || (self.score == score && self.member < member)
     }
 }
 
 impl Probe<Scored> for At<'_> {
     #[inline]
-    fn sep_before(&self, sep: &Digest) -> Option<bool> {
-        let order = sep.score.partial_cmp(&self.digest.score).unwrap_or(Ordering::Equal);
-        match order.then(sep.prefix.cmp(&self.digest.prefix)) {
-            Ordering::Less => Some(true),
-            Ordering::Greater => Some(false),
-            Ordering::Equal => None,
-        }
+    fn main_before(&self, score: f64) -> bool {
+        score < self.score
+    }
+
+    #[inline]
+    fn main_ties(&self, score: f64) -> bool {
+        score == self.score
+    }
+
+    #[inline]
+    fn rest_before(&self, prefix: Prefix) -> Option<bool> {
+        (prefix != self.prefix).then_some(prefix < self.prefix)
     }
 
     #[inline]
     fn before(&self, entry: Entry<'_>) -> bool {
         let (member, score) = decode(entry);
-        score < self.digest.score || (score == self.digest.score && member < self.member)
+        score < self.score || (score == self.score && member < self.member)
     }
 }
 
