@@ -70,6 +70,16 @@ impl<'a> Payload<'a> {
         }
     }
 
+    /// As `text`, for a string that was edited.
+    #[inline]
+    pub fn raw_text(key: &[u8], bytes: &'a [u8]) -> Payload<'a> {
+        if fits(key, bytes.len()) {
+            Payload::Text { bytes, raw: true }
+        } else {
+            Payload::Handle(Value::Str(Str::from_slice_raw(bytes)))
+        }
+    }
+
     /// A value; a short flat string moves into the entry.
     pub fn value(key: &[u8], value: &'a Value) -> Payload<'a> {
         if let Value::Str(s) = value

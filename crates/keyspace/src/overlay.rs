@@ -31,6 +31,8 @@ pub struct Overlay {
     cells: Vec<HashMap<Box<[u8]>, Cell>>,
     missing: RefCell<Vec<(usize, Box<[u8]>)>>,
     whole: std::cell::Cell<bool>,
+    /// When what ran over it first took place; 0 before.
+    ran_ms: u64,
 }
 
 /// Why a commit did not happen: a key that was read has changed meanwhile. Run again on a new snapshot.
@@ -45,6 +47,7 @@ impl Overlay {
             cells: (0..databases).map(|_| HashMap::new()).collect(),
             missing: RefCell::default(),
             whole: std::cell::Cell::new(false),
+            ran_ms: 0,
         }
     }
 
@@ -102,6 +105,12 @@ impl Overlay {
         self.whole.get()
     }
 
+    pub(crate) fn runs_at(&mut self, now_ms: u64) {
+        if self.ran_ms == 0 {
+            self.ran_ms = now_ms;
+        }
+    }
+
     pub(crate) fn ask_whole(&self) {
         self.whole.set(true);
     }
@@ -146,7 +155,11 @@ impl Overlay {
         let mut view = View::locked(&keyspace, shards, 0, now_ms);
         for (db, cells) in self.cells.iter().enumerate() {
             for (key, cell) in cells {
-                let expired = cell.base.as_ref().is_some_and(|owned| !is_live(owned, now_ms));
+                // What had expired before the run was absent to it.
+                let expired = cell
+                    .base
+                    .as_ref()
+                    .is_some_and(|owned| is_live(owned, self.ran_ms) && !is_live(owned, now_ms));
                 if expired && cell.now.is_some() || view.changed_since(db, key, self.snapshot.lsn()) {
                     return Err(Conflict);
                 }

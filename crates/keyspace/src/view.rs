@@ -113,6 +113,7 @@ impl<'k> View<'k> {
 
     /// A view of an overlay.
     pub fn overlay(keyspace: &'k Keyspace, overlay: &'k mut Overlay, db: usize, now_ms: u64) -> View<'k> {
+        overlay.runs_at(now_ms);
         View::new(keyspace, Store::Overlay(overlay), db, now_ms)
     }
 
@@ -268,6 +269,23 @@ impl<'k> View<'k> {
         match self.value(key) {
             None => Ok(None),
             Some(ValueRef::Str(s)) => Ok(Some(s)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
+    /// The string of a key and when it expires (absolute), in one look-up.
+    #[inline]
+    pub fn string_and_expire(&self, key: &[u8]) -> Result<Option<(StrRef<'_>, Option<u64>)>, WrongType> {
+        let found = match &self.store {
+            Store::Locked(guard) => self.entry(guard, key).map(|entry| (entry.value(), entry.expire_ms())),
+            Store::Overlay(overlay) => {
+                overlay.get(self.db, key, self.now_ms).map(|owned| (owned.value.as_ref(), owned.expire_ms))
+            }
+            Store::Open => None,
+        };
+        match found {
+            None => Ok(None),
+            Some((ValueRef::Str(s), expire_ms)) => Ok(Some((s, expire_ms))),
             Some(_) => Err(WrongType),
         }
     }
@@ -491,7 +509,10 @@ impl<'k> View<'k> {
 
     /// `put_string` for the result of APPEND, SETRANGE and the like, whose encoding Redis calls `raw`.
     pub fn put_raw_string(&mut self, key: &[u8], bytes: &[u8], expire_ms: Option<u64>) {
-        self.put(key, Value::Str(Str::from_slice_raw(bytes)), expire_ms);
+        if self.is_overlay() {
+            return self.put_overlay(key, Value::Str(Str::from_slice_raw(bytes)), expire_ms);
+        }
+        self.put_payload(key, Payload::raw_text(key, bytes), expire_ms);
     }
 
     fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, expire_ms: Option<u64>) {

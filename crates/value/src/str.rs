@@ -353,6 +353,14 @@ impl<'a> StrRef<'a> {
         self.len() == 0
     }
 
+    /// Bytes that are really there: not the zeros of absent chunks. O(1).
+    pub fn stored(&self) -> usize {
+        match self {
+            StrRef::Flat(bytes) => bytes.len(),
+            StrRef::Chunked(chunked) => chunked.stored(),
+        }
+    }
+
     /// Byte `i < len`.
     #[inline]
     pub fn byte(&self, i: usize) -> u8 {

@@ -57,6 +57,10 @@ impl Chunked {
         self.len == 0
     }
 
+    pub(super) fn stored(&self) -> usize {
+        self.len.min(self.chunks * CHUNK)
+    }
+
     pub(super) fn mem_bytes(&self) -> usize {
         // A branch per 32 chunks if dense, one per height if sparse.
         let branches = self.chunks / 16 + self.height as usize;
