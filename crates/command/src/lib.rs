@@ -7,6 +7,7 @@
 //! To add a command: one row and one function in its family's topic file; if the topic is new, one line in `registry`.
 #![forbid(unsafe_code)]
 
+mod bitmap;
 mod connection;
 mod cx;
 mod error;
@@ -17,7 +18,10 @@ pub mod registry;
 mod scripting;
 mod server;
 mod set;
+mod string;
 pub mod table;
+#[cfg(test)]
+mod testing;
 mod transaction;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};

@@ -1,6 +1,30 @@
 //! Reading arguments: numbers, time-outs, keywords, with Redis's errors.
 
-use crate::Error;
+use crate::{Cx, Error};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// `proto-max-bulk-len`.
+static MAX_STRING_BYTES: AtomicUsize = AtomicUsize::new(512 << 20);
+
+/// The longest string a command may build (`proto-max-bulk-len`).
+#[inline]
+pub fn max_string_bytes() -> usize {
+    MAX_STRING_BYTES.load(Relaxed)
+}
+
+/// Sets the longest string a command may build.
+pub fn set_max_string_bytes(bytes: usize) {
+    MAX_STRING_BYTES.store(bytes, Relaxed);
+}
+
+/// Refuses to let a string of `len` bytes grow by `more` past `proto-max-bulk-len`; what was settled elsewhere may.
+pub fn check_string_size(cx: &Cx<'_, '_>, len: usize, more: usize) -> Result<(), Error> {
+    let total = len.saturating_add(more);
+    if total > i64::MAX as usize || (total > max_string_bytes() && !cx.caller.in_replay) {
+        return Err(Error::new("ERR string exceeds maximum allowed size (proto-max-bulk-len)"));
+    }
+    Ok(())
+}
 
 /// A signed 64-bit integer in canonical form, or "value is not an integer or out of range".
 #[inline]

@@ -5,6 +5,9 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 static TOPICS: &[&[Command]] = &[
+    crate::bitmap::bit::COMMANDS,
+    crate::bitmap::combine::COMMANDS,
+    crate::bitmap::field::COMMANDS,
     crate::connection::client::COMMANDS,
     crate::connection::session::COMMANDS,
     crate::pubsub::COMMANDS,
@@ -17,6 +20,11 @@ static TOPICS: &[&[Command]] = &[
     crate::set::algebra::COMMANDS,
     crate::set::members::COMMANDS,
     crate::set::random::COMMANDS,
+    crate::string::counter::COMMANDS,
+    crate::string::edit::COMMANDS,
+    crate::string::get::COMMANDS,
+    crate::string::lcs::COMMANDS,
+    crate::string::set::COMMANDS,
     crate::transaction::COMMANDS,
 ];
 

@@ -28,7 +28,7 @@ pub enum Run {
 /// What the log and the replicas receive for a write.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Effect {
-    /// The command as it came.
+    /// The command as it came; if the handler noted something with `Cx::effect`, that instead (SET with EX).
     Itself,
     /// What the handler noted with `Cx::effect` instead, because the command is not deterministic (SPOP, relative
     /// expiries, INCRBYFLOAT).
@@ -309,7 +309,9 @@ impl KeySpec {
             Find::KeyNum { num, first: offset, step } => {
                 let Some(count) = args.get(first + num).and_then(stdx::num::parse_i64) else { return false };
                 let start = first + offset;
-                if count < 0 || count as usize > args.len().saturating_sub(start) {
+                // With a step of 2 a value follows each key.
+                let words = count.checked_mul(step as i64).unwrap_or(i64::MAX);
+                if count < 0 || words as usize > args.len().saturating_sub(start) {
                     return false;
                 }
                 (0..count as usize).for_each(|i| f(start + i * step, self.uses));

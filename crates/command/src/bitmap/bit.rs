@@ -1,0 +1,209 @@
+//! Single bits, counting them, finding the first.
+//!
+//! BITCOUNT and BITPOS walk the stored runs of the value and charge as they go; what is not stored costs nothing.
+
+use super::{kernel, offset};
+use crate::options::{int, is};
+use crate::string::edit::write_at;
+use crate::string::get::clamp;
+use crate::string::{BYTES_PER_STEP, read};
+use crate::table::{Command, DENYOOM, FAST, KeySpec, READONLY, RO_ACCESS, RW_ACCESS_UPDATE, Run, WRITE, acl};
+use crate::{Budget, Cx, Error};
+use keyspace::{Class, View};
+use resp::Args;
+use std::ops::Range;
+use value::{StrRef, str};
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("setbit", 4, Run::Write(setbit), WRITE | DENYOOM, acl::BITMAP)
+        .keys(&[KeySpec::one(1, RW_ACCESS_UPDATE)])
+        .doc("bitmap", "2.2.0", "O(1)", "Sets or clears one bit of the string a key holds."),
+    Command::new("getbit", 3, Run::Read(getbit), READONLY | FAST, acl::BITMAP)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .doc("bitmap", "2.2.0", "O(1)", "Gives one bit of the string a key holds."),
+    Command::new("bitcount", -2, Run::Read(bitcount), READONLY, acl::BITMAP)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .cost(stored_cost)
+        .doc("bitmap", "2.6.0", "O(N)", "Counts the set bits of a string or of a part of it."),
+    Command::new("bitpos", -3, Run::Read(bitpos), READONLY, acl::BITMAP)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .doc("bitmap", "2.8.7", "O(N)", "Finds the first set or clear bit of a string or of a part of it."),
+];
+
+/// Steps for looking at all that is stored of the string at argument 1.
+fn stored_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    match view.string(args.at(1)) {
+        Ok(Some(s)) => s.stored() / BYTES_PER_STEP,
+        _ => 0,
+    }
+}
+
+/// `SETBIT key offset 0|1`: what the bit was. Nothing is changed, or told, if it was that already.
+fn setbit(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (key, at) = (args.at(1), offset(cx, args.at(2), None)?);
+    let on = match args.at(3) {
+        b"0" => false,
+        b"1" => true,
+        _ => return Err(Error::new("ERR bit is not an integer or out of range")),
+    };
+    let (byte, mask) = ((at / 8) as usize, 0x80 >> (at % 8));
+    let old = cx.view.string(key)?.and_then(|s| byte_at(s, byte));
+    let was = old.unwrap_or(0) & mask != 0;
+    if old.is_none() || was != on {
+        let new = if on { old.unwrap_or(0) | mask } else { old.unwrap_or(0) & !mask };
+        write_at(cx.view, key, byte, &[new])?;
+        cx.view.changed(key, Class::String, "setbit");
+    }
+    cx.out.int(was.into());
+    Ok(())
+}
+
+/// `GETBIT key offset`: 0 behind the end.
+fn getbit(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let at = offset(cx, args.at(2), None)?;
+    read(cx, args.at(1), |s, out, _| {
+        let byte = s.and_then(|s| byte_at(s, (at / 8) as usize)).unwrap_or(0);
+        out.int((byte >> (7 - at % 8) & 1).into());
+        Ok(())
+    })
+}
+
+fn byte_at(s: StrRef<'_>, at: usize) -> Option<u8> {
+    (at < s.len()).then(|| s.byte(at))
+}
+
+/// A part of a string, in bytes or bits.
+struct Part {
+    start: i64,
+    end: Option<i64>,
+    in_bits: bool,
+}
+
+impl Part {
+    /// `start [end [BYTE | BIT]]`.
+    fn parse(words: Args<'_>) -> Result<Part, Error> {
+        let start = int(words.at(0))?;
+        let end = words.get(1).map(int).transpose()?;
+        let in_bits = match words.get(2) {
+            None => false,
+            Some(unit) if is(unit, "BIT") => true,
+            Some(unit) if is(unit, "BYTE") => false,
+            Some(_) => return Err(Error::Syntax),
+        };
+        if words.len() > 3 { Err(Error::Syntax) } else { Ok(Part { start, end, in_bits }) }
+    }
+
+    /// The part of a string of `len` bytes, in bits. None if it is empty.
+    fn bits(&self, len: usize) -> Option<Range<usize>> {
+        let unit = if self.in_bits { 1 } else { 8 };
+        let units = clamp(self.start, self.end.unwrap_or(-1), len * 8 / unit)?;
+        Some(units.start * unit..units.end * unit)
+    }
+}
+
+/// `BITCOUNT key [start [end [BYTE | BIT]]]`.
+///
+/// Cost: O(n), n = bytes stored in the part.
+/// Source: Redis 8.0; that `end` may be left out, Valkey 8.
+fn bitcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let part = if args.len() > 2 { Some(Part::parse(args.from(2))?) } else { None };
+    read(cx, args.at(1), |s, out, budget| {
+        let bits = s.and_then(|s| match &part {
+            None => Some(0..s.len() * 8),
+            Some(Part { start, end: Some(end), .. }) if *start < 0 && *end < 0 && start > end => None,
+            Some(part) => part.bits(s.len()),
+        });
+        let count = match (s, bits) {
+            (Some(s), Some(bits)) => count_bits(s, bits, budget)?,
+            _ => 0,
+        };
+        out.int(count as i64);
+        Ok(())
+    })
+}
+
+fn count_bits(s: StrRef<'_>, bits: Range<usize>, budget: &mut Budget<'_>) -> Result<u64, Error> {
+    let bytes = bits.start / 8..bits.end.div_ceil(8);
+    if bytes.is_empty() {
+        return Ok(0);
+    }
+    // Count whole bytes, then take off what stands outside in the first and the last.
+    let before = s.byte(bytes.start) & !(0xff >> (bits.start % 8));
+    let after = if bits.end.is_multiple_of(8) { 0 } else { s.byte(bytes.end - 1) & (0xff >> (bits.end % 8)) };
+    let mut count = 0;
+    for run in s.runs(bytes) {
+        if let str::Run::Bytes(bytes) = run {
+            budget.charge(1 + bytes.len() / BYTES_PER_STEP)?;
+            count += kernel::count_ones(bytes);
+        }
+    }
+    Ok(count - u64::from(before.count_ones()) - u64::from(after.count_ones()))
+}
+
+/// `BITPOS key bit [start [end [BYTE | BIT]]]`: -1 if there is none. Looking for a clear bit without an `end`, the string is taken to go on in
+/// zeros.
+///
+/// Cost: O(n), n = bytes in front of the bit found, unstored zeros not counted.
+fn bitpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let wanted = match int(args.at(2))? {
+        0 => false,
+        1 => true,
+        _ => return Err(Error::new("ERR The bit argument must be 1 or 0.")),
+    };
+    let part = match args.len() {
+        3 => Part { start: 0, end: None, in_bits: false },
+        _ => Part::parse(args.from(3))?,
+    };
+    read(cx, args.at(1), |s, out, budget| {
+        let Some(s) = s else {
+            out.int(if wanted { -1 } else { 0 });
+            return Ok(());
+        };
+        let found = match part.bits(s.len()) {
+            None => None,
+            Some(bits) => match find_bit(s, wanted, bits, budget)? {
+                None if !wanted && part.end.is_none() => Some(s.len() * 8),
+                found => found,
+            },
+        };
+        out.int(found.map_or(-1, |at| at as i64));
+        Ok(())
+    })
+}
+
+/// The first bit in a part that is not empty.
+fn find_bit(
+    s: StrRef<'_>,
+    wanted: bool,
+    bits: Range<usize>,
+    budget: &mut Budget<'_>,
+) -> Result<Option<usize>, Error> {
+    let skip = if wanted { 0x00 } else { 0xff };
+    // In the first byte the bits in front of the part count as unwanted ones.
+    let first = s.byte(bits.start / 8) ^ skip;
+    let first = first & (0xff >> (bits.start % 8));
+    let mut at = bits.start / 8;
+    let inside = |at: usize, differ: u8| {
+        let bit = at * 8 + differ.leading_zeros() as usize;
+        (bit < bits.end).then_some(bit)
+    };
+    if first != 0 {
+        return Ok(inside(at, first));
+    }
+    at += 1;
+    for run in s.runs(at..bits.end.div_ceil(8)) {
+        let found = match run {
+            str::Run::Bytes(bytes) => {
+                budget.charge(1 + bytes.len() / BYTES_PER_STEP)?;
+                kernel::first_other(bytes, skip).map(|i| (at + i, bytes[i] ^ skip))
+            }
+            str::Run::Zeros(_) if wanted => None,
+            str::Run::Zeros(_) => Some((at, 0xff)),
+        };
+        if let Some((at, differ)) = found {
+            return Ok(inside(at, differ));
+        }
+        at += run.len();
+    }
+    Ok(None)
+}

@@ -1,0 +1,247 @@
+//! BITOP: bits of several strings combined into a new one.
+//!
+//! The sources are walked side by side, run by run; where the result is known to be zero because sources are not stored
+//! there, whole runs are passed over and the result stays unstored too.
+//!
+//! ```text
+//! AND    in all           DIFF   in the first and in none of the others
+//! OR     in any           DIFF1  not in the first but in any of the others
+//! XOR    in an odd number ANDOR  in the first and in any of the others
+//! NOT    not in it        ONE    in exactly one
+//! ```
+
+use super::kernel::{combine, first_other};
+use crate::options::is;
+use crate::string::BYTES_PER_STEP;
+use crate::table::{Command, DENYOOM, KeySpec, OW_UPDATE, RO_ACCESS, Run, WRITE, acl};
+use crate::{Cx, Error};
+use keyspace::{Class, View};
+use resp::Args;
+use smallvec::SmallVec;
+use std::ops::Range;
+use value::str::{Run as Piece, Runs};
+use value::{Str, StrRef, Value};
+
+pub(crate) static COMMANDS: &[Command] =
+    &[Command::new("bitop", -4, Run::Write(bitop), WRITE | DENYOOM, acl::BITMAP)
+        .keys(&[KeySpec::one(2, OW_UPDATE), KeySpec::range(3, -1, 1, RO_ACCESS)])
+        .cost(cost)
+        .doc("bitmap", "2.6.0", "O(N)", "Combines the bits of strings and stores the result.")];
+
+/// Bytes combined at a time.
+const WINDOW: usize = 4096;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Op {
+    And,
+    Or,
+    Xor,
+    Not,
+    Diff,
+    Diff1,
+    AndOr,
+    One,
+}
+
+const OPS: [(&str, Op); 8] = [
+    ("AND", Op::And),
+    ("OR", Op::Or),
+    ("XOR", Op::Xor),
+    ("NOT", Op::Not),
+    ("DIFF", Op::Diff),
+    ("DIFF1", Op::Diff1),
+    ("ANDOR", Op::AndOr),
+    ("ONE", Op::One),
+];
+
+/// What is stored of the sources is read; a NOT writes everything.
+fn cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let not = is(args.at(1), "NOT");
+    let steps = |key| match view.string(key) {
+        Ok(Some(s)) if not => 2 * s.len() / BYTES_PER_STEP,
+        Ok(Some(s)) => 2 * s.stored() / BYTES_PER_STEP,
+        _ => 0,
+    };
+    args.from(3).iter().map(|key| 4 + steps(key)).sum()
+}
+
+/// `BITOP op destkey key [key ...]`: the length of the result, which is that of the longest source. Missing sources and what shorter ones
+/// lack are zeros; an empty result removes `destkey`.
+///
+/// Cost: O(n), n = bytes stored in all sources.
+/// Source: Redis 8.0; DIFF to ONE, Redis 8.2.
+fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (name, dest, keys) = (args.at(1), args.at(2), args.from(3));
+    let Some(&(name, op)) = OPS.iter().find(|(word, _)| is(name, word)) else { return Err(Error::Syntax) };
+    if op == Op::Not && keys.len() != 1 {
+        return Err(Error::new("ERR BITOP NOT must be called with a single source key."));
+    }
+    if matches!(op, Op::Diff | Op::Diff1 | Op::AndOr) && keys.len() < 2 {
+        return Err(format!("ERR BITOP {name} must be called with at least two source keys.").into());
+    }
+    for key in keys {
+        let found = cx.view.kind(key);
+        cx.view.count_lookup(key, found.is_some());
+        cx.view.string(key)?;
+    }
+    let mut sources = SmallVec::<[Source<'_>; 8]>::new();
+    for key in keys {
+        let s = cx.view.string(key)?.unwrap_or(StrRef::Flat(&[]));
+        sources.push(Source::new(s));
+    }
+    let len = sources.iter().map(|source| source.of.len()).max().unwrap_or(0);
+    let result = result(op, &mut sources, len);
+    drop(sources);
+    if len > 0 {
+        cx.view.put(dest, Value::Str(result), None);
+        cx.view.changed(dest, Class::String, "set");
+    } else if cx.view.remove(dest) {
+        cx.view.changed(dest, Class::Generic, "del");
+    }
+    cx.out.int(len as i64);
+    Ok(())
+}
+
+/// Combines strings that are zeros behind their ends into one of `len` bytes.
+fn result(op: Op, sources: &mut [Source<'_>], len: usize) -> Str {
+    let mut result = Str::new();
+    if len == 0 {
+        return result;
+    }
+    // The whole length first, so that it is not grown piece by piece; costs nothing where nothing is written.
+    result.set_bit(len as u64 * 8 - 1, false);
+    let mut windows = [[0; WINDOW]; 2];
+    let mut at = 0;
+    while at < len {
+        let mut step = len - at;
+        if let Some(zeros) = zeros(op, sources) {
+            step = step.min(zeros);
+        } else {
+            step = sources.iter().map(Source::left).min().unwrap_or(step).min(step).min(WINDOW);
+            let [to, other] = &mut windows;
+            combine_window(op, sources, &mut to[..step], &mut other[..step]);
+            if first_other(&to[..step], 0).is_some() {
+                result.write_at(at, &to[..step]);
+            }
+        }
+        sources.iter_mut().for_each(|source| source.skip(step));
+        at += step;
+    }
+    result
+}
+
+/// How far the result is zeros, as the sources are not stored there. None if that cannot be told.
+fn zeros(op: Op, sources: &[Source<'_>]) -> Option<usize> {
+    let of_all = |sources: &[Source<'_>]| {
+        sources.iter().map(Source::zeros).try_fold(usize::MAX, |least, zeros| Some(least.min(zeros?)))
+    };
+    let (first, others) = sources.split_first()?;
+    match op {
+        Op::Not => None,
+        Op::And => sources.iter().filter_map(Source::zeros).max(),
+        Op::Or | Op::Xor | Op::One => of_all(sources),
+        Op::Diff => first.zeros(),
+        Op::Diff1 => of_all(others),
+        Op::AndOr => first.zeros().or_else(|| of_all(others)),
+    }
+}
+
+/// Combines the next bytes of all sources, none of which changes its kind of run within them.
+fn combine_window(op: Op, sources: &[Source<'_>], to: &mut [u8], other: &mut [u8]) {
+    let Some((first, others)) = sources.split_first() else { return };
+    let len = to.len();
+    let stored = |source| Source::bytes(source, len);
+    let others = others.iter();
+    match op {
+        Op::And | Op::Or | Op::Xor | Op::Not => first.copy(to),
+        Op::Diff | Op::Diff1 | Op::AndOr | Op::One => to.fill(0),
+    }
+    match op {
+        Op::Not => to.iter_mut().for_each(|byte| *byte = !*byte),
+        // Where one of them is not stored the result is known to be zeros, so all are stored here.
+        Op::And => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a & b)),
+        Op::Xor => others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a ^ b)),
+        Op::Or | Op::Diff | Op::Diff1 | Op::AndOr => {
+            others.filter_map(stored).for_each(|with| combine(to, with, |a, b| a | b));
+        }
+        Op::One => {
+            // `other`: seen more than once.
+            other.fill(0);
+            for with in sources.iter().filter_map(stored) {
+                for ((once, twice), with) in to.iter_mut().zip(&mut *other).zip(with) {
+                    *twice |= *once & with;
+                    *once |= with;
+                }
+            }
+            combine(to, other, |once, twice| once & !twice);
+        }
+    }
+    // `to`: in any of the others.
+    first.copy(other);
+    match op {
+        Op::Diff => combine(to, other, |any, first| first & !any),
+        Op::Diff1 => combine(to, other, |any, first| any & !first),
+        Op::AndOr => combine(to, other, |any, first| any & first),
+        _ => {}
+    }
+}
+
+/// A source and the run of it that lies ahead; behind its end there are zeros for ever.
+struct Source<'a> {
+    of: StrRef<'a>,
+    at: usize,
+    runs: Runs<'a>,
+    run: Option<Piece<'a>>,
+}
+
+impl<'a> Source<'a> {
+    fn new(of: StrRef<'a>) -> Source<'a> {
+        let mut runs = of.runs(0..of.len());
+        let run = runs.next();
+        Source { of, at: 0, runs, run }
+    }
+
+    /// Bytes of the run ahead.
+    fn left(&self) -> usize {
+        self.run.map_or(usize::MAX, |run| run.len())
+    }
+
+    /// The same, if it is not stored.
+    fn zeros(&self) -> Option<usize> {
+        match self.run {
+            Some(Piece::Bytes(_)) => None,
+            Some(Piece::Zeros(n)) => Some(n as usize),
+            None => Some(usize::MAX),
+        }
+    }
+
+    /// The next bytes, if they are stored. `len` is at most `left`.
+    fn bytes(&self, len: usize) -> Option<&'a [u8]> {
+        match self.run {
+            Some(Piece::Bytes(bytes)) => Some(&bytes[..len]),
+            _ => None,
+        }
+    }
+
+    fn copy(&self, to: &mut [u8]) {
+        match self.bytes(to.len()) {
+            Some(bytes) => to.copy_from_slice(bytes),
+            None => to.fill(0),
+        }
+    }
+
+    fn skip(&mut self, n: usize) {
+        self.at += n;
+        match (n < self.left(), self.run) {
+            (true, Some(Piece::Bytes(bytes))) => self.run = Some(Piece::Bytes(&bytes[n..])),
+            (true, Some(Piece::Zeros(zeros))) => self.run = Some(Piece::Zeros(zeros - n as u64)),
+            _ if n == self.left() => self.run = self.runs.next(),
+            // Further than the run: look the place up.
+            _ => {
+                let rest: Range<usize> = self.at.min(self.of.len())..self.of.len();
+                self.runs = self.of.runs(rest);
+                self.run = self.runs.next();
+            }
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! Strings as numbers.
+//!
+//! The number is read where it lies and written from a buffer on the stack; a key keeps its expiry.
+
+use crate::table::{Command, DENYOOM, FAST, KeySpec, RW_ACCESS_UPDATE, Run, WRITE, acl};
+use crate::{Cx, Effect, Error, options};
+use keyspace::Class;
+use resp::Args;
+use stdx::long_double::{LongDouble, TEXT_MAX};
+
+const KEY: &[KeySpec] = &[KeySpec::one(1, RW_ACCESS_UPDATE)];
+const FLAGS: u32 = WRITE | DENYOOM | FAST;
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("incr", 2, Run::Write(incr), FLAGS, acl::STRING).keys(KEY).doc(
+        "string",
+        "1.0.0",
+        "O(1)",
+        "Adds one to the integer a key holds; a missing key counts as 0.",
+    ),
+    Command::new("decr", 2, Run::Write(decr), FLAGS, acl::STRING).keys(KEY).doc(
+        "string",
+        "1.0.0",
+        "O(1)",
+        "Takes one from the integer a key holds; a missing key counts as 0.",
+    ),
+    Command::new("incrby", 3, Run::Write(incrby), FLAGS, acl::STRING).keys(KEY).doc(
+        "string",
+        "1.0.0",
+        "O(1)",
+        "Adds to the integer a key holds; a missing key counts as 0.",
+    ),
+    Command::new("decrby", 3, Run::Write(decrby), FLAGS, acl::STRING).keys(KEY).doc(
+        "string",
+        "1.0.0",
+        "O(1)",
+        "Takes from the integer a key holds; a missing key counts as 0.",
+    ),
+    Command::new("incrbyfloat", 3, Run::Write(incrbyfloat), FLAGS, acl::STRING)
+        .keys(KEY)
+        .effect(Effect::Noted)
+        .doc("string", "2.6.0", "O(1)", "Adds to the decimal number a key holds; a missing key counts as 0."),
+];
+
+/// `INCR key`.
+fn incr(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    add(cx, args.at(1), 1)
+}
+
+/// `DECR key`.
+fn decr(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    add(cx, args.at(1), -1)
+}
+
+/// `INCRBY key increment`.
+fn incrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    add(cx, args.at(1), options::int(args.at(2))?)
+}
+
+/// `DECRBY key decrement`.
+fn decrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let by = options::int(args.at(2))?.checked_neg().ok_or(Error::new("ERR decrement would overflow"))?;
+    add(cx, args.at(1), by)
+}
+
+#[inline]
+fn add(cx: &mut Cx<'_, '_>, key: &[u8], by: i64) -> Result<(), Error> {
+    let (old, expire) = match cx.view.string_and_expire(key)? {
+        Some((s, expire)) => (s.as_i64().ok_or(Error::NotInteger)?, expire),
+        None => (0, None),
+    };
+    let new = old.checked_add(by).ok_or(Error::new("ERR increment or decrement would overflow"))?;
+    cx.view.put_string(key, itoa::Buffer::new().format(new).as_bytes(), expire);
+    cx.view.changed(key, Class::String, "incrby");
+    cx.out.int(new);
+    Ok(())
+}
+
+/// `INCRBYFLOAT key increment`, in the precision of the 80-bit floats clients know (see `stdx::long_double`).
+fn incrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let key = args.at(1);
+    let (old, expire) = match cx.view.string_and_expire(key)? {
+        Some((s, _)) if s.len() > TEXT_MAX => return Err(Error::NotFloat),
+        Some((s, expire)) => (LongDouble::parse(&s.contiguous()), expire),
+        None => (LongDouble::parse(b"0"), None),
+    };
+    let old = old.ok_or(Error::NotFloat)?;
+    let by = LongDouble::parse(args.at(2)).ok_or(Error::NotFloat)?;
+    let new = old + by;
+    if !new.is_finite() {
+        return Err(Error::new("ERR increment would produce NaN or Infinity"));
+    }
+    let mut text = Vec::new();
+    new.format(&mut text);
+    cx.view.put_string(key, &text, expire);
+    cx.view.changed(key, Class::String, "incrbyfloat");
+    cx.effect(&[b"SET", key, &text, b"KEEPTTL"]);
+    cx.out.bulk(&text);
+    Ok(())
+}

@@ -1,0 +1,363 @@
+//! Setting strings. `SET` and `MSET` without options are the hottest writes there are: one put, one `changed`.
+//!
+//! Where a time is relative, what is logged is the form with an absolute one (`SET key value PXAT ms`), as the
+//! conditions were met when the command ran.
+
+use super::expiry::{Of, Options, Unit};
+use super::{BYTES_PER_STEP, argument_cost, read, write};
+use crate::table::{Begin, Command, DENYOOM, FAST, Find, KeySpec, MOVABLEKEYS, Run, Use, WRITE, acl};
+use crate::table::{OW_INSERT, OW_UPDATE};
+use crate::{Cx, Error, options};
+use keyspace::{Class, View};
+use resp::Args;
+
+const N_KEYS: &str = "O(N) where N is the number of keys to set.";
+
+const SET_KEY: KeySpec = KeySpec {
+    notes: "RW and ACCESS due to the optional `GET` argument",
+    ..KeySpec::one(1, Use(&["RW", "access", "update", "variable_flags"]))
+};
+const MSETEX_KEYS: KeySpec = KeySpec {
+    uses: OW_UPDATE,
+    begin: Begin::Index(1),
+    find: Find::KeyNum { num: 0, first: 1, step: 2 },
+    notes: "",
+};
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("set", -3, Run::Write(set), WRITE | DENYOOM, acl::STRING)
+        .keys(&[SET_KEY])
+        .cost(argument_cost::<2>)
+        .doc("string", "1.0.0", "O(1)", "Sets a key to a string, whatever it held, on conditions if wanted."),
+    Command::new("setnx", 3, Run::Write(setnx), WRITE | DENYOOM | FAST, acl::STRING)
+        .keys(&[KeySpec::one(1, OW_INSERT)])
+        .cost(argument_cost::<2>)
+        .doc("string", "1.0.0", "O(1)", "Sets a key to a string if there is no such key."),
+    Command::new("setex", 4, Run::Write(setex), WRITE | DENYOOM, acl::STRING)
+        .keys(&[KeySpec::one(1, OW_UPDATE)])
+        .cost(argument_cost::<3>)
+        .doc("string", "2.0.0", "O(1)", "Sets a key to a string that expires after so many seconds."),
+    Command::new("psetex", 4, Run::Write(psetex), WRITE | DENYOOM, acl::STRING)
+        .keys(&[KeySpec::one(1, OW_UPDATE)])
+        .cost(argument_cost::<3>)
+        .doc("string", "2.6.0", "O(1)", "Sets a key to a string that expires after so many milliseconds."),
+    Command::new("mset", -3, Run::Write(mset), WRITE | DENYOOM, acl::STRING)
+        .keys(&[KeySpec::range(1, -1, 2, OW_UPDATE)])
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
+        .cost(many_cost)
+        .doc("string", "1.0.1", N_KEYS, "Sets many keys to strings at once."),
+    Command::new("msetnx", -3, Run::Write(msetnx), WRITE | DENYOOM, acl::STRING)
+        .keys(&[KeySpec::range(1, -1, 2, OW_INSERT)])
+        .cost(many_cost)
+        .doc("string", "1.0.1", N_KEYS, "Sets many keys to strings at once if none of them exists."),
+    Command::new("msetex", -4, Run::Write(msetex), WRITE | DENYOOM | MOVABLEKEYS, acl::STRING)
+        .keys(&[MSETEX_KEYS])
+        .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
+        .cost(many_cost)
+        .doc(
+            "string",
+            "9.1.0",
+            N_KEYS,
+            "Sets many keys to strings with one expiry, on conditions if wanted.",
+        ),
+];
+
+/// Steps for setting one key among many.
+const STEPS_PER_KEY: usize = 6;
+
+fn many_cost(_: &View<'_>, args: Args<'_>) -> usize {
+    args.len() / 2 * STEPS_PER_KEY + args.bytes() / BYTES_PER_STEP
+}
+
+/// `SET key value [NX | XX | IFEQ value] [GET] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: OK, or null if a condition was
+/// not met; with GET the old string or null.
+///
+/// Cost: O(n), n = bytes of the value.
+/// Source: Redis 8.0 and, for IFEQ, Valkey 9.1.
+#[inline]
+fn set(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len() > 3 {
+        return set_with_options(cx, args);
+    }
+    let key = args.at(1);
+    cx.view.put_string(key, args.at(2), None);
+    cx.view.changed(key, Class::String, "set");
+    cx.out.ok();
+    Ok(())
+}
+
+fn set_with_options(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (key, value) = (args.at(1), args.at(2));
+    let options = Options::parse(args.from(3), Of::Set)?;
+    let deadline = options.deadline(cx, "set")?;
+    let mut rest = None;
+    if options.get {
+        rest = read(cx, key, |s, out, _| Ok(write(out, s)))?;
+    }
+    let met = if options.nx || options.xx {
+        cx.view.exists(key) == options.xx
+    } else if let Some(expected) = options.if_equal {
+        cx.view.string(key)?.is_some_and(|s| s == *expected)
+    } else {
+        true
+    };
+    if met {
+        let expire = if options.keep_ttl { cx.view.expire_ms(key).flatten() } else { deadline };
+        put(cx, key, value, expire, deadline.is_some());
+        if let (Some(at), true) = (deadline, options.is_relative()) {
+            cx.effect(&[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+        }
+    }
+    match (options.get, met) {
+        (true, _) => {}
+        (false, true) => cx.out.ok(),
+        (false, false) => cx.out.null(),
+    }
+    if let Some(rest) = rest {
+        cx.stream(rest);
+    }
+    Ok(())
+}
+
+/// Stores one string and says so; `expires`: the expiry is news.
+fn put(cx: &mut Cx<'_, '_>, key: &[u8], value: &[u8], expire_ms: Option<u64>, expires: bool) {
+    cx.view.put_string(key, value, expire_ms);
+    cx.view.changed(key, Class::String, "set");
+    if expires {
+        cx.view.notify(key, Class::Generic, "expire");
+    }
+}
+
+/// `SETNX key value`: 1 if it was set.
+fn setnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let key = args.at(1);
+    let absent = !cx.view.exists(key);
+    if absent {
+        put(cx, key, args.at(2), None, false);
+    }
+    cx.out.int(absent.into());
+    Ok(())
+}
+
+/// `SETEX key seconds value`.
+fn setex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    set_for(cx, args, Unit::Ex, "setex")
+}
+
+/// `PSETEX key milliseconds value`.
+fn psetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    set_for(cx, args, Unit::Px, "psetex")
+}
+
+fn set_for(cx: &mut Cx<'_, '_>, args: Args<'_>, unit: Unit, command: &str) -> Result<(), Error> {
+    let (key, value) = (args.at(1), args.at(3));
+    let at = unit.deadline(args.at(2), cx.view.now_ms(), command)?;
+    put(cx, key, value, Some(at), true);
+    cx.effect(&[b"SET", key, value, b"PXAT", itoa::Buffer::new().format(at).as_bytes()]);
+    cx.out.ok();
+    Ok(())
+}
+
+/// `MSET key value [key value ...]`: of a key named twice the last value stays.
+///
+/// Cost: O(n), n = keys and bytes.
+fn mset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len().is_multiple_of(2) {
+        return Err(Error::Arity("mset".to_owned()));
+    }
+    cx.charge(args.len())?;
+    for i in (1..args.len()).step_by(2) {
+        cx.view.put_string(args.at(i), args.at(i + 1), None);
+        cx.view.changed(args.at(i), Class::String, "set");
+    }
+    cx.out.ok();
+    Ok(())
+}
+
+/// `MSETNX key value [key value ...]`: 1 if none of the keys existed and all were set.
+fn msetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len().is_multiple_of(2) {
+        return Err(Error::Arity("msetnx".to_owned()));
+    }
+    cx.charge(args.len())?;
+    let mut keys = (1..args.len()).step_by(2).map(|i| args.at(i));
+    if keys.any(|key| cx.view.exists(key)) {
+        cx.out.int(0);
+        return Ok(());
+    }
+    for i in (1..args.len()).step_by(2) {
+        put(cx, args.at(i), args.at(i + 1), None, false);
+    }
+    cx.out.int(1);
+    Ok(())
+}
+
+/// `MSETEX numkeys key value [key value ...] [NX | XX] [EX s | PX ms | EXAT s | PXAT ms | KEEPTTL]`: 1 if all were set, 0 if the
+/// condition was not met by every key.
+///
+/// Source: Valkey 9.1.
+fn msetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let keys = options::int(args.at(1))
+        .ok()
+        .filter(|n| (1..=i64::from(i32::MAX)).contains(n))
+        .ok_or(Error::new("ERR invalid numkeys value or out of range"))? as usize;
+    let end = 2 + 2 * keys;
+    if end > args.len() {
+        return Err(Error::Syntax);
+    }
+    let options = Options::parse(args.from(end), Of::MSetEx)?;
+    let deadline = options.deadline(cx, "msetex")?;
+    cx.charge(args.len())?;
+    let conditional = options.nx || options.xx;
+    if conditional && (2..end).step_by(2).any(|i| cx.view.exists(args.at(i)) != options.xx) {
+        cx.out.int(0);
+        return Ok(());
+    }
+    for i in (2..end).step_by(2) {
+        let key = args.at(i);
+        let expire = if options.keep_ttl { cx.view.expire_ms(key).flatten() } else { deadline };
+        put(cx, key, args.at(i + 1), expire, deadline.is_some());
+    }
+    if let (Some(at), true) = (deadline, options.is_relative()) {
+        let mut at_text = itoa::Buffer::new();
+        let mut words: Vec<&[u8]> = vec![b"MSETEX", args.at(1)];
+        words.extend(args.to(end).from(2));
+        words.extend([&b"PXAT"[..], at_text.format(at).as_bytes()]);
+        cx.effect(&words);
+    }
+    cx.out.int(1);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    #[test]
+    fn a_key_is_set_whatever_it_held_and_loses_its_expiry() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("set k v", "OK"),
+                ("get k", "\"v\""),
+                ("set k w EX 10", "OK"),
+                ("set k x", "OK"),
+                ("getex k PERSIST", "\"x\""),
+                ("set k w EX 10 EX 20", "OK"),
+                ("set k y KEEPTTL", "OK"),
+            ]);
+            assert_eq!(
+                db.events(),
+                ["new:k", "set:k", "set:k", "expire:k", "set:k", "set:k", "expire:k", "set:k"]
+            );
+            db.now_ms += 19_999;
+            assert_eq!(db.line("get k"), "\"y\"");
+            db.now_ms += 1;
+            assert_eq!(db.line("get k"), "nil");
+        });
+    }
+
+    #[test]
+    fn conditions_decide_and_get_answers_the_old_value() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("set k v XX", "nil"),
+                ("set k v XX GET", "nil"),
+                ("set k v NX GET", "nil"),
+                ("set k w NX", "nil"),
+                ("set k w NX GET", "\"v\""),
+                ("set k w XX GET", "\"v\""),
+                ("set k x IFEQ v", "nil"),
+                ("set k x IFEQ v GET", "\"w\""),
+                ("set k x IFEQ w", "OK"),
+                ("set k 13 IFEQ x GET", "\"x\""),
+                ("set none 13 IFEQ x", "nil"),
+                ("get k", "\"13\""),
+            ]);
+            assert_eq!(db.line("get none"), "nil");
+        });
+    }
+
+    #[test]
+    fn contradicting_options_and_bad_times_are_refused() {
+        let mut db = Db::new();
+        let syntax = "-ERR syntax error";
+        let invalid = "-ERR invalid expire time in 'set' command";
+        let integer = "-ERR value is not an integer or out of range";
+        db.check(&[
+            ("set k v NX XX", syntax),
+            ("set k v EX 10 PX 10", syntax),
+            ("set k v EX 10 KEEPTTL", syntax),
+            ("set k v KEEPTTL EX abc", syntax),
+            ("set k v PERSIST", syntax),
+            ("set k v EX", syntax),
+            ("set k v FOO", syntax),
+            ("set k v IFEQ", syntax),
+            ("set k v IFEQ a IFEQ a", syntax),
+            ("set k v NX IFEQ a", syntax),
+            ("set k v IFEQ a XX", syntax),
+            ("set k v EX abc", integer),
+            ("set k v EX 0", invalid),
+            ("set k v PX -1", invalid),
+            ("set k v EX 9223372036854775807", invalid),
+            ("set k v PX 9223372036854775807", invalid),
+            ("set k v EXAT 9223372036854775807", invalid),
+            ("setex k 0 v", "-ERR invalid expire time in 'setex' command"),
+            ("psetex k a v", integer),
+            ("set k", "-ERR wrong number of arguments for 'set' command"),
+            ("set k v PXAT 9223372036854775807", "OK"),
+            ("set k v KEEPTTL KEEPTTL", "OK"),
+            ("set k v EXAT 1", "OK"),
+            ("get k", "nil"),
+        ]);
+    }
+
+    #[test]
+    fn relative_times_are_noted_as_absolute_ones() {
+        Db::both(|mut db| {
+            db.now_ms = 1000;
+            let mut noted = |line| {
+                db.line(line);
+                db.effect_lines()
+            };
+            assert_eq!(noted("set k v EX 1 NX GET"), ["SET k v PXAT 2000"]);
+            assert_eq!(noted("set k w EX 1 NX"), [""; 0]);
+            assert_eq!(noted("set k w PXAT 5000"), [""; 0]);
+            assert_eq!(noted("setex k 2 v"), ["SET k v PXAT 3000"]);
+            assert_eq!(noted("psetex k 2 v"), ["SET k v PXAT 1002"]);
+            assert_eq!(noted("msetex 2 a 1 b 2 XX EX 1"), [""; 0]);
+            assert_eq!(noted("msetex 2 a 1 b 2 NX EX 1"), ["MSETEX 2 a 1 b 2 PXAT 2000"]);
+            assert_eq!(noted("getex k EX 1"), ["PEXPIREAT k 2000"]);
+            assert_eq!(noted("getex k"), [""; 0]);
+            assert_eq!(noted("getex k PERSIST"), ["PERSIST k"]);
+            assert_eq!(noted("getex k PERSIST"), [""; 0]);
+            assert_eq!(noted("getex k PXAT 1"), ["DEL k"]);
+        });
+    }
+
+    #[test]
+    fn many_keys_are_set_at_once_or_not_at_all() {
+        Db::both(|mut db| {
+            let numkeys = "-ERR invalid numkeys value or out of range";
+            db.check(&[
+                ("mset a 1 b", "-ERR wrong number of arguments for 'mset' command"),
+                ("mset a 1 b 2 a 3", "OK"),
+                ("mget a b c", "[\"3\", \"2\", nil]"),
+                ("msetnx b 9 c 9", "0"),
+                ("msetnx c 8 c 9", "1"),
+                ("mget a b c", "[\"3\", \"2\", \"9\"]"),
+                ("msetex 2 a 1 b 2 NX", "0"),
+                ("msetex 2 a 1 d 2 XX", "0"),
+                ("msetex 2 a 5 b 6 XX KEEPTTL", "1"),
+                ("mget a b", "[\"5\", \"6\"]"),
+                ("msetex 0 a 1", numkeys),
+                ("msetex x a 1", numkeys),
+                ("msetex 2147483648 a 1", numkeys),
+                ("msetex 2147483647 a 1", "-ERR syntax error"),
+                ("msetex 3 a 1 b 2", "-ERR syntax error"),
+                ("msetex 1 a 1 b 2", "-ERR syntax error"),
+                ("msetex 1 a 1 NX EX 0", "-ERR invalid expire time in 'msetex' command"),
+                ("msetex 1 a 1 GET", "-ERR syntax error"),
+            ]);
+        });
+    }
+}
