@@ -188,7 +188,7 @@ impl Server {
         if lsn == 0 || !command.is_write() || view.changes().dirty == 0 {
             return;
         }
-        if command.effect == command::Effect::Itself {
+        if command.effect == command::Effect::Itself && effects.is_empty() {
             return sink.effect(lsn, view.db(), &mut args.iter());
         }
         for effect in effects {

@@ -266,7 +266,10 @@ const LIMITS: &[Directive] = &[
         .live(|l, v| l.maxclients.set(v.int()))
         .doc("Connections served at once; one more is refused with an error."),
     memory("proto-max-bulk-len", MB, "536870912")
-        .live(|l, v| l.proto_max_bulk_bytes.set(v.int()))
+        .live(|l, v| {
+            l.proto_max_bulk_bytes.set(v.int());
+            command::options::set_max_string_bytes(v.int().max(0) as usize);
+        })
         .doc("The longest argument a client may send."),
     memory("client-query-buffer-limit", MB, "1073741824")
         .live(|l, v| l.query_buffer_bytes.set(v.int()))
