@@ -11,6 +11,7 @@ mod bitmap;
 mod connection;
 mod cx;
 mod error;
+mod generic;
 pub mod options;
 pub mod places;
 mod pubsub;

@@ -225,9 +225,11 @@ pub(crate) fn shards_of(command: &Command, args: Args<'_>) -> Bits {
     shards
 }
 
-/// Whether a command may ask for keys its row cannot name (SORT BY, GET).
-pub(crate) fn has_unknown_keys(command: &Command) -> bool {
+/// Whether a command may ask for keys its row cannot name (SORT with BY, GET or STORE).
+pub(crate) fn has_unknown_keys(command: &Command, args: Args<'_>) -> bool {
+    let words = ["by", "get", "store"];
     command.keys.iter().any(|spec| spec.begin == table::Begin::Unknown)
+        && args.iter().skip(2).any(|arg| words.iter().any(|word| command::options::is(arg, word)))
 }
 
 fn keyed(
@@ -239,7 +241,7 @@ fn keyed(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    if has_unknown_keys(command) {
+    if has_unknown_keys(command, args) {
         return start_job(server, local, session, command, handler, args, out);
     }
     let mark = out.len();
@@ -373,6 +375,7 @@ pub fn finish_job(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) ->
         State::Ready => return None,
         State::Dropped => return None,
         State::NeedKeys => {
+            job.overlay.reset();
             job.overlay.load_missing();
             server.workers.submit(job);
             return None;
@@ -440,7 +443,7 @@ fn run_locked(
 ) -> Delivery {
     out.clear();
     let args = args.args();
-    let mut view = match has_unknown_keys(command) {
+    let mut view = match has_unknown_keys(command, args) {
         true => View::whole(&server.keyspace, db, local.now_ms),
         false => View::locked(&server.keyspace, shards_of(command, args), db, local.now_ms),
     };

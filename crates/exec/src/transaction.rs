@@ -141,7 +141,7 @@ fn shards_needed(session: &Session, queue: &[(&'static Command, OwnedArgs)]) -> 
         let whole = match command.run {
             Run::Whole(_) => true,
             Run::Exec => crate::actions::needs_keyspace(command),
-            _ => has_unknown_keys(command),
+            _ => has_unknown_keys(command, args.args()),
         };
         if whole {
             return Bits::below(keyspace::SHARDS);

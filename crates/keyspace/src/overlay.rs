@@ -18,10 +18,13 @@ use std::collections::HashMap;
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 
+#[derive(Default)]
 pub(crate) struct Cell {
     base: Option<Owned>,
     pub(crate) now: Option<Owned>,
     pub(crate) dirty: bool,
+    /// Read at the snapshot; false for a key that was written before anybody loaded it.
+    loaded: bool,
     told: Vec<(Class, &'static str, bool)>,
 }
 
@@ -59,7 +62,7 @@ impl Overlay {
     pub fn load<'a>(&mut self, db: usize, keys: impl IntoIterator<Item = &'a [u8]>) {
         let keyspace = self.snapshot.keyspace().clone();
         for key in keys {
-            if self.cells[db].contains_key(key) {
+            if self.knows(db, key) {
                 continue;
             }
             let hash = hash_bytes(key);
@@ -67,20 +70,23 @@ impl Overlay {
             let guard = keyspace.shards.lock_one(shard);
             let base = read_at(guard.get(shard), db, hash, key, self.snapshot.lsn());
             drop(guard);
-            let now = base.clone();
-            self.cells[db].insert(key.into(), Cell { base, now, dirty: false, told: Vec::new() });
+            self.insert(db, key.into(), base);
         }
     }
 
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
-        self.cells[db].contains_key(key)
+        self.cells[db].get(key).is_some_and(|cell| cell.loaded)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
     pub fn insert(&mut self, db: usize, key: Box<[u8]>, base: Option<Owned>) {
-        let now = base.clone();
-        self.cells[db].entry(key).or_insert(Cell { base, now, dirty: false, told: Vec::new() });
+        let cell = self.cells[db].entry(key).or_default();
+        if !cell.dirty {
+            cell.now = base.clone();
+        }
+        cell.base = base;
+        cell.loaded = true;
     }
 
     /// Takes the list of keys handlers asked for in vain.
@@ -115,6 +121,17 @@ impl Overlay {
         self.whole.set(true);
     }
 
+    /// Takes back every change, as if nothing had run; what was read stays.
+    pub fn reset(&mut self) {
+        for cell in self.cells.iter_mut().flat_map(HashMap::values_mut) {
+            if cell.dirty {
+                cell.now = cell.base.clone();
+                cell.dirty = false;
+            }
+            cell.told.clear();
+        }
+    }
+
     /// True if anything would be changed by a commit.
     pub fn is_dirty(&self) -> bool {
         self.cells.iter().any(|cells| cells.values().any(|cell| cell.dirty || !cell.told.is_empty()))
@@ -123,8 +140,10 @@ impl Overlay {
     #[inline]
     pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<&Owned> {
         match self.cells[db].get(key) {
-            Some(cell) => cell.now.as_ref().filter(|owned| is_live(owned, now_ms)),
-            None => {
+            Some(cell) if cell.loaded || cell.dirty => {
+                cell.now.as_ref().filter(|owned| is_live(owned, now_ms))
+            }
+            _ => {
                 self.missing.borrow_mut().push((db, key.into()));
                 None
             }
@@ -133,9 +152,10 @@ impl Overlay {
 
     pub(crate) fn cell(&mut self, db: usize, key: &[u8]) -> &mut Cell {
         if !self.cells[db].contains_key(key) {
-            self.load(db, [key]);
+            // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
+            self.missing.get_mut().push((db, key.into()));
         }
-        self.cells[db].get_mut(key).expect("loaded above")
+        self.cells[db].entry(key.into()).or_default()
     }
 
     pub(crate) fn tell(&mut self, db: usize, key: &[u8], class: Class, event: &'static str, changed: bool) {

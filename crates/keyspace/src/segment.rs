@@ -513,9 +513,16 @@ impl Directory {
     }
 
     /// Inserts or replaces. Cost: O(1) plus, now and then, a split or compaction.
-    pub(crate) fn put(&mut self, hash: u64, key: &[u8], payload: Payload, expire: Option<u64>) -> Put {
+    pub(crate) fn put(
+        &mut self,
+        hash: u64,
+        key: &[u8],
+        payload: Payload,
+        expire: Option<u64>,
+        access: u8,
+    ) -> Put {
         let Some((segment, place)) = self.locate(hash, key) else {
-            self.insert(hash, key, payload, expire, 0);
+            self.insert(hash, key, payload, expire, access);
             return Put { was_there: false, had_expire: false };
         };
         let mut entry = segment.at(place);

@@ -89,6 +89,8 @@ pub struct View<'k> {
     db: usize,
     now_ms: u64,
     keep: bool,
+    /// Reads leave no trace in the access byte.
+    quiet: bool,
     changes: Changes,
     /// Expired keys that reads came across; removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
@@ -125,6 +127,7 @@ impl<'k> View<'k> {
             db,
             now_ms,
             keep: false,
+            quiet: false,
             changes: Changes::default(),
             stale: RefCell::default(),
         }
@@ -179,6 +182,11 @@ impl<'k> View<'k> {
         std::mem::replace(&mut self.db, db)
     }
 
+    /// Whether reads leave the record of accesses alone (TYPE, TTL, OBJECT, CLIENT NO-TOUCH).
+    pub fn set_quiet(&mut self, quiet: bool) {
+        self.quiet = quiet;
+    }
+
     /// True if the view is a committed-later overlay: nothing it does is visible yet.
     pub fn is_overlay(&self) -> bool {
         matches!(self.store, Store::Overlay(_))
@@ -193,6 +201,10 @@ impl<'k> View<'k> {
         if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
             self.stale.borrow_mut().push((self.db, key.into()));
             return None;
+        }
+        let tick = access_tick(self.now_ms);
+        if !self.quiet && entry.access() != tick {
+            entry.set_access(tick);
         }
         Some(entry)
     }
@@ -256,11 +268,14 @@ impl<'k> View<'k> {
         }
     }
 
-    /// The access byte of a key (see `entry`); 0 in an overlay.
-    pub fn access(&self, key: &[u8]) -> u8 {
+    /// Seconds since a key was last used, in steps of 16 and up to 70 minutes; None if there is no such key.
+    pub fn idle_s(&self, key: &[u8]) -> Option<u64> {
         match &self.store {
-            Store::Locked(guard) => self.entry(guard, key).map_or(0, |entry| entry.access()),
-            Store::Overlay(_) | Store::Open => 0,
+            Store::Locked(guard) => {
+                let entry = self.entry(guard, key)?;
+                Some(access_tick(self.now_ms).wrapping_sub(entry.access()) as u64 * 16)
+            }
+            Store::Overlay(_) | Store::Open => self.exists(key).then_some(0),
         }
     }
 
@@ -520,7 +535,8 @@ impl<'k> View<'k> {
         self.drop_expired(hash, key);
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return };
-        let put = guard.get_mut(shard_of(hash)).dbs[self.db].put(hash, key, payload, expire_ms);
+        let directory = &mut guard.get_mut(shard_of(hash)).dbs[self.db];
+        let put = directory.put(hash, key, payload, expire_ms, access_tick(self.now_ms));
         let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
         self.keyspace.count(self.db, i64::from(!put.was_there), expires);
         if !put.was_there {
@@ -762,6 +778,11 @@ impl<'k> View<'k> {
         self.changes.ready.extend(self.keyspace.swap_dbs(guard, a, b));
         self.changes.dirty += 1;
     }
+}
+
+/// The access byte of something used now: 16-second ticks, around once in 70 minutes.
+fn access_tick(now_ms: u64) -> u8 {
+    (now_ms >> 14) as u8
 }
 
 fn random_in<'a>(

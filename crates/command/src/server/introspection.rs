@@ -115,6 +115,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("memory", -2, Run::Container, 0, 0)
         .doc("server", "4.0.0", "Depends on subcommand.", "Subcommands about memory.")
         .subs(&[
+            crate::generic::object::MEMORY_USAGE,
             Command::new("memory|stats", 2, Run::Exec, 0, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
                 .doc("server", "4.0.0", "O(1)", "Where the memory goes."),

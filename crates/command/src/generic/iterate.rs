@@ -1,0 +1,81 @@
+//! KEYS, SCAN, RANDOMKEY: the keyspace as a whole.
+
+use crate::options::{ScanOptions, cursor};
+use crate::table::*;
+use crate::{Cx, Error};
+use resp::{Args, Reply};
+use value::Kind;
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("keys", 2, Run::Whole(keys), READONLY, acl::KEYSPACE | acl::DANGEROUS)
+        .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
+        .doc("generic", "1.0.0", "O(N) for N keys, in slices.", "Lists the keys that match a pattern."),
+    Command::new("scan", -2, Run::Whole(scan), READONLY, acl::KEYSPACE)
+        .tips(&["nondeterministic_output", "request_policy:special", "response_policy:special"])
+        .doc(
+            "generic",
+            "2.8.0",
+            "O(1) per call, O(N) for a whole walk.",
+            "Walks through the keys by a cursor.",
+        ),
+    Command::new("randomkey", 1, Run::Whole(randomkey), READONLY, acl::KEYSPACE)
+        .tips(&["request_policy:all_shards", "response_policy:special", "nondeterministic_output"])
+        .doc("generic", "1.0.0", "O(1)", "Names any one of the keys."),
+];
+
+/// `KEYS pattern` inside MULTI or a script; outside, `exec` answers it in slices.
+fn keys(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let pattern = args.at(1);
+    let all = *pattern == *b"*";
+    let (mark, mut count, mut cursor) = (cx.out.mark(), 0, 0);
+    loop {
+        let out = &mut *cx.out;
+        cursor = cx.view.scan(cursor, 1000, &mut |key, _| {
+            if all || stdx::glob::matches(pattern, key, false) {
+                out.bulk(key);
+                count += 1;
+            }
+        });
+        if cursor == 0 {
+            break;
+        }
+    }
+    cx.out.array_at(mark, count);
+    Ok(())
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]`: a key that is there from the first call to the last is
+/// answered at least once.
+fn scan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let cursor = cursor(args.at(1))?;
+    let options = ScanOptions::parse(args.from(2), &["type"])?;
+    let kind = options.kind.map(kind_named);
+    let mut found = Reply::new(false);
+    let mut count = 0;
+    // A slice is bounded whatever COUNT says: the caller asks again.
+    let next = cx.view.scan(cursor, options.count.min(100_000), &mut |key, value| {
+        if kind.is_none_or(|kind| kind == Some(value.kind())) && options.matches(key) {
+            found.bulk(key);
+            count += 1;
+        }
+    });
+    cx.out.array(2);
+    cx.out.bulk(next.to_string().as_bytes());
+    cx.out.array(count);
+    cx.out.encoded(found.as_bytes());
+    Ok(())
+}
+
+/// None: a type nobody has, so that nothing matches.
+fn kind_named(name: &[u8]) -> Option<Kind> {
+    let kinds = [Kind::Str, Kind::List, Kind::Hash, Kind::Set, Kind::ZSet];
+    kinds.into_iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()))
+}
+
+/// `RANDOMKEY`
+fn randomkey(cx: &mut Cx<'_, '_>, _: Args<'_>) -> Result<(), Error> {
+    let random = cx.random();
+    let key = cx.view.random_key(random);
+    cx.out.bulk_or_null(key.as_deref());
+    Ok(())
+}

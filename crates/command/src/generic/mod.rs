@@ -1,0 +1,7 @@
+//! Keys, whatever they hold.
+
+pub(crate) mod expiry;
+pub(crate) mod iterate;
+pub(crate) mod names;
+pub(crate) mod object;
+pub(crate) mod sort;

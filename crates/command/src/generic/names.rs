@@ -1,0 +1,205 @@
+//! DEL, UNLINK, EXISTS, TYPE, TOUCH, RENAME, RENAMENX, COPY, MOVE.
+//!
+//! Removing frees nothing here: what was large is handed to the reclaimer. Copying shares: O(1) for every type.
+
+use crate::options::{int, is};
+use crate::table::*;
+use crate::{Cx, Error};
+use keyspace::{Class, View};
+use resp::Args;
+
+const EACH: &[KeySpec] = &[KeySpec::range(1, -1, 1, RO)];
+const EACH_GONE: &[KeySpec] = &[KeySpec::range(1, -1, 1, RM_DELETE)];
+const SUMMED: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum"];
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("del", -2, Run::Write(del), WRITE, acl::KEYSPACE)
+        .keys(EACH_GONE)
+        .tips(SUMMED)
+        .cost(per_key)
+        .doc("generic", "1.0.0", "O(N) for N keys; what they held is freed elsewhere.", "Removes keys."),
+    Command::new("unlink", -2, Run::Write(del), WRITE | FAST, acl::KEYSPACE)
+        .keys(EACH_GONE)
+        .tips(SUMMED)
+        .cost(per_key)
+        .doc("generic", "4.0.0", "O(N) for N keys.", "Removes keys; the memory is freed elsewhere."),
+    Command::new("exists", -2, Run::Read(exists), READONLY | FAST, acl::KEYSPACE)
+        .keys(EACH)
+        .tips(SUMMED)
+        .cost(per_key)
+        .doc("generic", "1.0.0", "O(N) for N keys.", "Counts how many of the keys are there."),
+    Command::new("touch", -2, Run::Read(touch), READONLY | FAST, acl::KEYSPACE)
+        .keys(EACH)
+        .tips(SUMMED)
+        .cost(per_key)
+        .doc("generic", "3.2.1", "O(N) for N keys.", "Marks keys as used just now and counts them."),
+    Command::new("type", 2, Run::Read(kind), READONLY | FAST, acl::KEYSPACE)
+        .keys(&[KeySpec::one(1, RO)])
+        .doc("generic", "1.0.0", "O(1)", "Names the type of a key's value."),
+    Command::new("rename", 3, Run::Write(rename), WRITE, acl::KEYSPACE)
+        .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_UPDATE)])
+        .doc("generic", "1.0.0", "O(1)", "Gives a value another key, replacing what is there."),
+    Command::new("renamenx", 3, Run::Write(renamenx), WRITE | FAST, acl::KEYSPACE)
+        .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_INSERT)])
+        .doc("generic", "1.0.0", "O(1)", "Gives a value another key, unless that is taken."),
+    Command::new("copy", -3, Run::Write(copy), WRITE | DENYOOM, acl::KEYSPACE)
+        .keys(&[KeySpec::one(1, RO_ACCESS), KeySpec::one(2, OW_UPDATE)])
+        .doc("generic", "6.2.0", "O(1): the copy shares the original.", "Copies a value to another key."),
+    Command::new("move", 3, Run::Write(move_key), WRITE | FAST, acl::KEYSPACE)
+        .keys(&[KeySpec { uses: Use(&["RW", "access", "update"]), ..KeySpec::one(1, RO) }])
+        .doc("generic", "1.0.0", "O(1)", "Moves a key to another database."),
+];
+
+fn per_key(_: &View<'_>, args: Args<'_>) -> usize {
+    args.len() * 4
+}
+
+/// `DEL key [key ...]`, `UNLINK key [key ...]`
+fn del(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let mut removed = 0;
+    for key in args.from(1).iter() {
+        if cx.view.remove(key) {
+            cx.view.changed(key, Class::Generic, "del");
+            removed += 1;
+        }
+    }
+    cx.out.int(removed);
+    Ok(())
+}
+
+/// `EXISTS key [key ...]`: a key named twice counts twice.
+fn exists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let mut found = 0;
+    for key in args.from(1).iter() {
+        let hit = cx.view.exists(key);
+        cx.view.count_lookup(key, hit);
+        found += i64::from(hit);
+    }
+    cx.out.int(found);
+    Ok(())
+}
+
+/// `TOUCH key [key ...]`
+fn touch(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let found = args.from(1).iter().filter(|key| cx.view.exists(key)).count();
+    cx.out.int(found as i64);
+    Ok(())
+}
+
+/// `TYPE key`
+fn kind(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    cx.view.set_quiet(true);
+    let kind = cx.view.kind(args.at(1));
+    cx.out.simple(kind.map_or("none", |kind| kind.name()));
+    Ok(())
+}
+
+/// `RENAME key newkey`. The expiry goes along.
+///
+/// Errors: no such key.
+fn rename(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (from, to) = (args.at(1), args.at(2));
+    if from == to {
+        return if cx.view.exists(from) { Ok(cx.out.ok()) } else { Err(Error::NoSuchKey) };
+    }
+    relabel(cx, from, to)?;
+    cx.out.ok();
+    Ok(())
+}
+
+/// `RENAMENX key newkey`
+fn renamenx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (from, to) = (args.at(1), args.at(2));
+    if !cx.view.exists(from) {
+        return Err(Error::NoSuchKey);
+    }
+    let free = from != to && !cx.view.exists(to);
+    if free {
+        relabel(cx, from, to)?;
+    }
+    cx.out.int(free.into());
+    Ok(())
+}
+
+fn relabel(cx: &mut Cx<'_, '_>, from: &[u8], to: &[u8]) -> Result<(), Error> {
+    let owned = cx.view.take(from).ok_or(Error::NoSuchKey)?;
+    cx.view.put(to, owned.value, owned.expire_ms);
+    cx.view.changed(from, Class::Generic, "rename_from");
+    cx.view.changed(to, Class::Generic, "rename_to");
+    Ok(())
+}
+
+fn database(cx: &Cx<'_, '_>, arg: &[u8]) -> Result<usize, Error> {
+    let db = int(arg)?;
+    if db < 0 || db >= cx.view.databases() as i64 {
+        return Err(Error::new("ERR DB index is out of range"));
+    }
+    Ok(db as usize)
+}
+
+const SAME: Error = Error::new("ERR source and destination objects are the same");
+
+/// `COPY source destination [DB destination-db] [REPLACE]`. Cost: O(1) for every type; the first write to either side
+/// afterwards copies a path.
+fn copy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let here = cx.view.db();
+    let (mut db, mut replace, mut i) = (here, false, 3);
+    while i < args.len() {
+        if is(args.at(i), "replace") {
+            replace = true;
+            i += 1;
+        } else if is(args.at(i), "db") && i + 1 < args.len() {
+            db = database(cx, args.at(i + 1))?;
+            i += 2;
+        } else {
+            return Err(Error::Syntax);
+        }
+    }
+    let (from, to) = (args.at(1), args.at(2));
+    if db == here && from == to {
+        return Err(SAME);
+    }
+    let owned = cx.view.owned(from);
+    cx.view.select(db);
+    let free = replace || owned.is_none() || !cx.view.exists(to);
+    let copied = match owned {
+        Some(owned) if free => {
+            cx.view.put(to, owned.value, owned.expire_ms);
+            cx.view.changed(to, Class::Generic, "copy_to");
+            1
+        }
+        _ => 0,
+    };
+    cx.view.select(here);
+    cx.out.int(copied);
+    Ok(())
+}
+
+/// `MOVE key db`
+fn move_key(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (key, here) = (args.at(1), cx.view.db());
+    let db = database(cx, args.at(2))?;
+    if db == here {
+        return Err(SAME);
+    }
+    if !cx.view.exists(key) {
+        cx.out.int(0);
+        return Ok(());
+    }
+    cx.view.select(db);
+    let taken = cx.view.exists(key);
+    cx.view.select(here);
+    if taken {
+        cx.out.int(0);
+        return Ok(());
+    }
+    if let Some(owned) = cx.view.take(key) {
+        cx.view.changed(key, Class::Generic, "move_from");
+        cx.view.select(db);
+        cx.view.put(key, owned.value, owned.expire_ms);
+        cx.view.changed(key, Class::Generic, "move_to");
+        cx.view.select(here);
+    }
+    cx.out.int(1);
+    Ok(())
+}

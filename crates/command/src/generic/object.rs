@@ -1,0 +1,148 @@
+//! OBJECT and MEMORY USAGE: what is known about a value besides its contents.
+
+use crate::options::{int, is};
+use crate::table::*;
+use crate::{Cx, Error};
+use keyspace::View;
+use resp::Args;
+use value::{Enc, ValueRef};
+
+const KEY: &[KeySpec] = &[KeySpec::one(2, RO)];
+const VARIES: &[&str] = &["nondeterministic_output"];
+
+const fn sub(name: &'static str, run: Handler, since: &'static str, summary: &'static str) -> Command {
+    Command::new(name, 3, Run::Read(run), READONLY, acl::KEYSPACE)
+        .keys(KEY)
+        .tips(VARIES)
+        .doc("generic", since, "O(1)", summary)
+}
+
+pub(crate) static COMMANDS: &[Command] = &[Command::new("object", -2, Run::Container, 0, 0)
+    .doc("generic", "2.2.3", "Depends on subcommand.", "Holds the commands that look at how a value is kept.")
+    .subs(&[
+        sub(
+            "object|encoding",
+            encoding,
+            "2.2.3",
+            "Names how the value is encoded, in the words clients know.",
+        ),
+        sub("object|freq", freq, "4.0.0", "Tells how often a key is used; needs an LFU policy."),
+        sub("object|idletime", idletime, "2.2.3", "Tells for how many seconds a key was not used."),
+        sub("object|refcount", refcount, "2.2.3", "Tells how many references a value has: always one."),
+        Command::new("object|help", 2, Run::Read(help), LOADING | STALE, acl::KEYSPACE).doc(
+            "generic",
+            "6.2.0",
+            "O(1)",
+            "Lists the subcommands.",
+        ),
+    ])];
+
+/// `MEMORY USAGE`; a row of the container `memory`.
+pub(crate) const MEMORY_USAGE: Command = Command::new("memory|usage", -3, Run::Read(usage), READONLY, 0)
+    .keys(KEY)
+    .doc("server", "4.0.0", "O(1)", "Tells how many bytes a key and its value take.");
+
+/// How Redis would say the value is encoded.
+pub(crate) fn encoding_of(view: &View<'_>, key: &[u8]) -> Option<Enc> {
+    Some(match view.value(key)? {
+        ValueRef::Str(_) if view.is_raw(key) => Enc::Raw,
+        ValueRef::Str(s) => s.encoding(),
+        ValueRef::List(v) => v.encoding(),
+        ValueRef::Hash(v) => v.encoding(),
+        ValueRef::Set(v) => v.encoding(),
+        ValueRef::ZSet(v) => v.encoding(),
+    })
+}
+
+/// `OBJECT ENCODING key`
+fn encoding(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    cx.view.set_quiet(true);
+    let name = encoding_of(cx.view, args.at(2)).map(Enc::name);
+    cx.out.bulk_or_null(name.map(str::as_bytes));
+    Ok(())
+}
+
+/// `OBJECT FREQ key`
+fn freq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    cx.view.set_quiet(true);
+    if !cx.view.exists(args.at(2)) {
+        cx.out.null();
+        return Ok(());
+    }
+    Err(Error::new(
+        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
+         between policies at runtime LRU and LFU data will take some time to adjust.",
+    ))
+}
+
+/// `OBJECT IDLETIME key`: in steps of 16 seconds, up to 70 minutes.
+fn idletime(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    cx.view.set_quiet(true);
+    match cx.view.idle_s(args.at(2)) {
+        None => cx.out.null(),
+        Some(seconds) => cx.out.int(seconds as i64),
+    }
+    Ok(())
+}
+
+/// `OBJECT REFCOUNT key`
+fn refcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    cx.view.set_quiet(true);
+    if cx.view.exists(args.at(2)) {
+        cx.out.int(1)
+    } else {
+        cx.out.null()
+    }
+    Ok(())
+}
+
+fn help(cx: &mut Cx<'_, '_>, _: Args<'_>) -> Result<(), Error> {
+    let lines = [
+        "OBJECT <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+        "ENCODING <key>",
+        "    How the value is encoded, in the words clients know.",
+        "FREQ <key>",
+        "    How often the key is used.",
+        "IDLETIME <key>",
+        "    For how many seconds the key was not used.",
+        "REFCOUNT <key>",
+        "    References to the value.",
+        "HELP",
+        "    These lines.",
+    ];
+    cx.out.array(lines.len());
+    lines.iter().for_each(|line| cx.out.simple(line));
+    Ok(())
+}
+
+/// `MEMORY USAGE key [SAMPLES count]`: exact where Redis estimates; what several values share counts for each.
+fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let mut i = 3;
+    while i < args.len() {
+        if !is(args.at(i), "samples") || i + 1 >= args.len() {
+            return Err(Error::Syntax);
+        }
+        if int(args.at(i + 1))? < 0 {
+            return Err(Error::Syntax);
+        }
+        i += 2;
+    }
+    cx.view.set_quiet(true);
+    let key = args.at(2);
+    let inside = match cx.view.value(key) {
+        None => {
+            cx.out.null();
+            return Ok(());
+        }
+        // A short string stands in the entry.
+        Some(ValueRef::Str(s)) if s.len() < 300 => 0,
+        Some(ValueRef::Str(s)) => s.to_str().mem_bytes(),
+        Some(ValueRef::List(v)) => v.mem_bytes(),
+        Some(ValueRef::Hash(v)) => v.mem_bytes(),
+        Some(ValueRef::Set(v)) => v.mem_bytes(),
+        Some(ValueRef::ZSet(v)) => v.mem_bytes(),
+    };
+    // A slot of the table and its share of the empty ones: about 11 bytes.
+    cx.out.int((cx.view.entry_bytes(key) + 11 + inside) as i64);
+    Ok(())
+}
