@@ -26,7 +26,7 @@
 //!   engine. They may hold anything but are never shared between engines.
 //! * **S2** A stopped script ([`Stop`]) runs nothing further and its reply is not written.
 //! * **S3** The same script with the same keys, arguments and command replies gives the same result on every engine
-//!   (`math.random` is seeded; traversal order and addresses printed by `tostring` excepted).
+//!   (`math.random` before `math.randomseed`, traversal order and addresses printed by `tostring` excepted).
 //! * **S4** No input makes the C stack overflow: nesting is bounded in every library and conversion.
 //!
 //! Cost: see [`Engine::run`].

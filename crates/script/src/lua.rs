@@ -19,8 +19,9 @@
 //! * **L4** A panic never unwinds into C: `entry` and [`hook`] catch it, keep it in `Shared`, and stop the script;
 //!   [`State::protected`] lets it continue on the caller's side.
 //! * **L5** Once `Shared::stop` is set, nothing of the script goes on: the hook raises at every further instruction,
-//!   `pcall`, `xpcall` and `coroutine.resume` raise instead of returning, and no Rust function is entered.
-//!   (There is no `__gc` in reach of a script: `newproxy` is absent, so no finalizer can run with hooks off.)
+//!   `pcall`, `xpcall` and `coroutine.resume` raise instead of returning, no Rust function is entered, no handler of an
+//!   `xpcall` called. Lua code never runs with hooks off: there is no `__gc` in reach of a script (`newproxy` is absent),
+//!   and handlers are not called for what the hook raises.
 //! * **L6** A `&[u8]` into a Lua string borrows the `State`; popping, pushing or collecting needs `&mut State`.
 //! * **L7** A `Vm` is used by one thread at a time: everything it points to is reachable through it alone.
 //! * **L8** Precompiled code is never loaded (it can break the interpreter): a leading ESC is shown to the parser as text.
@@ -119,6 +120,8 @@ pub(crate) struct Shared {
     hook_every: Cell<c_int>,
     /// Rust code is working on the state (L1).
     section: Cell<bool>,
+    /// An error raised by the hook is under way: hooks are off until it is caught.
+    raised_by_hook: Cell<bool>,
     stop: Cell<Option<Stop>>,
     panic: Cell<Option<Box<dyn Any + Send>>>,
     host: Cell<Option<NonNull<dyn Host>>>,
@@ -145,6 +148,7 @@ impl Vm {
             limit_bytes: Cell::new(limit_bytes),
             hook_every: Cell::new(hook_every.clamp(1, 1 << 30) as c_int),
             section: Cell::new(true),
+            raised_by_hook: Cell::new(false),
             stop: Cell::new(None),
             panic: Cell::new(None),
             host: Cell::new(None),
@@ -325,6 +329,7 @@ unsafe extern "C-unwind" fn hook(l: *mut lua_State, _: *mut ffi::lua_Debug) {
         if shared.over_limit() {
             ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
             if shared.over_limit() {
+                shared.raised_by_hook.set(true);
                 raise_memory(l);
             }
         }
@@ -449,17 +454,19 @@ where
     }
 }
 
-/// Calls upvalue 1 with all arguments, and does not return from a stopped script (L5).
+/// Goes on as the C function in upvalue 1, in this very frame (so that its errors name the right function), and does not
+/// return from a stopped script (L5).
 unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
-    // SAFETY: called by Lua; one slot is free by LUA_MINSTACK; nothing is owned (L3).
+    // SAFETY: called by Lua; the functions guarded are Lua's own, which have no upvalues; nothing is owned (L3).
     unsafe {
-        ffi::lua_pushvalue(l, ffi::lua_upvalueindex(1));
-        ffi::lua_insert(l, 1);
-        ffi::lua_call(l, ffi::lua_gettop(l) - 1, ffi::LUA_MULTRET);
+        let Some(function) = ffi::lua_tocfunction(l, ffi::lua_upvalueindex(1)) else {
+            return 0;
+        };
+        let results = function(l);
         if shared_of(l).stop.get().is_some() {
             raise_stop(l);
         }
-        ffi::lua_gettop(l)
+        results
     }
 }
 
@@ -497,18 +504,57 @@ unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
     }
 }
 
+/// `xpcall`. The script's handler does not run for a stop, nor for an error raised by the hook: it would run with hooks
+/// off, and nothing could end it.
+unsafe extern "C-unwind" fn guarded_xpcall(l: *mut lua_State) -> c_int {
+    // SAFETY: called by Lua; slots are free by LUA_MINSTACK; nothing is owned (L3).
+    unsafe {
+        ffi::luaL_checkany(l, 2);
+        ffi::lua_settop(l, 2);
+        ffi::lua_pushcclosure(l, guarded_handler, 1);
+        ffi::lua_insert(l, 1);
+        let status = ffi::lua_pcall(l, 0, ffi::LUA_MULTRET, 1);
+        let shared = shared_of(l);
+        shared.raised_by_hook.set(false);
+        if shared.stop.get().is_some() {
+            raise_stop(l);
+        }
+        ffi::lua_pushboolean(l, c_int::from(status == 0));
+        ffi::lua_replace(l, 1);
+        ffi::lua_gettop(l)
+    }
+}
+
+/// Calls the handler in upvalue 1 with the error.
+unsafe extern "C-unwind" fn guarded_handler(l: *mut lua_State) -> c_int {
+    // SAFETY: as `guarded_xpcall`.
+    unsafe {
+        let shared = shared_of(l);
+        ffi::lua_settop(l, 1);
+        if shared.stop.get().is_some() || shared.raised_by_hook.get() {
+            return 1;
+        }
+        ffi::lua_pushvalue(l, ffi::lua_upvalueindex(1));
+        ffi::lua_insert(l, 1);
+        ffi::lua_call(l, 1, 1);
+        1
+    }
+}
+
 /// `pcall` as scripts see it: an error table with a text in its field `err` is replaced by that text.
 unsafe extern "C-unwind" fn redis_pcall(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; slots are free by LUA_MINSTACK; nothing is owned (L3). `err` is fetched raw.
     unsafe {
         ffi::luaL_checkany(l, 1);
-        let status = ffi::lua_pcall(l, ffi::lua_gettop(l) - 1, ffi::LUA_MULTRET, 0);
+        // The first result goes below the others before they come: they may fill the frame.
+        ffi::lua_pushboolean(l, 1);
+        ffi::lua_insert(l, 1);
+        let status = ffi::lua_pcall(l, ffi::lua_gettop(l) - 2, ffi::LUA_MULTRET, 0);
+        shared_of(l).raised_by_hook.set(false);
         if shared_of(l).stop.get().is_some() {
             raise_stop(l);
         }
         if status == 0 {
-            ffi::lua_pushboolean(l, 1);
-            ffi::lua_insert(l, 1);
             return ffi::lua_gettop(l);
         }
         if ffi::lua_type(l, -1) == ffi::LUA_TTABLE {
@@ -593,8 +639,8 @@ impl<'a> State<'a> {
         if self.top + n <= self.room {
             return true;
         }
-        // SAFETY: answers 0 rather than raising when too much; memory cannot fail (L1).
         let want = n + 16;
+        // SAFETY: answers 0 rather than raising when too much; memory cannot fail (L1).
         let granted = unsafe {
             if ffi::lua_checkstack(self.l, want) != 0 {
                 want
@@ -840,6 +886,13 @@ impl<'a> State<'a> {
         self.grow();
         // SAFETY: room.
         unsafe { ffi::lua_pushcclosure(self.l, redis_pcall, 0) };
+    }
+
+    /// Pushes `xpcall`.
+    pub(crate) fn push_xpcall(&mut self) {
+        self.grow();
+        // SAFETY: room.
+        unsafe { ffi::lua_pushcclosure(self.l, guarded_xpcall, 0) };
     }
 
     pub(crate) fn push_upvalue(&mut self, n: c_int) {
@@ -1158,6 +1211,7 @@ impl<'a> State<'a> {
         // SAFETY: function and arguments are on the stack, there is room for the results; errors end here.
         let status = unsafe { ffi::lua_pcall(self.l, args, results, handler) };
         self.shared.section.set(true);
+        self.shared.raised_by_hook.set(false);
         // SAFETY: asks for the height.
         self.top = unsafe { ffi::lua_gettop(self.l) };
         if let Some(panic) = self.shared.panic.take() {

@@ -1,12 +1,13 @@
 //! The generator behind `math.random`: the 48-bit linear congruence of `lrand48`, the same numbers on every machine.
 
-/// The state. A script starts from seed 0.
+/// The state.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Random(u64);
 
 impl Default for Random {
+    /// Somewhere else each time: engines must not repeat each other.
     fn default() -> Self {
-        Random::seeded(0)
+        Random(stdx::hash::hash_u64(stdx::clock::mono_ns()) >> 16)
     }
 }
 

@@ -232,10 +232,9 @@ enum Open {
     },
 }
 
-/// Appends the value on top of the stack, which stays there. Fails only when the script is stopped meanwhile.
+/// Appends the value on top of the stack and pops it. Fails only when the script is stopped meanwhile.
 pub(crate) fn encode(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> Result<(), Raise> {
     let mut open: Vec<Open> = Vec::new();
-    s.push_value(-1);
     loop {
         encode_top(s, out, wire, &mut open);
         loop {
@@ -327,7 +326,7 @@ fn header_line(kind: u8, n: usize, out: &mut Vec<u8>) {
 
 /// Encodes the value on top and pops it, or opens it.
 fn encode_top(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<Open>) {
-    if !s.reserve(6) {
+    if !s.reserve(4) {
         out.extend_from_slice(b"-ERR reached lua stack limit\r\n");
         s.pop(1);
         return;

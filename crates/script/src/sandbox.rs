@@ -16,7 +16,7 @@
 use std::ffi::CString;
 
 use crate::api::{self, Table};
-use crate::lua::{NativeFn, Outcome, Ref, Standard, State, Type, native};
+use crate::lua::{NativeFn, Outcome, Raise, Ref, Standard, State, Type, native};
 use crate::random::Random;
 use crate::reply::ONE;
 use crate::session::{Names, give_back};
@@ -191,8 +191,7 @@ fn base_functions(s: &mut State<'_>, original: i32, real: i32) {
         s.through_function(false);
         s.set_field(real, name);
     }
-    s.push_field(original, "xpcall");
-    s.guard_function();
+    s.push_xpcall();
     s.set_field(real, "xpcall");
     s.push_pcall();
     s.set_field(real, "pcall");
@@ -332,11 +331,8 @@ fn gc_info(s: &mut State<'_>) -> Outcome {
 
 /// `load` collects its pieces and hands them to `loadstring`.
 const LOAD: &[u8] = b"
-local loadstring, pcall, type, error, concat = ...
+local loadstring, pcall, type, concat = ...
 return function(reader, name)
-  if type(reader) ~= 'function' then
-    error(\"bad argument #1 to 'load' (function expected, got \" .. type(reader) .. ')', 2)
-  end
   local pieces = {}
   while true do
     local ok, piece = pcall(reader)
@@ -354,13 +350,32 @@ fn load_functions(s: &mut State<'_>, real: i32) {
     add(s, real, "loadstring", native(load_string));
     let compiled = s.load(LOAD, c"=load");
     assert!(compiled.is_ok());
-    for name in ["loadstring", "pcall", "type", "error"] {
+    for name in ["loadstring", "pcall", "type"] {
         s.push_field(real, name);
     }
     s.push_native(native(concat), 0);
-    let made = s.protected(5, 1, None);
+    let made = s.protected(4, 1, None);
     assert!(made.is_ok());
+    s.push_native(native(load), 1);
     s.set_field(real, "load");
+}
+
+/// Upvalue: the function made by `LOAD`.
+fn load(s: &mut State<'_>) -> Outcome {
+    if s.type_of(1) != Type::Function {
+        return s.raise_type(1, "function");
+    }
+    s.set_top(2);
+    s.push_upvalue(1);
+    s.insert(1);
+    if s.protected(2, 2, None).is_err() {
+        return Err(Raise);
+    }
+    if s.type_of(-1) == Type::Nil {
+        s.pop(1);
+        return ONE;
+    }
+    Ok(2)
 }
 
 fn load_string(s: &mut State<'_>) -> Outcome {
@@ -497,9 +512,7 @@ fn math_functions(s: &mut State<'_>) {
 }
 
 fn random(s: &mut State<'_>) -> Outcome {
-    let mut generator = s.session().random.get();
-    let unit = generator.unit();
-    s.session().random.set(generator);
+    let unit = s.session().next_random();
     let (low, high) = match s.top() {
         0 => {
             s.push_number(unit);
@@ -522,7 +535,7 @@ fn random(s: &mut State<'_>) -> Outcome {
 
 fn random_seed(s: &mut State<'_>) -> Outcome {
     let seed = s.arg_int(1)?;
-    s.session().random.set(Random::seeded(seed as i32));
+    s.session().seeded.set(Some(Random::seeded(seed as i32)));
     Ok(0)
 }
 

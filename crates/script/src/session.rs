@@ -14,7 +14,10 @@ use crate::random::Random;
 pub(crate) struct Session {
     /// `redis.setresp(3)` is in force.
     pub(crate) resp3: Cell<bool>,
-    pub(crate) random: Cell<Random>,
+    /// Goes on from run to run.
+    random: Cell<Random>,
+    /// Since `math.randomseed`, for the rest of the run.
+    pub(crate) seeded: Cell<Option<Random>>,
     pub(crate) json: Cell<JsonSettings>,
     /// The texts of field names, interned once.
     pub(crate) names: Cell<Option<Names>>,
@@ -30,11 +33,27 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn begin(&self) {
         self.resp3.set(false);
-        self.random.set(Random::default());
+        self.seeded.set(None);
         self.json.set(JsonSettings::default());
     }
 
-    /// Lends a buffer of the session; give it back with [`give_back`].
+    /// In [0, 1).
+    pub(crate) fn next_random(&self) -> f64 {
+        match self.seeded.get() {
+            Some(mut seeded) => {
+                let unit = seeded.unit();
+                self.seeded.set(Some(seeded));
+                unit
+            }
+            None => {
+                let mut random = self.random.get();
+                let unit = random.unit();
+                self.random.set(random);
+                unit
+            }
+        }
+    }
+
     pub(crate) fn names(&self) -> Names {
         self.names.get().expect("set up with the state")
     }

@@ -107,3 +107,260 @@ fn keys_and_arguments_arrive_and_commands_run() {
     assert_eq!(eval(&mut engine, &mut host, script, &[b"k"], &[b"w"]), "$1\r\nw\r\n");
     assert_eq!(host.calls, 4);
 }
+
+#[test]
+fn nothing_a_script_catches_keeps_it_alive() {
+    let loops = [
+        "while true do end",
+        "while true do pcall(function() while true do end end) end",
+        "local function f() while true do pcall(f) end end f()",
+        "while true do xpcall(function() while true do end end, function() while true do end end) end",
+        "while true do coroutine.wrap(function() while true do end end)() end",
+        "while true do local c = coroutine.create(function() while true do end end) coroutine.resume(c) end",
+        "local function g() while true do local c = coroutine.create(g) coroutine.resume(c) end end g()",
+        "while true do pcall(coroutine.wrap(function() pcall(function() while true do end end) end)) end",
+        "load(function() return 5 end)",
+        "while true do load(function() while true do end end) end",
+        "while true do pcall(string.gsub, ('x'):rep(100), 'x', function() while true do end end) end",
+        "while true do pcall(table.sort, {3,1,2}, function() while true do end end) end",
+        "local t = setmetatable({}, {__index = function() while true do end end}) while true do pcall(function() return t.x end) end",
+        "while true do redis.pcall('get', 'x') end",
+        "while true do pcall(redis.call, 'nosuch') end",
+        "local t = {} for i = 1, 1e6 do t[i] = i end return cjson.encode(t)",
+        "local t = {} for i = 1, 1e6 do t[i] = i end return t",
+    ];
+    let mut engine = Engine::new(Limits { hook_every: 1000, ..Limits::default() });
+    for script in loops {
+        let mut host = Map { patience: Some(50), ..Map::default() };
+        assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), "stopped: Killed", "{script}");
+        // And the engine is as good as new.
+        let mut host = Map::default();
+        assert_eq!(
+            eval(&mut engine, &mut host, "return {#KEYS, cjson.encode({1})}", &[], &[]),
+            "*2\r\n:0\r\n$3\r\n[1]\r\n"
+        );
+    }
+}
+
+#[test]
+fn a_stop_leaves_no_reply_and_runs_no_further_command() {
+    let mut engine = Engine::new(Limits { hook_every: 100, ..Limits::default() });
+    let mut host = Map { patience: Some(5), ..Map::default() };
+    let script = "for i = 1, 1e9 do local x = i end redis.call('set', 'a', 'b')";
+    assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), "stopped: Killed");
+    assert_eq!(host.calls, 0);
+}
+
+#[test]
+fn a_panic_of_the_host_reaches_its_caller_and_spares_the_engine() {
+    let mut engine = Engine::new(Limits::default());
+    let script = "pcall(redis.call, 'panic') while true do end";
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        eval(&mut engine, &mut Map::default(), script, &[], &[])
+    }));
+    assert!(panicked.is_err());
+    assert_eq!(eval(&mut engine, &mut Map::default(), "return 5", &[], &[]), ":5\r\n");
+}
+
+#[test]
+fn memory_is_limited_and_given_back() {
+    let mut engine = Engine::new(Limits { memory_bytes: 8 << 20, ..Limits::default() });
+    let mut host = Map::default();
+    for script in [
+        "local t = {} for i = 1, 1e9 do t[i] = {} end",
+        "local s = 'x' while true do s = s .. s end",
+        "return ('x'):rep(100 * 1024 * 1024)",
+        "local t = {} while true do t[#t + 1] = ('x'):rep(1e6) .. #t end",
+        "local t = {} while true do t[#t + 1] = redis.call('echo', ('y'):rep(1e6) .. #t) end",
+        "return cjson.decode('[' .. ('[],'):rep(1e6) .. '1]')",
+    ] {
+        let reply = eval(&mut engine, &mut host, script, &[], &[]);
+        assert!(reply.contains("not enough memory"), "{script}: {}", &reply[..reply.len().min(200)]);
+        assert_eq!(eval(&mut engine, &mut host, "return 5", &[], &[]), ":5\r\n");
+        assert!(engine.memory_used() < 8 << 20, "{script}: {}", engine.memory_used());
+    }
+}
+
+#[test]
+fn long_strings_are_refused_before_they_are_made() {
+    let too_large = once("return ('x'):rep(600 * 1024 * 1024)");
+    assert!(too_large.contains("resulting string too large"), "{too_large}");
+    let doubled = once("local s = ('x'):rep(2^28) while true do s = s .. s end");
+    assert!(doubled.contains("not enough memory"), "{doubled}");
+}
+
+#[test]
+fn one_run_leaves_nothing_for_the_next() {
+    let mut engine = Engine::new(Limits::default());
+    let mut host = Map::default();
+    for (first, second, expected) in [
+        (
+            "KEYS.x = 1 ARGV[9] = 2",
+            "return {tostring(KEYS.x), tostring(ARGV[9])}",
+            "*2\r\n$3\r\nnil\r\n$3\r\nnil\r\n",
+        ),
+        ("redis.setresp(3)", "return {double=2}", "$1\r\n2\r\n"),
+        ("cjson.encode_max_depth(1)", "return cjson.encode({{}})", "$4\r\n[{}]\r\n"),
+        ("collectgarbage('stop')", "return collectgarbage('count') > 0", ":1\r\n"),
+        ("pcall(rawset, _G, 'x', 1) pcall(rawset, string, 'x', 1)", "return type(string.x)", "$3\r\nnil\r\n"),
+        (
+            "pcall(function() for k in pairs(redis) do redis[k] = nil end end)",
+            "return type(redis.call)",
+            "$8\r\nfunction\r\n",
+        ),
+        (
+            "local n, t = pairs(redis) pcall(function() t.call = 5 end)",
+            "return type(redis.call)",
+            "$8\r\nfunction\r\n",
+        ),
+        ("pcall(function() getmetatable('').__index.upper = 5 end)", "return ('a'):upper()", "$1\r\nA\r\n"),
+        ("pcall(setmetatable, _G, nil)", "return pcall(function() return nosuch end) and 1 or 0", ":0\r\n"),
+        ("pcall(table.insert, string, 5)", "return #string", ":0\r\n"),
+        (
+            "pcall(table.sort, redis) pcall(table.remove, redis, 'x')",
+            "return type(redis.call)",
+            "$8\r\nfunction\r\n",
+        ),
+        (
+            "pcall(table.foreach, redis, function(k, v) redis[k] = nil end)",
+            "return type(redis.call)",
+            "$8\r\nfunction\r\n",
+        ),
+        (
+            "pcall(function() cjson.array_mt.__index = 5 end)",
+            "return tostring(cjson.array_mt.__index)",
+            "$3\r\nnil\r\n",
+        ),
+    ] {
+        eval(&mut engine, &mut host, first, &[b"k"], &[b"a"]);
+        assert_eq!(eval(&mut engine, &mut host, second, &[], &[]), expected, "{first}");
+    }
+}
+
+#[test]
+fn replies_become_lua_values() {
+    for (reply, expression, expected) in [
+        ("+OK\r\n", "r.ok", "$2\r\nOK\r\n"),
+        ("-FOO bar\r\n", "'x'", "-FOO bar"),
+        (":-5\r\n", "r", ":-5\r\n"),
+        ("$-1\r\n", "tostring(r)", "$5\r\nfalse\r\n"),
+        ("*-1\r\n", "tostring(r)", "$5\r\nfalse\r\n"),
+        ("_\r\n", "tostring(r)", "$3\r\nnil\r\n"),
+        ("#t\r\n", "tostring(r)", "$4\r\ntrue\r\n"),
+        (",3.5\r\n", "tostring(r.double)", "$3\r\n3.5\r\n"),
+        (",inf\r\n", "tostring(r.double)", "$3\r\ninf\r\n"),
+        ("(123\r\n", "r.big_number", "$3\r\n123\r\n"),
+        ("=7\r\ntxt:abc\r\n", "r.verbatim_string.format .. r.verbatim_string.string", "$6\r\ntxtabc\r\n"),
+        ("%1\r\n+a\r\n:1\r\n", "next(r.map).ok", "$1\r\na\r\n"),
+        ("%1\r\n$1\r\na\r\n:1\r\n", "r.map.a", ":1\r\n"),
+        ("~1\r\n$1\r\na\r\n", "tostring(r.set.a)", "$4\r\ntrue\r\n"),
+        ("%1\r\n_\r\n:1\r\n", "tostring(next(r.map))", "$3\r\nnil\r\n"),
+        ("*3\r\n:1\r\n*1\r\n$1\r\na\r\n$-1\r\n", "r", "*3\r\n:1\r\n*1\r\n$1\r\na\r\n$-1\r\n"),
+        ("|1\r\n+a\r\n+b\r\n:7\r\n", "r", ":7\r\n"),
+        ("*2\r\n$1\r\na\r\n", "r", "malformed reply"),
+        ("$5\r\nab", "r", "malformed reply"),
+        ("", "r", "malformed reply"),
+        ("?\r\n", "r", "malformed reply"),
+    ] {
+        let script = format!("local r = redis.call('raw', ARGV[1]) return {expression}");
+        let mut engine = Engine::new(Limits::default());
+        let got = eval(&mut engine, &mut Map::default(), &script, &[], &[reply.as_bytes()]);
+        assert!(got.contains(expected), "{reply:?} {expression}: {got:?}");
+    }
+}
+
+#[test]
+fn numbers_reach_commands_as_redis_sends_them() {
+    for (number, expected) in [
+        ("1", "1"),
+        ("1.0", "1"),
+        ("-0.5", "-0.5"),
+        ("0.1", "0.1"),
+        ("1e15", "1000000000000000"),
+        ("1e300", "1e+300"),
+        ("2^53", "9007199254740992"),
+        ("1/3", "0.3333333333333333"),
+        ("1/0", "inf"),
+    ] {
+        let got = once(&format!("return redis.call('echo', {number})"));
+        assert_eq!(got, format!("${}\r\n{expected}\r\n", expected.len()), "{number}");
+    }
+}
+
+#[test]
+fn functions_keep_their_upvalues_until_deleted() {
+    let mut engine = Engine::new(Limits::default());
+    let mut host = Map::default();
+    let code = b"#!lua name=counter\nlocal n = 0\nredis.register_function('count', function(keys, args) n = n + #keys return n end)";
+    let library = engine.load_library(code, &mut host).expect("loads");
+    assert_eq!((library.name.as_str(), library.functions.len()), ("counter", 1));
+    let callback = library.functions[0].callback;
+    let call = |engine: &mut Engine| {
+        let mut out = Vec::new();
+        engine
+            .call_function(callback, "count", &[b"k"], &[], &mut Map::default(), &mut out, false)
+            .expect("runs");
+        String::from_utf8_lossy(&out).into_owned()
+    };
+    assert_eq!(call(&mut engine), ":1\r\n");
+    assert_eq!(call(&mut engine), ":2\r\n");
+    engine.flush();
+    assert_eq!(call(&mut engine), ":3\r\n");
+    engine.flush_functions();
+    assert!(call(&mut engine).starts_with("-ERR"));
+}
+
+#[test]
+fn an_endless_library_is_stopped() {
+    let mut engine = Engine::new(Limits::default());
+    let mut host = Map { patience: Some(3), ..Map::default() };
+    let error = engine.load_library(b"#!lua name=l\nwhile true do end", &mut host).expect_err("is stopped");
+    assert_eq!(error, "ERR Error registering functions: ERR FUNCTION LOAD timeout");
+    assert!(
+        engine
+            .load_library(b"#!lua name=l\nredis.register_function('f', function() end)", &mut Map::default())
+            .is_ok()
+    );
+}
+
+#[test]
+fn an_engine_moves_between_threads() {
+    let mut engine = Engine::new(Limits::default());
+    eval(&mut engine, &mut Map::default(), "return 1", &[], &[]);
+    let reply =
+        std::thread::spawn(move || eval(&mut engine, &mut Map::default(), "return 2", &[], &[])).join();
+    assert_eq!(reply.expect("no panic"), ":2\r\n");
+}
+
+#[test]
+fn scripts_are_forgotten_when_there_are_too_many() {
+    let mut engine = Engine::new(Limits { scripts_max: 10, ..Limits::default() });
+    let first = engine.load(b"return 1").expect("compiles");
+    for i in 0..10 {
+        engine.load(format!("return {i} + 5").as_bytes()).expect("compiles");
+    }
+    assert!(!engine.has(&first));
+    assert_eq!(engine.load(b"return 1"), Ok(first));
+    assert!(engine.has(&first));
+}
+
+#[test]
+fn deep_nesting_ends_in_errors() {
+    for script in [
+        "local t = {} for i = 1, 100000 do t = {t} end return cjson.encode(t)",
+        "cjson.encode_max_depth(1000000) local t = {} for i = 1, 100000 do t = {t} end return cjson.encode(t)",
+        "cjson.encode_max_depth(1000000) local t = {} for i = 1, 100000 do t = {a = t} end return cjson.encode(t)",
+        "cjson.decode_max_depth(1000000) return cjson.decode(('['):rep(100000))",
+        "cjson.decode_max_depth(1000000) return cjson.decode(('{\"a\":'):rep(100000))",
+        "return cmsgpack.unpack(('\\145'):rep(100000))",
+        "return loadstring('return ' .. ('('):rep(100000))()",
+        "local t = {} for i = 1, 100000 do t = {t} end return t",
+        "local t = {} for i = 1, 100000 do t = {map = {a = t}} end return t",
+        "return redis.call('raw', ('*1\\r\\n'):rep(100000) .. ':1\\r\\n')",
+        "local function f() return coroutine.wrap(f)() end return f()",
+        "local function f() return pcall(f) end return f()",
+    ] {
+        let reply = once(script);
+        assert!(!reply.is_empty(), "{script}");
+    }
+}
