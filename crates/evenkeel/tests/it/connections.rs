@@ -1,0 +1,119 @@
+//! Who may connect, how long they may stay, and what the server knows about them.
+
+use crate::support::{Client, Server, encode_line};
+use std::time::Duration;
+
+#[test]
+fn more_clients_than_maxclients_are_told_so_and_closed() {
+    let server = Server::start_with(&["--maxclients", "5"]);
+    let mut clients: Vec<Client> = (0..5).map(|_| server.client()).collect();
+    clients.iter_mut().for_each(|client| client.expect("PING", "+PONG"));
+    let mut sixth = server.client();
+    sixth.expect_reply("-ERR max number of clients reached");
+    sixth.expect_reply("(closed)");
+    clients.pop();
+    let mut answer = String::new();
+    for _ in 0..100 {
+        let mut next = server.client();
+        next.send_if_open(encode_line("PING"));
+        answer = next.reply();
+        if answer == "+PONG" {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("the place of a client that left was not given to another: {answer}");
+}
+
+#[test]
+fn idle_clients_are_closed_after_the_timeout_and_busy_ones_are_not() {
+    let server = Server::start_with(&["--timeout", "2"]);
+    let mut idle = server.client();
+    let mut busy = server.client();
+    let mut subscriber = server.client();
+    let mut blocked = server.client();
+    idle.expect("PING", "+PONG");
+    subscriber.expect("SUBSCRIBE c", r#"["subscribe", "c", :1]"#);
+    blocked.send(encode_line("BLPOP nosuch 0"));
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(500));
+        busy.expect("PING", "+PONG");
+    }
+    assert!(idle.is_closed_within(Duration::from_secs(1)), "an idle client stays");
+    busy.expect("PUBLISH c hello", ":1");
+    subscriber.expect_reply(r#"["message", "c", "hello"]"#);
+    busy.expect("RPUSH nosuch x", ":1");
+    blocked.expect_reply(r#"["nosuch", "x"]"#);
+}
+
+#[test]
+fn a_unix_socket_serves_like_a_port() {
+    let server = Server::start_with(&["--unixsocket", "{dir}/socket", "--unixsocketperm", "700"]);
+    let path = server.dir.path().join("socket");
+    let mut client = Client::unix(&path);
+    client.expect("SET k v", "+OK");
+    server.client().expect("GET k", "\"v\"");
+    let list = client.call("CLIENT LIST");
+    assert!(list.contains("socket:0"), "{list}");
+    use std::os::unix::fs::PermissionsExt;
+    let mode = std::fs::metadata(&path).expect("the socket").permissions().mode();
+    assert_eq!(mode & 0o777, 0o700);
+}
+
+#[test]
+fn a_password_keeps_commands_out_until_it_is_given() {
+    let server = Server::start_with(&["--requirepass", "secret"]);
+    let mut client = server.client();
+    client.expect("GET k", "-NOAUTH Authentication required.");
+    client.expect("AUTH wrong", "-WRONGPASS invalid username-password pair or user is disabled.");
+    assert!(
+        client
+            .call("HELLO 3")
+            .starts_with("-NOAUTH HELLO must be called with the client already authenticated")
+    );
+    client.expect("AUTH secret", "+OK");
+    client.expect("GET k", "(nil)");
+    let mut client = server.client();
+    assert!(client.call("HELLO 3 AUTH default secret").starts_with('{'));
+    client.expect("GET k", "(null)");
+}
+
+#[test]
+fn hundreds_of_clients_are_served_side_by_side() {
+    let server = Server::start();
+    let mut clients: Vec<Client> = (0..400).map(|_| server.client()).collect();
+    for round in 0..3 {
+        for (at, client) in clients.iter_mut().enumerate() {
+            client.send(encode_line(&format!("SET k{at} {round}")));
+            client.send(encode_line(&format!("GET k{at}")));
+        }
+        for client in &mut clients {
+            client.expect_reply("+OK");
+            client.expect_reply(&format!("\"{round}\""));
+        }
+    }
+    clients[0].expect("DBSIZE", ":400");
+}
+
+#[test]
+fn a_killed_client_is_closed_and_others_are_not() {
+    let server = Server::start();
+    let (mut killer, mut victim) = (server.client(), server.client());
+    let id = victim.call("CLIENT ID");
+    killer.expect(&format!("CLIENT KILL ID {}", &id[1..]), ":1");
+    assert!(victim.is_closed_within(Duration::from_secs(5)));
+    killer.expect("CLIENT KILL 127.0.0.1:1", "-ERR No such client");
+    killer.expect("PING", "+PONG");
+}
+
+#[test]
+fn paused_writes_wait_and_reads_do_not() {
+    let server = Server::start();
+    let (mut admin, mut client) = (server.client(), server.client());
+    admin.expect("CLIENT PAUSE 10000 WRITE", "+OK");
+    client.expect("GET k", "(nil)");
+    client.send(encode_line("SET k v"));
+    assert_eq!(client.reply_within(Duration::from_millis(150)), None);
+    admin.expect("CLIENT UNPAUSE", "+OK");
+    client.expect_reply("+OK");
+}

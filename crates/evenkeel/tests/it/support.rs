@@ -1,0 +1,517 @@
+//! A server process for a test, and a client small enough to be trusted.
+//!
+//! ```ignore
+//! let server = Server::start();
+//! let mut client = server.client();
+//! client.expect("RPUSH l a b", ":2");
+//! client.expect("LRANGE l 0 -1", r#"["a", "b"]"#);
+//! ```
+//!
+//! Replies are compared as text, so that a failing test shows all of them: `+OK`, `-ERR ...`, `:1`, `"bulk"` (escaped),
+//! `(nil)` for `$-1`, `(nil array)` for `*-1`, `[...]`, and for RESP3 `(null)`, `{key: value}`, `~[...]`, `>[...]`,
+//! `,1.5`, `#t`, `=txt:...`, `(123`.
+
+#![allow(dead_code, reason = "a toolbox: not every tool is used at every time")]
+
+use std::fmt::Write as _;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long anything may take before a test gives up.
+pub const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The server under test is somebody else's.
+pub fn foreign() -> bool {
+    std::env::var_os("EVENKEEL_TEST_SERVER").is_some()
+}
+
+fn binary() -> PathBuf {
+    let own = || PathBuf::from(env!("CARGO_BIN_EXE_evenkeel"));
+    std::env::var_os("EVENKEEL_TEST_SERVER").map_or_else(own, PathBuf::from)
+}
+
+/// A port that was free a moment ago.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
+    listener.local_addr().expect("its address").port()
+}
+
+/// Runs the server's binary to its end, for starts that must fail.
+pub fn run(args: &[&str]) -> Output {
+    let mut child = Command::new(binary())
+        .args(args)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the server's binary");
+    let deadline = Instant::now() + PATIENCE;
+    while child.try_wait().expect("its status").is_none() {
+        if Instant::now() > deadline {
+            let _ = child.kill();
+            panic!("the server started although it should not have: {args:?}");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.wait_with_output().expect("its output")
+}
+
+/// Both outputs of a process as one text.
+pub fn said(output: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+}
+
+/// A running server on a free port of 127.0.0.1, with an empty folder of its own. Ends when dropped.
+pub struct Server {
+    pub addr: SocketAddr,
+    pub dir: tempfile::TempDir,
+    child: Child,
+}
+
+impl Server {
+    pub fn start() -> Server {
+        Server::start_with(&[])
+    }
+
+    /// Starts with more command line words; `{dir}` in them is the server's folder.
+    pub fn start_with(args: &[&str]) -> Server {
+        for _ in 0..4 {
+            if let Some(server) = Server::try_start(free_port(), args) {
+                return server;
+            }
+        }
+        panic!("the server does not start with {args:?}");
+    }
+
+    /// Starts on a port that must be free.
+    pub fn start_on(port: u16) -> Server {
+        Server::try_start(port, &[]).expect("the server starts on that port")
+    }
+
+    /// `None` if it ended at once, which may be because another process took the port.
+    fn try_start(port: u16, args: &[&str]) -> Option<Server> {
+        let dir = tempfile::tempdir().expect("a folder");
+        let folder = dir.path().display().to_string();
+        let log = std::fs::File::create(dir.path().join("output")).expect("a log");
+        let child = Command::new(binary())
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--enable-debug-command", "yes", "--dir", &folder])
+            .args(args.iter().map(|arg| arg.replace("{dir}", &folder)))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().expect("the log"))
+            .stderr(log)
+            .spawn()
+            .expect("the server's binary");
+        let mut server = Server { addr: SocketAddr::from(([127, 0, 0, 1], port)), dir, child };
+        let deadline = Instant::now() + PATIENCE;
+        while Instant::now() < deadline {
+            if server.child.try_wait().expect("its status").is_some() {
+                eprintln!("{}", server.output());
+                return None;
+            }
+            if let Ok(stream) = TcpStream::connect(server.addr) {
+                // Gone from the server's list of clients before the test begins.
+                let mut probe = Client::over(stream);
+                probe.send_if_open("QUIT\r\n");
+                assert!(probe.is_closed_within(PATIENCE), "QUIT does not close");
+                return Some(server);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        panic!("the server does not answer:\n{}", server.output());
+    }
+
+    /// What it wrote to its terminal.
+    pub fn output(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("output")).unwrap_or_default()
+    }
+
+    pub fn client(&self) -> Client {
+        Client::over(TcpStream::connect(self.addr).expect("a connection"))
+    }
+
+    /// A client that speaks RESP3.
+    pub fn client3(&self) -> Client {
+        let mut client = self.client();
+        let hello = client.call("HELLO 3");
+        assert!(hello.starts_with('{'), "{hello}");
+        client
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().expect("its status").is_none()
+    }
+
+    /// Sends a signal by its name (`TERM`) to the server's own process.
+    pub fn signal(&self, name: &str) {
+        let status = Command::new("kill").args(["-s", name, &self.pid().to_string()]).status();
+        assert!(status.expect("kill").success());
+    }
+
+    /// Waits for the process to end by itself.
+    pub fn exit_code(&mut self) -> Option<i32> {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("its status") {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "the server does not end");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// Resident memory, in bytes.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("its status");
+        let line = status.lines().find(|line| line.starts_with("VmRSS:")).expect("VmRSS");
+        let kilobytes: u64 = line.split_whitespace().nth(1).and_then(|n| n.parse().ok()).expect("a number");
+        kilobytes * 1024
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let ended = self.child.try_wait();
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the server ({ended:?}) said:\n{}", self.output());
+        }
+    }
+}
+
+/// Anything bytes can be sent to and read from with a time limit.
+trait Stream: Read + Write + Send {
+    fn set_timeout(&self, limit: Duration);
+    fn end_sending(&self);
+}
+
+impl Stream for TcpStream {
+    fn set_timeout(&self, limit: Duration) {
+        self.set_read_timeout(Some(limit)).expect("a time limit");
+    }
+    fn end_sending(&self) {
+        self.shutdown(std::net::Shutdown::Write).expect("half a connection");
+    }
+}
+
+impl Stream for UnixStream {
+    fn set_timeout(&self, limit: Duration) {
+        self.set_read_timeout(Some(limit)).expect("a time limit");
+    }
+    fn end_sending(&self) {
+        self.shutdown(std::net::Shutdown::Write).expect("half a connection");
+    }
+}
+
+/// One connection.
+pub struct Client {
+    stream: Box<dyn Stream>,
+    input: Vec<u8>,
+}
+
+impl Client {
+    fn over(stream: TcpStream) -> Client {
+        stream.set_nodelay(true).expect("no delay");
+        Client { stream: Box::new(stream), input: Vec::new() }
+    }
+
+    pub fn unix(path: &Path) -> Client {
+        let stream = UnixStream::connect(path).expect("a connection");
+        Client { stream: Box::new(stream), input: Vec::new() }
+    }
+
+    /// Bytes as they are.
+    pub fn send(&mut self, bytes: impl AsRef<[u8]>) {
+        self.stream.write_all(bytes.as_ref()).expect("the server reads");
+    }
+
+    /// Bytes, whether the server still reads them or not.
+    pub fn send_if_open(&mut self, bytes: impl AsRef<[u8]>) {
+        let _ = self.stream.write_all(bytes.as_ref());
+    }
+
+    pub fn end_sending(&mut self) {
+        self.stream.end_sending();
+    }
+
+    /// A request without waiting for its reply.
+    pub fn request(&mut self, args: &[&[u8]]) {
+        self.send(encode(args));
+    }
+
+    /// A request written as in redis-cli: words, or quoted texts with `\n`, `\r`, `\t`, `\xHH` and `\"`.
+    pub fn call(&mut self, line: &str) -> String {
+        self.send(encode_line(line));
+        self.reply()
+    }
+
+    pub fn call_bytes(&mut self, args: &[&[u8]]) -> String {
+        self.request(args);
+        self.reply()
+    }
+
+    #[track_caller]
+    pub fn expect(&mut self, line: &str, reply: &str) {
+        let got = self.call(line);
+        assert_eq!(got, reply, "the reply to {line}");
+    }
+
+    /// A reply whose elements may come in any order: both sides are sorted by line.
+    #[track_caller]
+    pub fn expect_unordered(&mut self, line: &str, elements: &[&str]) {
+        let got = self.call(line);
+        let inner = got.trim_start_matches(['~', '>']).trim_start_matches('[').trim_end_matches(']');
+        let mut got: Vec<&str> = inner.split(", ").filter(|part| !part.is_empty()).collect();
+        let mut wanted: Vec<String> = elements.iter().map(|element| format!("{element:?}")).collect();
+        got.sort_unstable();
+        wanted.sort_unstable();
+        assert_eq!(got, wanted, "the reply to {line}");
+    }
+
+    #[track_caller]
+    pub fn expect_reply(&mut self, reply: &str) {
+        assert_eq!(self.reply(), reply);
+    }
+
+    /// The next reply as text; see the module's head.
+    #[track_caller]
+    pub fn reply(&mut self) -> String {
+        match self.reply_within(PATIENCE) {
+            Some(reply) => reply,
+            None => panic!("no reply; so far {:?}", String::from_utf8_lossy(&self.input)),
+        }
+    }
+
+    /// The next reply, or `None` when it does not come in time. A closed connection is the text `(closed)`.
+    pub fn reply_within(&mut self, limit: Duration) -> Option<String> {
+        let deadline = Instant::now() + limit;
+        loop {
+            let mut at = 0;
+            let mut text = String::new();
+            if render(&self.input, &mut at, &mut text).is_some() {
+                self.input.drain(..at);
+                return Some(text);
+            }
+            match self.fill(deadline) {
+                Filled::More => {}
+                Filled::Closed => return Some("(closed)".to_owned()),
+                Filled::Late => return None,
+            }
+        }
+    }
+
+    /// Whether the server closes the connection, after at most one reply that was under way.
+    pub fn is_closed_within(&mut self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        loop {
+            match self.fill(deadline) {
+                Filled::More => {}
+                Filled::Closed => return true,
+                Filled::Late => return false,
+            }
+        }
+    }
+
+    /// Exactly `n` bytes as they come.
+    pub fn raw(&mut self, n: usize) -> Vec<u8> {
+        let deadline = Instant::now() + PATIENCE;
+        while self.input.len() < n {
+            assert!(
+                matches!(self.fill(deadline), Filled::More),
+                "only {} of {n} bytes came",
+                self.input.len()
+            );
+        }
+        self.input.drain(..n).collect()
+    }
+
+    /// Reads and drops exactly `n` bytes.
+    pub fn skip(&mut self, n: usize) {
+        let deadline = Instant::now() + PATIENCE;
+        let mut left = n;
+        loop {
+            let have = left.min(self.input.len());
+            self.input.drain(..have);
+            left -= have;
+            if left == 0 {
+                return;
+            }
+            assert!(matches!(self.fill(deadline), Filled::More), "{left} of {n} bytes did not come");
+        }
+    }
+
+    fn fill(&mut self, deadline: Instant) -> Filled {
+        let Some(left) = deadline.checked_duration_since(Instant::now()).filter(|left| !left.is_zero())
+        else {
+            return Filled::Late;
+        };
+        let mut chunk = vec![0; 256 * 1024];
+        self.stream.set_timeout(left);
+        match self.stream.read(&mut chunk) {
+            Ok(0) => Filled::Closed,
+            Ok(n) => {
+                self.input.extend_from_slice(&chunk[..n]);
+                Filled::More
+            }
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => Filled::Late,
+            Err(e) if e.kind() == ErrorKind::Interrupted => Filled::More,
+            Err(_) => Filled::Closed,
+        }
+    }
+}
+
+enum Filled {
+    More,
+    Closed,
+    Late,
+}
+
+/// A request as client libraries write it.
+pub fn encode(args: &[&[u8]]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", args.len()).into_bytes();
+    for arg in args {
+        out.extend_from_slice(format!("${}\r\n", arg.len()).as_bytes());
+        out.extend_from_slice(arg);
+        out.extend_from_slice(b"\r\n");
+    }
+    out
+}
+
+/// A request from a line as typed into redis-cli.
+pub fn encode_line(line: &str) -> Vec<u8> {
+    let args = words(line);
+    let args: Vec<&[u8]> = args.iter().map(Vec::as_slice).collect();
+    encode(&args)
+}
+
+fn words(line: &str) -> Vec<Vec<u8>> {
+    let mut out = Vec::new();
+    let mut rest = line.as_bytes();
+    loop {
+        rest = rest.trim_ascii_start();
+        let Some((&first, tail)) = rest.split_first() else { return out };
+        if first != b'"' {
+            let end = rest.iter().position(u8::is_ascii_whitespace).unwrap_or(rest.len());
+            out.push(rest[..end].to_vec());
+            rest = &rest[end..];
+            continue;
+        }
+        let mut word = Vec::new();
+        rest = tail;
+        while let Some((&byte, tail)) = rest.split_first() {
+            rest = tail;
+            match byte {
+                b'"' => break,
+                b'\\' => rest = unescape(rest, &mut word),
+                _ => word.push(byte),
+            }
+        }
+        out.push(word);
+    }
+}
+
+fn unescape<'a>(rest: &'a [u8], word: &mut Vec<u8>) -> &'a [u8] {
+    let hex = |digits: &[u8]| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 16).ok();
+    match rest {
+        [b'x', a, b, tail @ ..] if hex(&[*a, *b]).is_some() => {
+            word.extend(hex(&[*a, *b]));
+            tail
+        }
+        [b'n', tail @ ..] => {
+            word.push(b'\n');
+            tail
+        }
+        [b'r', tail @ ..] => {
+            word.push(b'\r');
+            tail
+        }
+        [b't', tail @ ..] => {
+            word.push(b'\t');
+            tail
+        }
+        [byte, tail @ ..] => {
+            word.push(*byte);
+            tail
+        }
+        [] => rest,
+    }
+}
+
+/// Writes the frame at `at` as text. `None` if it is not complete.
+fn render(input: &[u8], at: &mut usize, out: &mut String) -> Option<()> {
+    let rest = input.get(*at..)?;
+    let end = rest.windows(2).position(|pair| pair == b"\r\n")?;
+    let (mark, line) = rest[..end].split_first()?;
+    *at += end + 2;
+    let text = String::from_utf8_lossy(line);
+    let length = || text.parse::<i64>().unwrap_or_else(|_| panic!("a bad length: {text:?}"));
+    match mark {
+        b'+' | b'-' | b':' | b',' | b'(' | b'#' => {
+            let _ = write!(out, "{}{text}", *mark as char);
+        }
+        b'_' => out.push_str("(null)"),
+        b'$' if length() < 0 => out.push_str("(nil)"),
+        b'*' if length() < 0 => out.push_str("(nil array)"),
+        b'$' | b'=' => {
+            let end = *at + length() as usize;
+            let body = input.get(*at..end)?;
+            assert_eq!(input.get(end..end + 2)?, b"\r\n", "the end of a bulk");
+            *at = end + 2;
+            match mark {
+                b'$' => quoted(body, out),
+                _ => out.push_str(&format!("={}", String::from_utf8_lossy(body))),
+            }
+        }
+        b'*' => list(input, at, length(), "[", out)?,
+        b'~' => list(input, at, length(), "~[", out)?,
+        b'>' => list(input, at, length(), ">[", out)?,
+        b'%' => {
+            out.push('{');
+            for index in 0..length() {
+                out.push_str(if index == 0 { "" } else { ", " });
+                render(input, at, out)?;
+                out.push_str(": ");
+                render(input, at, out)?;
+            }
+            out.push('}');
+        }
+        _ => panic!("an unknown type of reply: {:?}", String::from_utf8_lossy(&rest[..end])),
+    }
+    Some(())
+}
+
+fn list(input: &[u8], at: &mut usize, length: i64, open: &str, out: &mut String) -> Option<()> {
+    out.push_str(open);
+    for index in 0..length {
+        out.push_str(if index == 0 { "" } else { ", " });
+        render(input, at, out)?;
+    }
+    out.push(']');
+    Some(())
+}
+
+fn quoted(body: &[u8], out: &mut String) {
+    out.push('"');
+    for &byte in body {
+        match byte {
+            b'"' | b'\\' => out.extend(['\\', byte as char]),
+            b'\n' => out.push_str("\\n"),
+            b'\r' => out.push_str("\\r"),
+            b'\t' => out.push_str("\\t"),
+            b' '..=b'~' => out.push(byte as char),
+            _ => {
+                let _ = write!(out, "\\x{byte:02x}");
+            }
+        }
+    }
+    out.push('"');
+}
