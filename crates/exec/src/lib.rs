@@ -124,11 +124,24 @@ impl Local {
     }
 }
 
+/// Lets the keyspace collect only the events somebody wants.
+struct NotifyObserver(Arc<Keyspace>);
+
+impl config::Observer for NotifyObserver {
+    fn changed(&self, directive: &config::Directive, live: &config::Live) {
+        if directive.name == "notify-keyspace-events" {
+            self.0.set_notify(clients::wanted_classes(live.notify.get() as u32));
+        }
+    }
+}
+
 impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         let keyspace = Keyspace::new(config.live.databases.size());
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
+        keyspace.set_notify(clients::wanted_classes(config.live.notify.get() as u32));
+        config.observe(Box::new(NotifyObserver(keyspace.clone())));
         stdx::reclaim::start();
         stdx::pages::start_keeper();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
