@@ -24,6 +24,7 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod transaction;
+mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
 pub use error::Error;

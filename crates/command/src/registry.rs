@@ -31,6 +31,12 @@ static TOPICS: &[&[Command]] = &[
     crate::string::lcs::COMMANDS,
     crate::string::set::COMMANDS,
     crate::transaction::COMMANDS,
+    crate::zset::algebra::COMMANDS,
+    crate::zset::members::COMMANDS,
+    crate::zset::pop::COMMANDS,
+    crate::zset::random::COMMANDS,
+    crate::zset::range::COMMANDS,
+    crate::zset::remove::COMMANDS,
 ];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Command>> = LazyLock::new(|| {

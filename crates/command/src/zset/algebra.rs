@@ -1,0 +1,548 @@
+//! ZUNION, ZINTER, ZDIFF, their STORE forms, ZINTERCARD. Plain sets take part with scores of 1.
+//!
+//! ```text
+//! sources, the smallest first ──► score and member of each result, unordered ──sort──► reply, or a set built at once
+//! (a difference: as given)        union: a table by member; inter: the smallest is walked
+//! ```
+//!
+//! The order of the sources is Redis's because sums of floats depend on it. A result that is one of the sources as it
+//! is (a single key, or the others are empty) is a clone of it.
+
+use super::range::store;
+use super::{Form, GROUP, Slice, answer, build, is_packed};
+use crate::cx::Budget;
+use crate::options::{int, is};
+use crate::table::{Command, DENYOOM, KeySpec, MOVABLEKEYS, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl};
+use crate::{Cx, Error, STREAM_FROM, Stream};
+use keyspace::View;
+use resp::{Args, Reply};
+use std::borrow::Cow;
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::ops::ControlFlow::{self, Break, Continue};
+use value::{Elem, Set, ValueRef, ZSet};
+
+const FROM: &[KeySpec] = &[KeySpec::numkeys(1, RO_ACCESS)];
+const INTO: &[KeySpec] = &[KeySpec::one(1, OW_UPDATE), KeySpec::numkeys(2, RO_ACCESS)];
+const UNION: &str = "O(N)+O(M*log(M)) for N members in all inputs and M in the result.";
+const INTER: &str = "O(N*K)+O(M*log(M)) for N members of the smallest of K inputs and M in the result.";
+const DIFF: &str = "O(N*K) for N members of the first of K inputs, and sorting what is left of a plain set.";
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("zunion", -3, Run::Read(zunion), READONLY | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(FROM)
+        .cost(|view, args| union_steps(view, args.from(1)))
+        .doc(GROUP, "6.2.0", UNION, "Answers the members that any input has, their scores combined."),
+    Command::new("zunionstore", -4, Run::Write(zunionstore), WRITE | DENYOOM | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(INTO)
+        .cost(|view, args| 2 * union_steps(view, args.from(2)))
+        .doc(GROUP, "2.0.0", UNION, "Keeps the members that any input has under another key."),
+    Command::new("zinter", -3, Run::Read(zinter), READONLY | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(FROM)
+        .cost(|view, args| inter_steps(view, args.from(1)))
+        .doc(GROUP, "6.2.0", INTER, "Answers the members that all inputs have, their scores combined."),
+    Command::new("zinterstore", -4, Run::Write(zinterstore), WRITE | DENYOOM | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(INTO)
+        .cost(|view, args| 2 * inter_steps(view, args.from(2)))
+        .doc(GROUP, "2.0.0", INTER, "Keeps the members that all inputs have under another key."),
+    Command::new("zdiff", -3, Run::Read(zdiff), READONLY | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(FROM)
+        .cost(|view, args| diff_steps(view, args.from(1)))
+        .doc(GROUP, "6.2.0", DIFF, "Answers the members of the first input that no other has."),
+    Command::new("zdiffstore", -4, Run::Write(zdiffstore), WRITE | DENYOOM | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(INTO)
+        .cost(|view, args| 2 * diff_steps(view, args.from(2)))
+        .doc(
+            GROUP,
+            "6.2.0",
+            DIFF,
+            "Keeps the members of the first input that no other has under another key.",
+        ),
+    Command::new("zintercard", -3, Run::Read(zintercard), READONLY | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(FROM)
+        .cost(card_steps)
+        .doc(
+            GROUP,
+            "7.0.0",
+            "O(N*K) for N members of the smallest of K inputs.",
+            "Counts the members that all inputs have.",
+        ),
+];
+
+// ----- costs ---------------------------------------------------------------------------------------------------------
+
+/// The keys of `numkeys key [key ...] ...`, if the number fits.
+fn keys_of(args: Args<'_>) -> Option<Args<'_>> {
+    let count = stdx::num::parse_i64(args.at(0)).and_then(|n| usize::try_from(n).ok())?;
+    (count < args.len()).then(|| args.to(count + 1).from(1))
+}
+
+fn lens(view: &View<'_>, args: Args<'_>) -> Vec<usize> {
+    let len = |key| Source::find(view, key).map_or(0, |source| source.len());
+    keys_of(args).map_or_else(Vec::new, |keys| keys.iter().map(len).collect())
+}
+
+fn union_steps(view: &View<'_>, args: Args<'_>) -> usize {
+    lens(view, args).iter().sum::<usize>() * 6
+}
+
+fn inter_steps(view: &View<'_>, args: Args<'_>) -> usize {
+    let lens = lens(view, args);
+    lens.iter().min().map_or(0, |min| min * (2 * lens.len() + 4))
+}
+
+fn diff_steps(view: &View<'_>, args: Args<'_>) -> usize {
+    let lens = lens(view, args);
+    lens.first().map_or(0, |first| first * (2 * lens.len().min(8) + 2))
+}
+
+fn card_steps(view: &View<'_>, args: Args<'_>) -> usize {
+    let lens = lens(view, args.from(1));
+    lens.iter().min().map_or(0, |min| min * 2 * lens.len())
+}
+
+/// Charges work in portions.
+struct Meter<'b, 'a> {
+    budget: &'b mut Budget<'a>,
+    steps: usize,
+}
+
+impl Meter<'_, '_> {
+    #[inline]
+    fn charge(&mut self, steps: usize) -> Result<(), Error> {
+        self.steps += steps;
+        if self.steps < 256 {
+            return Ok(());
+        }
+        self.budget.charge(std::mem::take(&mut self.steps))
+    }
+}
+
+// ----- inputs --------------------------------------------------------------------------------------------------------
+
+/// An input.
+#[derive(Clone, Copy)]
+enum Source<'v> {
+    Absent,
+    ZSet(&'v ZSet),
+    Set(&'v Set),
+}
+
+impl<'v> Source<'v> {
+    fn find(view: &'v View<'_>, key: &[u8]) -> Result<Source<'v>, Error> {
+        match view.value(key) {
+            None => Ok(Source::Absent),
+            Some(ValueRef::ZSet(set)) => Ok(Source::ZSet(set)),
+            Some(ValueRef::Set(set)) => Ok(Source::Set(set)),
+            Some(_) => Err(Error::WrongType),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Source::Absent => 0,
+            Source::ZSet(set) => set.len(),
+            Source::Set(set) => set.len(),
+        }
+    }
+
+    #[inline]
+    fn score(&self, member: &[u8]) -> Option<f64> {
+        match self {
+            Source::Absent => None,
+            Source::ZSet(set) => set.score(member),
+            Source::Set(set) => set.contains(member).then_some(1.0),
+        }
+    }
+
+    /// Visits all members; those of a sorted set in order.
+    fn each(
+        &self,
+        f: &mut dyn FnMut(Cow<'v, [u8]>, f64) -> Result<ControlFlow<()>, Error>,
+    ) -> Result<(), Error> {
+        match self {
+            Source::Absent => {}
+            Source::ZSet(set) => {
+                for (member, score) in set.iter() {
+                    if f(Cow::Borrowed(member), score)?.is_break() {
+                        break;
+                    }
+                }
+            }
+            Source::Set(set) => {
+                for elem in set.iter() {
+                    let member = match elem {
+                        Elem::Bytes(bytes) => Cow::Borrowed(bytes),
+                        Elem::Int(_) => Cow::Owned(elem.to_vec()),
+                    };
+                    if f(member, 1.0)?.is_break() {
+                        break;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// How scores of the same member are combined.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Aggregate {
+    Sum,
+    Min,
+    Max,
+}
+
+impl Aggregate {
+    /// Infinities that cancel out give 0. A comparison with NaN keeps the sum so far.
+    fn combine(self, sum: f64, score: f64) -> f64 {
+        match self {
+            Aggregate::Sum => number(sum + score),
+            Aggregate::Min => {
+                if score < sum {
+                    score
+                } else {
+                    sum
+                }
+            }
+            Aggregate::Max => {
+                if score > sum {
+                    score
+                } else {
+                    sum
+                }
+            }
+        }
+    }
+}
+
+/// NaN (infinity times zero) counts as 0.
+fn number(score: f64) -> f64 {
+    if score.is_nan() { 0.0 } else { score }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Op {
+    Union,
+    Inter,
+    Diff,
+    Card,
+}
+
+/// A command's arguments and what they name.
+struct Query<'v> {
+    sources: Vec<(Source<'v>, f64)>,
+    aggregate: Aggregate,
+    with_scores: bool,
+    /// 0: none.
+    limit: usize,
+}
+
+impl<'v> Query<'v> {
+    /// Reads `numkeys key [key ...] [options]`. The order of the checks is Redis's: number of keys, their types,
+    /// options.
+    fn parse(
+        view: &'v View<'_>,
+        args: Args<'_>,
+        op: Op,
+        name: &str,
+        stores: bool,
+    ) -> Result<Query<'v>, Error> {
+        let count = int(args.at(0))?;
+        if count < 1 {
+            return Err(format!("ERR at least 1 input key is needed for '{name}' command").into());
+        }
+        let keys = keys_of(args).ok_or(Error::Syntax)?;
+        let sources = keys.iter().map(|key| Ok((Source::find(view, key)?, 1.0)));
+        let sources = sources.collect::<Result<_, Error>>()?;
+        let mut query = Query { sources, aggregate: Aggregate::Sum, with_scores: false, limit: 0 };
+        let combines = matches!(op, Op::Union | Op::Inter);
+        let (options, mut i) = (args.from(1 + keys.len()), 0);
+        while i < options.len() {
+            let (word, left) = (options.at(i), options.len() - i - 1);
+            if combines && left >= keys.len() && is(word, "weights") {
+                for (source, weight) in query.sources.iter_mut().zip(options.from(i + 1).iter()) {
+                    source.1 =
+                        stdx::num::parse_f64(weight).ok_or(Error::new("ERR weight value is not a float"))?;
+                }
+                i += 1 + keys.len();
+            } else if combines && left >= 1 && is(word, "aggregate") {
+                query.aggregate = match options.at(i + 1) {
+                    word if is(word, "sum") => Aggregate::Sum,
+                    word if is(word, "min") => Aggregate::Min,
+                    word if is(word, "max") => Aggregate::Max,
+                    _ => return Err(Error::Syntax),
+                };
+                i += 2;
+            } else if op != Op::Card && !stores && is(word, "withscores") {
+                query.with_scores = true;
+                i += 1;
+            } else if op == Op::Card && left >= 1 && is(word, "limit") {
+                query.limit = match int(options.at(i + 1)) {
+                    Ok(n) if n >= 0 => n as usize,
+                    _ => return Err(Error::new("ERR LIMIT can't be negative")),
+                };
+                i += 2;
+            } else {
+                return Err(Error::Syntax);
+            }
+        }
+        if op != Op::Diff {
+            query.sources.sort_by_key(|(source, _)| source.len());
+        }
+        Ok(query)
+    }
+
+    /// The source that is the result as it is.
+    fn unchanged(&self, op: Op) -> Option<&'v ZSet> {
+        let source = match op {
+            // The largest; all others are empty.
+            Op::Union => self.sources.split_last().filter(|(_, others)| all_empty(others))?.0,
+            Op::Diff => self.sources.split_first().filter(|(_, others)| all_empty(others))?.0,
+            Op::Inter | Op::Card => self.sources.first().filter(|_| self.sources.len() == 1)?,
+        };
+        match source {
+            (Source::ZSet(set), 1.0) => Some(set),
+            _ => None,
+        }
+    }
+
+    fn perform(&self, op: Op, budget: &mut Budget<'_>) -> Result<Found<'v>, Error> {
+        if let Some(set) = self.unchanged(op) {
+            return Ok(Found::Unchanged(set));
+        }
+        let mut meter = Meter { budget, steps: 0 };
+        let mut items = match op {
+            Op::Union => self.union(&mut meter)?,
+            Op::Inter | Op::Card => self.inter(&mut meter)?,
+            Op::Diff => self.diff(&mut meter)?,
+        };
+        let sorted = op == Op::Diff && matches!(self.sources.first(), Some((Source::ZSet(_), _)));
+        if !sorted {
+            meter.charge(items.len() * items.len().max(2).ilog2() as usize / 4)?;
+            items.sort_unstable_by(order);
+        }
+        Ok(Found::Items(items))
+    }
+
+    fn union(&self, meter: &mut Meter<'_, '_>) -> Result<Vec<Item<'v>>, Error> {
+        let mut sums: HashMap<Cow<'v, [u8]>, f64> = HashMap::new();
+        for (source, weight) in &self.sources {
+            sums.reserve(if sums.is_empty() { source.len() } else { 0 });
+            source.each(&mut |member, score| {
+                meter.charge(3)?;
+                let score = number(score * weight);
+                sums.entry(member)
+                    .and_modify(|sum| *sum = self.aggregate.combine(*sum, score))
+                    .or_insert(score);
+                Ok(Continue(()))
+            })?;
+        }
+        meter.charge(sums.len())?;
+        Ok(sums.into_iter().map(|(member, score)| (score, member)).collect())
+    }
+
+    /// Visits what all sources have.
+    fn each_common(
+        &self,
+        meter: &mut Meter<'_, '_>,
+        f: &mut dyn FnMut(Cow<'v, [u8]>, f64) -> ControlFlow<()>,
+    ) -> Result<(), Error> {
+        let Some(((smallest, weight), others)) = self.sources.split_first() else { return Ok(()) };
+        smallest.each(&mut |member, score| {
+            meter.charge(2 * others.len() + 1)?;
+            let mut sum = number(score * weight);
+            for (other, weight) in others {
+                let Some(score) = other.score(&member) else { return Ok(Continue(())) };
+                sum = self.aggregate.combine(sum, score * weight);
+            }
+            Ok(f(member, sum))
+        })
+    }
+
+    fn inter(&self, meter: &mut Meter<'_, '_>) -> Result<Vec<Item<'v>>, Error> {
+        let mut items = Vec::new();
+        self.each_common(meter, &mut |member, score| {
+            items.push((score, member));
+            Continue(())
+        })?;
+        Ok(items)
+    }
+
+    fn diff(&self, meter: &mut Meter<'_, '_>) -> Result<Vec<Item<'v>>, Error> {
+        let Some(((first, _), others)) = self.sources.split_first() else { return Ok(Vec::new()) };
+        let mut items = Vec::new();
+        first.each(&mut |member, score| {
+            meter.charge(1)?;
+            for (other, _) in others {
+                meter.charge(2)?;
+                if other.score(&member).is_some() {
+                    return Ok(Continue(()));
+                }
+            }
+            items.push((score, member));
+            Ok(Continue(()))
+        })?;
+        Ok(items)
+    }
+}
+
+fn all_empty(sources: &[(Source<'_>, f64)]) -> bool {
+    sources.iter().all(|(source, _)| source.len() == 0)
+}
+
+// ----- results -------------------------------------------------------------------------------------------------------
+
+type Item<'v> = (f64, Cow<'v, [u8]>);
+
+/// The order of a sorted set.
+fn order(a: &Item<'_>, b: &Item<'_>) -> Ordering {
+    a.0.partial_cmp(&b.0).unwrap_or(Ordering::Equal).then_with(|| a.1.cmp(&b.1))
+}
+
+enum Found<'v> {
+    Unchanged(&'v ZSet),
+    /// In order.
+    Items(Vec<Item<'v>>),
+}
+
+/// A result that is written piece by piece.
+struct Computed {
+    text: Vec<u8>,
+    /// Scores, and where in `text` the members end.
+    items: Vec<(f64, usize)>,
+    next: usize,
+    form: Form,
+}
+
+impl Computed {
+    fn new(items: &[Item<'_>], form: Form) -> Computed {
+        let mut text = Vec::with_capacity(items.iter().map(|(_, member)| member.len()).sum());
+        let mut ends = Vec::with_capacity(items.len());
+        for (score, member) in items {
+            text.extend_from_slice(member);
+            ends.push((*score, text.len()));
+        }
+        Computed { text, items: ends, next: 0, form }
+    }
+}
+
+impl Stream for Computed {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        while let Some((score, to)) = self.items.get(self.next) {
+            let from = self.next.checked_sub(1).map_or(0, |previous| self.items[previous].1);
+            self.form.write(out, &self.text[from..*to], *score);
+            self.next += 1;
+            if out.len() >= end {
+                break;
+            }
+        }
+        self.next < self.items.len()
+    }
+}
+
+/// Counts the look-ups of a command's keys.
+fn count_lookups(cx: &mut Cx<'_, '_>, args: Args<'_>) {
+    for key in keys_of(args).iter().flat_map(|keys| keys.iter()) {
+        let hit = cx.view.exists(key);
+        cx.view.count_lookup(key, hit);
+    }
+}
+
+fn read(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, name: &str) -> Result<(), Error> {
+    let args = args.from(1);
+    let query = Query::parse(cx.view, args, op, name, false)?;
+    let form = Form::of(cx.out, query.with_scores);
+    match query.perform(op, &mut cx.budget)? {
+        Found::Unchanged(set) => {
+            let all = Slice { ranks: 0..set.len(), reverse: false };
+            if let Some(rest) = answer(cx.out, cx.caller, set, all, form) {
+                cx.stream(rest);
+            }
+        }
+        Found::Items(items) if items.len() > STREAM_FROM && cx.caller.may_stream => {
+            form.header(cx.out, items.len());
+            let rest = Computed::new(&items, form);
+            cx.stream(rest);
+        }
+        Found::Items(items) => {
+            form.header(cx.out, items.len());
+            items.iter().for_each(|(score, member)| form.write(cx.out, member, *score));
+        }
+    }
+    count_lookups(cx, args);
+    Ok(())
+}
+
+fn keep(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, event: &'static str) -> Result<(), Error> {
+    let (to, args) = (args.at(1), args.from(2));
+    let query = Query::parse(cx.view, args, op, event, true)?;
+    let result = match query.perform(op, &mut cx.budget)? {
+        Found::Unchanged(set) if !is_packed(set.len(), b"") => set.clone(),
+        Found::Unchanged(set) => build(set.len(), set.iter()),
+        Found::Items(items) => build(items.len(), items.iter().map(|(score, member)| (&member[..], *score))),
+    };
+    count_lookups(cx, args);
+    store(cx, to, result, event);
+    Ok(())
+}
+
+/// `ZUNION numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`
+///
+/// Cost: O(n + m·log m), n = members of all inputs, m = members of the result. Errors: number of keys, WRONGTYPE,
+/// syntax, weights.
+fn zunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    read(cx, args, Op::Union, "zunion")
+}
+
+/// `ZUNIONSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`. As above.
+fn zunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    keep(cx, args, Op::Union, "zunionstore")
+}
+
+/// `ZINTER numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX] [WITHSCORES]`
+///
+/// Cost: O(n·k + m·log m), n = members of the smallest input, k = keys, m = members of the result. Errors: as ZUNION.
+fn zinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    read(cx, args, Op::Inter, "zinter")
+}
+
+/// `ZINTERSTORE destination numkeys key [key ...] [WEIGHTS weight ...] [AGGREGATE SUM|MIN|MAX]`. As above.
+fn zinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    keep(cx, args, Op::Inter, "zinterstore")
+}
+
+/// `ZDIFF numkeys key [key ...] [WITHSCORES]`
+///
+/// Cost: O(n·k), n = members of the first input, k = keys. Errors: number of keys, WRONGTYPE, syntax.
+fn zdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    read(cx, args, Op::Diff, "zdiff")
+}
+
+/// `ZDIFFSTORE destination numkeys key [key ...]`. As above.
+fn zdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    keep(cx, args, Op::Diff, "zdiffstore")
+}
+
+/// `ZINTERCARD numkeys key [key ...] [LIMIT limit]`
+///
+/// Cost: O(n·k), less with a limit. Errors: as ZINTER, a negative limit.
+fn zintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let args = args.from(1);
+    let query = Query::parse(cx.view, args, Op::Card, "zintercard", false)?;
+    let limit = if query.limit == 0 { usize::MAX } else { query.limit };
+    let count = if let [(only, _)] = &query.sources[..] {
+        only.len().min(limit)
+    } else {
+        let (mut count, mut meter) = (0, Meter { budget: &mut cx.budget, steps: 0 });
+        query.each_common(&mut meter, &mut |_, _| {
+            count += 1;
+            if count >= limit { Break(()) } else { Continue(()) }
+        })?;
+        count
+    };
+    cx.out.int(count as i64);
+    count_lookups(cx, args);
+    Ok(())
+}

@@ -1,0 +1,398 @@
+//! ZADD, ZINCRBY, ZREM, ZSCORE, ZMSCORE, ZCARD, ZRANK, ZREVRANK, ZSCAN.
+
+use super::{GROUP, LOG, is_packed, per_argument};
+use crate::options::{ScanOptions, float, is};
+use crate::table::{
+    Command, DENYOOM, FAST, KeySpec, READONLY, RO, RO_ACCESS, RW_ACCESS_UPDATE, RW_DELETE, RW_UPDATE, Run,
+    WRITE, acl,
+};
+use crate::{Cx, Error};
+use keyspace::Class;
+use resp::{Args, Reply};
+use value::{Enc, ZSet};
+
+const READ_ONE: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
+
+pub(crate) static COMMANDS: &[Command] =
+    &[
+        Command::new("zadd", -4, Run::Write(zadd), WRITE | DENYOOM | FAST, acl::SORTEDSET)
+            .keys(&[KeySpec::one(1, RW_UPDATE)])
+            .cost(per_argument)
+            .doc(
+                GROUP,
+                "1.2.0",
+                "O(log(N)) per member, N members there.",
+                "Puts members with scores into a sorted set, or gives members new scores.",
+            ),
+        Command::new("zincrby", 4, Run::Write(zincrby), WRITE | DENYOOM | FAST, acl::SORTEDSET)
+            .keys(&[KeySpec::one(1, RW_ACCESS_UPDATE)])
+            .doc(GROUP, "1.2.0", LOG, "Adds to a member's score, taking an absent one for zero."),
+        Command::new("zrem", -3, Run::Write(zrem), WRITE | FAST, acl::SORTEDSET)
+            .keys(&[KeySpec::one(1, RW_DELETE)])
+            .cost(per_argument)
+            .doc(
+                GROUP,
+                "1.2.0",
+                "O(M*log(N)) for M names and N members.",
+                "Takes members out of a sorted set; an empty one disappears.",
+            ),
+        Command::new("zscore", 3, Run::Read(zscore), READONLY | FAST, acl::SORTEDSET).keys(READ_ONE).doc(
+            GROUP,
+            "1.2.0",
+            "O(1)",
+            "Answers the score of a member.",
+        ),
+        Command::new("zmscore", -3, Run::Read(zmscore), READONLY | FAST, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .cost(per_argument)
+            .doc(GROUP, "6.2.0", "O(N) for N names.", "Answers the scores of several members."),
+        Command::new("zcard", 2, Run::Read(zcard), READONLY | FAST, acl::SORTEDSET)
+            .keys(&[KeySpec::one(1, RO)])
+            .doc(GROUP, "1.2.0", "O(1)", "Counts the members of a sorted set."),
+        Command::new("zrank", -3, Run::Read(zrank), READONLY | FAST, acl::SORTEDSET).keys(READ_ONE).doc(
+            GROUP,
+            "2.0.0",
+            LOG,
+            "Tells how many members stand in front of one.",
+        ),
+        Command::new("zrevrank", -3, Run::Read(zrevrank), READONLY | FAST, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .doc(GROUP, "2.0.0", LOG, "Tells how many members stand behind one."),
+        Command::new("zscan", -3, Run::Read(zscan), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .tips(&["nondeterministic_output"])
+            .doc(
+                GROUP,
+                "2.8.0",
+                "O(1) per call, O(N) for a whole walk.",
+                "Walks through members and scores by a cursor.",
+            ),
+    ];
+
+// ----- adding --------------------------------------------------------------------------------------------------------
+
+/// What ZADD was told besides the pairs.
+#[derive(Clone, Copy, Default)]
+struct Options {
+    nx: bool,
+    xx: bool,
+    gt: bool,
+    lt: bool,
+    ch: bool,
+    incr: bool,
+}
+
+impl Options {
+    /// Reads the words in front of the pairs; also tells how many they are.
+    fn parse(words: Args<'_>) -> (Options, usize) {
+        let mut options = Options::default();
+        for (i, word) in words.iter().enumerate() {
+            let option = match word.len() {
+                2 if is(word, "nx") => &mut options.nx,
+                2 if is(word, "xx") => &mut options.xx,
+                2 if is(word, "gt") => &mut options.gt,
+                2 if is(word, "lt") => &mut options.lt,
+                2 if is(word, "ch") => &mut options.ch,
+                4 if is(word, "incr") => &mut options.incr,
+                _ => return (options, i),
+            };
+            *option = true;
+        }
+        (options, words.len())
+    }
+
+    fn check(&self, pairs: usize) -> Result<(), Error> {
+        let Options { nx, xx, gt, lt, incr, .. } = *self;
+        let text = match () {
+            () if nx && xx => "ERR XX and NX options at the same time are not compatible",
+            () if [nx, gt, lt].iter().filter(|given| **given).count() > 1 => {
+                "ERR GT, LT, and/or NX options at the same time are not compatible"
+            }
+            () if incr && pairs > 1 => "ERR INCR option supports a single increment-element pair",
+            () => return Ok(()),
+        };
+        Err(Error::new(text))
+    }
+
+    fn any_condition(&self) -> bool {
+        self.nx || self.xx || self.gt || self.lt
+    }
+
+    /// Whether a score may take the place of another, or of none.
+    fn admit(&self, old: Option<f64>, score: f64) -> bool {
+        match old {
+            None => !self.xx,
+            Some(old) => !(self.nx || (self.gt && score <= old) || (self.lt && score >= old)),
+        }
+    }
+}
+
+/// Stores a score; returns the one there was.
+#[inline]
+fn put(set: &mut ZSet, member: &[u8], mut score: f64) -> Option<f64> {
+    if score == 0.0 && score.is_sign_negative() && set.encoding() == Enc::ListPack {
+        let len = set.len() + usize::from(set.score(member).is_none());
+        score = if is_packed(len, member) { 0.0 } else { score };
+    }
+    set.insert(member, score)
+}
+
+/// `ZADD key [NX|XX] [GT|LT] [CH] [INCR] score member [score member ...]`
+///
+/// Cost: O(m·log n), m = pairs. Errors: WRONGTYPE, scores that are no floats, options that exclude each other.
+fn zadd(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (options, words) = Options::parse(args.from(2));
+    let pairs = args.from(2 + words);
+    if pairs.is_empty() || !pairs.len().is_multiple_of(2) {
+        return Err(Error::Syntax);
+    }
+    options.check(pairs.len() / 2)?;
+    let (one, many);
+    let scores: &[f64] = if pairs.len() == 2 {
+        one = [float(pairs.at(0))?];
+        &one
+    } else {
+        many = pairs.iter().step_by(2).map(float).collect::<Result<Vec<_>, _>>()?;
+        &many
+    };
+    if options.incr {
+        return increment(cx, args.at(1), options, scores[0], pairs.at(1));
+    }
+    add(cx, args.at(1), options, scores, pairs)
+}
+
+fn add(
+    cx: &mut Cx<'_, '_>,
+    key: &[u8],
+    options: Options,
+    scores: &[f64],
+    pairs: Args<'_>,
+) -> Result<(), Error> {
+    let each = || scores.iter().zip(pairs.iter().skip(1).step_by(2));
+    if options.any_condition() {
+        // Nothing is touched if nothing will change.
+        let admitted = match cx.view.zset(key)? {
+            None => !options.xx,
+            Some(set) => each().any(|(score, member)| options.admit(set.score(member), *score)),
+        };
+        if !admitted {
+            cx.out.int(0);
+            return Ok(());
+        }
+    }
+    let set = cx.view.zset_or_new(key)?;
+    let (mut added, mut updated) = (0, 0);
+    for (score, member) in each() {
+        if options.any_condition() && !options.admit(set.score(member), *score) {
+            continue;
+        }
+        match put(set, member, *score) {
+            None => added += 1,
+            Some(old) => updated += i64::from(old != *score),
+        }
+    }
+    if added + updated > 0 {
+        cx.view.changed(key, Class::ZSet, "zadd");
+    }
+    cx.out.int(if options.ch { added + updated } else { added });
+    Ok(())
+}
+
+/// `ZINCRBY key increment member`
+///
+/// Cost: O(log n). Errors: WRONGTYPE, no float, infinities that cancel out.
+fn zincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let by = float(args.at(2))?;
+    increment(cx, args.at(1), Options::default(), by, args.at(3))
+}
+
+/// Adds to a score and answers the new one, or null if the options forbid it.
+fn increment(cx: &mut Cx<'_, '_>, key: &[u8], options: Options, by: f64, member: &[u8]) -> Result<(), Error> {
+    let old = cx.view.zset(key)?.and_then(|set| set.score(member));
+    // NX, XX come before the sum, GT and LT after it.
+    if (options.nx && old.is_some()) || (options.xx && old.is_none()) {
+        cx.out.null();
+        return Ok(());
+    }
+    let score = old.map_or(by, |old| old + by);
+    if score.is_nan() {
+        return Err(Error::new("ERR resulting score is not a number (NaN)"));
+    }
+    if !options.admit(old, score) {
+        cx.out.null();
+        return Ok(());
+    }
+    if old != Some(score) {
+        put(cx.view.zset_or_new(key)?, member, score);
+        cx.view.changed(key, Class::ZSet, "zincr");
+    }
+    cx.out.double(score);
+    Ok(())
+}
+
+/// `ZREM key member [member ...]`
+///
+/// Cost: O(m·log n), m = names. Errors: WRONGTYPE.
+fn zrem(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (key, members) = (args.at(1), args.from(2));
+    let found = cx.view.zset(key)?.is_some_and(|set| members.iter().any(|m| set.score(m).is_some()));
+    if !found {
+        cx.out.int(0);
+        return Ok(());
+    }
+    let set = cx.view.zset_or_new(key)?;
+    let removed = members.iter().filter(|member| set.remove(member).is_some()).count();
+    cx.view.changed(key, Class::ZSet, "zrem");
+    cx.view.remove_if_empty(key);
+    cx.out.int(removed as i64);
+    Ok(())
+}
+
+// ----- asking --------------------------------------------------------------------------------------------------------
+
+/// Writes a score, or null.
+fn write_score(out: &mut Reply, score: Option<f64>) {
+    match score {
+        Some(score) => out.double(score),
+        None => out.null(),
+    }
+}
+
+/// `ZSCORE key member`
+fn zscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let set = cx.view.zset(args.at(1))?;
+    let hit = set.is_some();
+    write_score(cx.out, set.and_then(|set| set.score(args.at(2))));
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `ZMSCORE key member [member ...]`
+fn zmscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let set = cx.view.zset(args.at(1))?;
+    let hit = set.is_some();
+    cx.out.array(args.len() - 2);
+    for member in args.from(2).iter() {
+        write_score(cx.out, set.and_then(|set| set.score(member)));
+    }
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `ZCARD key`
+fn zcard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let set = cx.view.zset(args.at(1))?;
+    let hit = set.is_some();
+    cx.out.int(set.map_or(0, ZSet::len) as i64);
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `ZRANK key member [WITHSCORE]`: members in front of this one.
+///
+/// Cost: O(log n). Errors: WRONGTYPE, syntax.
+fn zrank(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    rank(cx, args, "zrank", |rank, _| rank)
+}
+
+/// `ZREVRANK key member [WITHSCORE]`: members behind this one.
+fn zrevrank(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    rank(cx, args, "zrevrank", |rank, len| len - 1 - rank)
+}
+
+fn rank(
+    cx: &mut Cx<'_, '_>,
+    args: Args<'_>,
+    name: &str,
+    turn: fn(usize, usize) -> usize,
+) -> Result<(), Error> {
+    if args.len() > 4 {
+        return Err(Error::Arity(name.to_owned()));
+    }
+    let with_score = match args.get(3) {
+        None => false,
+        Some(word) if is(word, "withscore") => true,
+        Some(_) => return Err(Error::Syntax),
+    };
+    let (key, member) = (args.at(1), args.at(2));
+    let set = cx.view.zset(key)?;
+    let hit = set.is_some();
+    let found = set.and_then(|set| Some((turn(set.rank(member)?, set.len()), set)));
+    match found {
+        None if with_score => cx.out.null_array(),
+        None => cx.out.null(),
+        Some((rank, set)) => {
+            if with_score {
+                cx.out.array(2);
+            }
+            cx.out.int(rank as i64);
+            if with_score {
+                write_score(cx.out, set.score(member));
+            }
+        }
+    }
+    cx.view.count_lookup(key, hit);
+    Ok(())
+}
+
+/// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`
+///
+/// NOSCORES is Valkey's. Errors: invalid cursor, WRONGTYPE, syntax, in this order; options of a missing key are not
+/// looked at.
+fn zscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let cursor = crate::options::cursor(args.at(2))?;
+    let Some(set) = cx.view.zset(args.at(1))? else {
+        cx.out.array(2);
+        cx.out.bulk(b"0");
+        cx.out.array(0);
+        cx.view.count_lookup(args.at(1), false);
+        return Ok(());
+    };
+    let options = ScanOptions::parse(args.from(3), &["noscores"])?;
+    let mut found = Reply::new(false);
+    let (mut count, mut text) = (0, Vec::new());
+    let long = set.encoding() == Enc::SkipList;
+    let next = set.scan(cursor, options.count, &mut |member, score| {
+        if !options.matches(member) {
+            return;
+        }
+        found.bulk(member);
+        count += 1;
+        if !options.bare {
+            text.clear();
+            match long {
+                true => format_17(score, &mut text),
+                false => stdx::num::format_f64(score, &mut text),
+            }
+            found.bulk(&text);
+            count += 1;
+        }
+    });
+    cx.out.array(2);
+    cx.out.bulk(next.to_string().as_bytes());
+    cx.out.array(count);
+    cx.out.encoded(found.as_bytes());
+    cx.view.count_lookup(args.at(1), true);
+    Ok(())
+}
+
+/// A score as ZSCAN writes those of a skiplist: C's `%.17g`, not the shortest text.
+fn format_17(score: f64, out: &mut Vec<u8>) {
+    if !score.is_finite() {
+        return stdx::num::format_f64(score, out);
+    }
+    let exact = format!("{score:.16e}");
+    let (mantissa, exponent) = exact.split_once('e').unwrap_or((&exact, "0"));
+    let exponent: i32 = exponent.parse().unwrap_or(0);
+    let trim = |text: &str| match text.contains('.') {
+        true => text.trim_end_matches('0').trim_end_matches('.').to_owned(),
+        false => text.to_owned(),
+    };
+    let text = if (-4..17).contains(&exponent) {
+        trim(&format!("{score:.*}", (16 - exponent) as usize))
+    } else {
+        let sign = if exponent < 0 { '-' } else { '+' };
+        format!("{}e{sign}{:02}", trim(mantissa), exponent.unsigned_abs())
+    };
+    out.extend_from_slice(text.as_bytes());
+}

@@ -1,0 +1,180 @@
+//! Sorted sets: members and scores, ranges, pops, random members, algebra.
+//!
+//! Every range, whether by rank, score or member, becomes a range of ranks first, in O(log n); what is answered,
+//! stored or removed is then a [`Slice`]. Long answers are streamed from an O(1) clone of the set.
+
+pub(crate) mod algebra;
+pub(crate) mod members;
+pub(crate) mod pop;
+pub(crate) mod random;
+pub(crate) mod range;
+pub(crate) mod remove;
+
+use crate::{Caller, Error, STREAM_FROM, Stream};
+use keyspace::View;
+use resp::{Args, Reply};
+use std::ops::Range;
+use value::{LexBound, ScoreBound, ZSet, limits};
+
+/// The group's name in COMMAND DOCS.
+const GROUP: &str = "sorted-set";
+
+/// What the commands that search say about their cost.
+const LOG: &str = "O(log(N)) for N members.";
+const LOG_PLUS: &str = "O(log(N)+M) for M of N members.";
+
+/// About five steps per argument.
+fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
+    args.len() * 5
+}
+
+/// Members of the set of a key; 0 if there is none.
+fn len_of(view: &View<'_>, key: &[u8]) -> usize {
+    view.zset(key).ok().flatten().map_or(0, ZSet::len)
+}
+
+// ----- bounds --------------------------------------------------------------------------------------------------------
+
+/// A bound by score: a number, exclusive behind `(`. An empty number is 0, as for strtod; one that is too large is
+/// infinite.
+fn score_bound(arg: &[u8]) -> Result<ScoreBound, Error> {
+    let (text, exclusive) = match arg {
+        [b'(', rest @ ..] => (rest, true),
+        all => (all, false),
+    };
+    let decimal = || std::str::from_utf8(text).ok()?.parse::<f64>().ok().filter(|score| !score.is_nan());
+    let score = match text {
+        [] => Some(0.0),
+        _ => decimal().or_else(|| stdx::num::parse_f64(text)),
+    };
+    let score = score.ok_or(Error::new("ERR min or max is not a float"))?;
+    Ok(if exclusive { ScoreBound::Excl(score) } else { ScoreBound::Incl(score) })
+}
+
+/// A bound by member: `-`, `+`, `[member`, `(member`.
+fn lex_bound(arg: &[u8]) -> Result<LexBound<'_>, Error> {
+    match arg {
+        b"-" => Ok(LexBound::Min),
+        b"+" => Ok(LexBound::Max),
+        [b'[', member @ ..] => Ok(LexBound::Incl(member)),
+        [b'(', member @ ..] => Ok(LexBound::Excl(member)),
+        _ => Err(Error::new("ERR min or max not valid string range item")),
+    }
+}
+
+// ----- answering -----------------------------------------------------------------------------------------------------
+
+/// Some neighbouring members, in ascending or descending order.
+#[derive(Clone, Debug, PartialEq)]
+struct Slice {
+    ranks: Range<usize>,
+    reverse: bool,
+}
+
+/// What is written of each member.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Form {
+    Member,
+    /// Member and score, one after the other.
+    Flat,
+    /// Member and score as an array of their own.
+    Nested,
+}
+
+impl Form {
+    /// How this protocol version answers WITHSCORES.
+    fn of(out: &Reply, with_scores: bool) -> Form {
+        match (with_scores, out.resp3()) {
+            (false, _) => Form::Member,
+            (true, false) => Form::Flat,
+            (true, true) => Form::Nested,
+        }
+    }
+
+    /// The header of so many members.
+    fn header(self, out: &mut Reply, members: usize) {
+        out.array(if self == Form::Flat { 2 * members } else { members });
+    }
+
+    #[inline]
+    fn write(self, out: &mut Reply, member: &[u8], score: f64) {
+        if self == Form::Nested {
+            out.array(2);
+        }
+        out.bulk(member);
+        if self != Form::Member {
+            out.double(score);
+        }
+    }
+}
+
+/// Writes a slice with its header. If it is long, only the header: the stream has the rest.
+fn answer(out: &mut Reply, caller: Caller, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
+    form.header(out, slice.ranks.len());
+    pieces(out, caller, set, slice, form)
+}
+
+/// `answer` without the header.
+fn pieces(out: &mut Reply, caller: Caller, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
+    if slice.ranks.len() > STREAM_FROM && caller.may_stream {
+        return Some(Slices { set: set.clone(), left: slice, form });
+    }
+    write(out, set, &slice, form, usize::MAX);
+    None
+}
+
+/// Writes members of a slice until the reply is `end` bytes long; returns how many. At least one, if there is one.
+fn write(out: &mut Reply, set: &ZSet, slice: &Slice, form: Form, end: usize) -> usize {
+    let mut written = 0;
+    let mut put = |(member, score): (&[u8], f64)| {
+        form.write(out, member, score);
+        written += 1;
+        out.len() < end
+    };
+    let len = slice.ranks.len();
+    if len > 0 && slice.reverse {
+        let _ = set.iter_rev_from(slice.ranks.end - 1).take(len).all(&mut put);
+    } else if len > 0 {
+        let _ = set.iter_from(slice.ranks.start).take(len).all(&mut put);
+    }
+    written
+}
+
+/// A slice that is written piece by piece.
+struct Slices {
+    set: ZSet,
+    left: Slice,
+    form: Form,
+}
+
+impl Stream for Slices {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        let written = write(out, &self.set, &self.left, self.form, end);
+        if self.left.reverse {
+            self.left.ranks.end -= written;
+        } else {
+            self.left.ranks.start += written;
+        }
+        !self.left.ranks.is_empty()
+    }
+}
+
+// ----- building ------------------------------------------------------------------------------------------------------
+
+/// Whether Redis would keep this member of a set of so many in a listpack.
+fn is_packed(len: usize, member: &[u8]) -> bool {
+    len <= limits::ZSET_MAX_LISTPACK_ENTRIES.get() && member.len() <= limits::ZSET_MAX_LISTPACK_VALUE.get()
+}
+
+/// A set of `len` members in order. A listpack knows no negative zero, so neither do we where Redis would use one.
+fn build<'a>(len: usize, sorted: impl Iterator<Item = (&'a [u8], f64)>) -> ZSet {
+    if !is_packed(len, b"") {
+        return ZSet::from_sorted(sorted);
+    }
+    let mut items: Vec<_> = sorted.collect();
+    if items.iter().all(|(member, _)| is_packed(len, member)) {
+        items.iter_mut().for_each(|(_, score)| *score += 0.0);
+    }
+    ZSet::from_sorted(items)
+}

@@ -1,0 +1,265 @@
+//! ZPOPMIN, ZPOPMAX, ZMPOP and the forms that wait: BZPOPMIN, BZPOPMAX, BZMPOP.
+
+use super::remove::{removal_steps, take};
+use super::{Form, GROUP, Slice, Slices, len_of, pieces};
+use crate::options::{int, is, timeout_ms};
+use crate::table::{
+    BLOCKING, Command, Effect, FAST, KeySpec, MOVABLEKEYS, RW_ACCESS_DELETE, Run, WRITE, acl,
+};
+use crate::{Cx, Error, STREAM_FROM};
+use keyspace::View;
+use resp::Args;
+use value::ZSet;
+
+const ONE: &[KeySpec] = &[KeySpec::one(1, RW_ACCESS_DELETE)];
+const MANY: &[KeySpec] = &[KeySpec::range(1, -2, 1, RW_ACCESS_DELETE)];
+const POPS: &str = "O(log(N)*M) for M of N members.";
+const POPS_OF_MANY: &str = "O(K) + O(M*log(N)) for K keys and M of N members.";
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("zpopmin", -2, Run::Write(zpopmin), WRITE | FAST, acl::SORTEDSET)
+        .keys(ONE)
+        .cost(pop_cost)
+        .doc(GROUP, "5.0.0", POPS, "Takes the lowest members out of a sorted set and answers them."),
+    Command::new("zpopmax", -2, Run::Write(zpopmax), WRITE | FAST, acl::SORTEDSET)
+        .keys(ONE)
+        .cost(pop_cost)
+        .doc(GROUP, "5.0.0", POPS, "Takes the highest members out of a sorted set and answers them."),
+    Command::new("bzpopmin", -3, Run::Write(bzpopmin), WRITE | FAST | BLOCKING, acl::SORTEDSET)
+        .keys(MANY)
+        .effect(Effect::Noted)
+        .doc(
+            GROUP,
+            "5.0.0",
+            "O(log(N)) for N members.",
+            "Takes the lowest member out of the first sorted set that has one, waiting for it.",
+        ),
+    Command::new("bzpopmax", -3, Run::Write(bzpopmax), WRITE | FAST | BLOCKING, acl::SORTEDSET)
+        .keys(MANY)
+        .effect(Effect::Noted)
+        .doc(
+            GROUP,
+            "5.0.0",
+            "O(log(N)) for N members.",
+            "Takes the highest member out of the first sorted set that has one, waiting for it.",
+        ),
+    Command::new("zmpop", -4, Run::Write(zmpop), WRITE | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(&[KeySpec::numkeys(1, RW_ACCESS_DELETE)])
+        .effect(Effect::Noted)
+        .cost(|view, args| many_cost(view, args.from(1)))
+        .doc(
+            GROUP,
+            "7.0.0",
+            POPS_OF_MANY,
+            "Takes the lowest or highest members out of the first sorted set that has any.",
+        ),
+    Command::new("bzmpop", -5, Run::Write(bzmpop), WRITE | BLOCKING | MOVABLEKEYS, acl::SORTEDSET)
+        .keys(&[KeySpec::numkeys(2, RW_ACCESS_DELETE)])
+        .effect(Effect::Noted)
+        .cost(|view, args| many_cost(view, args.from(2)))
+        .doc(
+            GROUP,
+            "7.0.0",
+            POPS_OF_MANY,
+            "Takes the lowest or highest members out of the first sorted set that has any, waiting for them.",
+        ),
+];
+
+/// Which end of the order.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    Min,
+    Max,
+}
+
+impl End {
+    fn event(self) -> &'static str {
+        match self {
+            End::Min => "zpopmin",
+            End::Max => "zpopmax",
+        }
+    }
+
+    /// The command that does the same, for logs.
+    fn command(self) -> &'static [u8] {
+        match self {
+            End::Min => b"ZPOPMIN",
+            End::Max => b"ZPOPMAX",
+        }
+    }
+
+    /// The `count` members at this end of `len`, the outermost first.
+    fn slice(self, count: usize, len: usize) -> Slice {
+        match self {
+            End::Min => Slice { ranks: 0..count, reverse: false },
+            End::Max => Slice { ranks: len - count..len, reverse: true },
+        }
+    }
+}
+
+fn steps(count: usize, len: usize) -> usize {
+    let count = count.min(len);
+    removal_steps(count, len) + count.min(STREAM_FROM)
+}
+
+fn pop_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let count = args.get(2).and_then(stdx::num::parse_i64).map_or(1, |n| usize::try_from(n).unwrap_or(0));
+    steps(count, len_of(view, args.at(1)))
+}
+
+fn many_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let Ok(Many { keys, count, .. }) = Many::parse(args) else { return 0 };
+    let len = keys.iter().map(|key| len_of(view, key)).find(|len| *len > 0);
+    keys.len() + len.map_or(0, |len| steps(count, len))
+}
+
+/// Removes `count` members of a set of `len` and writes them, without a header; much is streamed.
+fn pop(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize, form: Form) -> Result<Option<Slices>, Error> {
+    let Some(set) = cx.view.zset(key)? else { return Ok(None) };
+    let slice = end.slice(count, set.len());
+    let rest = pieces(cx.out, cx.caller, set, slice.clone(), form);
+    take(cx, key, slice.ranks, end.event())?;
+    Ok(rest)
+}
+
+fn stream(cx: &mut Cx<'_, '_>, rest: Option<Slices>) {
+    if let Some(rest) = rest {
+        cx.stream(rest);
+    }
+}
+
+/// `ZPOPMIN key [count]`
+///
+/// Cost: O(m·log n), m = members popped. Errors: count negative, syntax, WRONGTYPE.
+fn zpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    pop_one_key(cx, args, End::Min)
+}
+
+/// `ZPOPMAX key [count]`. As above.
+fn zpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    pop_one_key(cx, args, End::Max)
+}
+
+fn pop_one_key(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
+    if args.len() > 3 {
+        return Err(Error::Syntax);
+    }
+    let count = match args.get(2).map(int) {
+        None => 1,
+        Some(Ok(n)) if n >= 0 => n as usize,
+        Some(_) => return Err(Error::new("ERR value is out of range, must be positive")),
+    };
+    let key = args.at(1);
+    let count = count.min(cx.view.zset(key)?.map_or(0, ZSet::len));
+    // Only RESP3 with a count answers pairs.
+    let form = if args.len() == 3 { Form::of(cx.out, true) } else { Form::Flat };
+    form.header(cx.out, count);
+    let rest = pop(cx, key, end, count, form)?;
+    stream(cx, rest);
+    Ok(())
+}
+
+/// The first key that holds something, with its length. Keys of another type in front of it are errors.
+fn first_filled<'a>(view: &View<'_>, keys: Args<'a>) -> Result<Option<(&'a [u8], usize)>, Error> {
+    for key in keys.iter() {
+        if let Some(set) = view.zset(key)?.filter(|set| !set.is_empty()) {
+            return Ok(Some((key, set.len())));
+        }
+    }
+    Ok(None)
+}
+
+/// `BZPOPMIN key [key ...] timeout`
+///
+/// Cost: O(log n). Errors: time-out, WRONGTYPE of a key in front of the first filled one. Logged as ZPOPMIN.
+fn bzpopmin(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    pop_or_wait(cx, args, End::Min)
+}
+
+/// `BZPOPMAX key [key ...] timeout`. As above.
+fn bzpopmax(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    pop_or_wait(cx, args, End::Max)
+}
+
+fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
+    let last = args.len() - 1;
+    let timeout = timeout_ms(args.at(last))?;
+    let Some((key, _)) = first_filled(cx.view, args.to(last).from(1))? else {
+        cx.block(timeout, true);
+        return Ok(());
+    };
+    cx.out.array(3);
+    cx.out.bulk(key);
+    pop(cx, key, end, 1, Form::Flat)?;
+    cx.effect(&[end.command(), key]);
+    Ok(())
+}
+
+/// `numkeys key [key ...] MIN|MAX [COUNT count]`
+struct Many<'a> {
+    keys: Args<'a>,
+    end: End,
+    count: usize,
+}
+
+impl<'a> Many<'a> {
+    fn parse(args: Args<'a>) -> Result<Many<'a>, Error> {
+        let keys = match int(args.at(0)) {
+            Ok(n) if n > 0 => n as usize,
+            _ => return Err(Error::new("ERR numkeys should be greater than 0")),
+        };
+        // The end stands behind the keys.
+        let at = keys.saturating_add(1);
+        let end = match args.get(at) {
+            Some(word) if is(word, "min") => End::Min,
+            Some(word) if is(word, "max") => End::Max,
+            _ => return Err(Error::Syntax),
+        };
+        let count = match (args.get(at + 1), args.get(at + 2)) {
+            (None, _) => 1,
+            (Some(word), Some(count)) if is(word, "count") => match int(count) {
+                Ok(n) if n > 0 => n as usize,
+                _ => return Err(Error::new("ERR count should be greater than 0")),
+            },
+            _ => return Err(Error::Syntax),
+        };
+        if args.len() > at + 3 {
+            return Err(Error::Syntax);
+        }
+        Ok(Many { keys: args.to(at).from(1), end, count })
+    }
+
+    /// Pops from the first filled key; false if there is none.
+    fn pop(&self, cx: &mut Cx<'_, '_>) -> Result<bool, Error> {
+        let Some((key, len)) = first_filled(cx.view, self.keys)? else { return Ok(false) };
+        let count = self.count.min(len);
+        cx.out.array(2);
+        cx.out.bulk(key);
+        cx.out.array(count);
+        let rest = pop(cx, key, self.end, count, Form::Nested)?;
+        cx.effect(&[self.end.command(), key, count.to_string().as_bytes()]);
+        stream(cx, rest);
+        Ok(true)
+    }
+}
+
+/// `ZMPOP numkeys key [key ...] MIN|MAX [COUNT count]`
+///
+/// Cost: O(k + m·log n), k = keys, m = members popped. Errors: numkeys, syntax, count, WRONGTYPE. Logged as ZPOPMIN or
+/// ZPOPMAX.
+fn zmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if !Many::parse(args.from(1))?.pop(cx)? {
+        cx.out.null_array();
+    }
+    Ok(())
+}
+
+/// `BZMPOP timeout numkeys key [key ...] MIN|MAX [COUNT count]`. As above; the time-out is looked at after the rest.
+fn bzmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let many = Many::parse(args.from(2))?;
+    let timeout = timeout_ms(args.at(1))?;
+    if !many.pop(cx)? {
+        cx.block(timeout, true);
+    }
+    Ok(())
+}

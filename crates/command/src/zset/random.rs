@@ -1,0 +1,156 @@
+//! ZRANDMEMBER: members by rank, each as likely as any other.
+
+use super::{Form, GROUP, Slice, answer, len_of};
+use crate::options::{int, is};
+use crate::set::random::distinct;
+use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, Run, acl};
+use crate::{Cx, Error, STREAM_FROM, Stream};
+use keyspace::View;
+use resp::{Args, Reply};
+use value::ZSet;
+
+pub(crate) static COMMANDS: &[Command] =
+    &[Command::new("zrandmember", -2, Run::Read(zrandmember), READONLY, acl::SORTEDSET)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .tips(&["nondeterministic_output"])
+        .cost(cost)
+        .doc(
+            GROUP,
+            "6.2.0",
+            "O(N) for N members answered.",
+            "Answers random members of a sorted set and leaves them there.",
+        )];
+
+/// Drawing is paid for at once, writing is streamed.
+fn cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let len = len_of(view, args.at(1));
+    match args.get(2).and_then(stdx::num::parse_i64) {
+        Some(count) if count > 0 && (count as usize) < len => count as usize * 4,
+        _ => 1,
+    }
+}
+
+/// `ZRANDMEMBER key [count [WITHSCORES]]`
+///
+/// Cost: O(count · log n). Errors: WRONGTYPE, count no integer or too large, syntax.
+fn zrandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let key = args.at(1);
+    let Some(count) = args.get(2) else { return one(cx, key) };
+    let count = int(count)?;
+    if count == i64::MIN {
+        let text =
+            "ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
+        return Err(Error::new(text));
+    }
+    let with_scores = match args.get(3) {
+        None => false,
+        Some(word) if args.len() == 4 && is(word, "withscores") => true,
+        Some(_) => return Err(Error::Syntax),
+    };
+    if with_scores && count.unsigned_abs() > i64::MAX as u64 / 2 {
+        return Err(Error::OutOfRange);
+    }
+    let len = cx.view.zset(key)?.map_or(0, ZSet::len);
+    let form = Form::of(cx.out, with_scores);
+    let wanted = usize::try_from(count.unsigned_abs()).unwrap_or(usize::MAX);
+    if len == 0 || wanted == 0 {
+        cx.out.array(0);
+    } else if count < 0 {
+        repeated(cx, key, wanted, form)?;
+    } else if wanted >= len {
+        let rest = cx
+            .view
+            .zset(key)?
+            .and_then(|set| answer(cx.out, cx.caller, set, Slice { ranks: 0..len, reverse: false }, form));
+        if let Some(rest) = rest {
+            cx.stream(rest);
+        }
+    } else {
+        different(cx, key, wanted, len, form)?;
+    }
+    cx.view.count_lookup(key, len > 0);
+    Ok(())
+}
+
+fn one(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<(), Error> {
+    let len = cx.view.zset(key)?.map_or(0, ZSet::len);
+    let rank = if len == 0 { 0 } else { cx.random_below(len) };
+    let member = cx.view.zset(key)?.and_then(|set| set.nth(rank)).map(|(member, _)| member);
+    cx.out.bulk_or_null(member);
+    cx.view.count_lookup(key, len > 0);
+    Ok(())
+}
+
+/// Members drawn again and again.
+fn repeated(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, form: Form) -> Result<(), Error> {
+    let seed = cx.random();
+    let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };
+    form.header(cx.out, wanted);
+    let mut draws = Repeated { set, left: wanted, seed, form };
+    if wanted > STREAM_FROM {
+        cx.stream(draws);
+    } else {
+        draws.fill(cx.out, usize::MAX);
+    }
+    Ok(())
+}
+
+/// Members that are all different.
+fn different(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, len: usize, form: Form) -> Result<(), Error> {
+    let ranks = distinct(cx, wanted, len)?.unwrap_or_default();
+    let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };
+    form.header(cx.out, ranks.len());
+    let mut chosen = Chosen { set, ranks, next: 0, form };
+    if wanted > STREAM_FROM {
+        cx.stream(chosen);
+    } else {
+        chosen.fill(cx.out, usize::MAX);
+    }
+    Ok(())
+}
+
+struct Repeated {
+    set: ZSet,
+    left: usize,
+    seed: u64,
+    form: Form,
+}
+
+impl Stream for Repeated {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        while self.left > 0 {
+            self.seed = stdx::hash::hash_u64(self.seed);
+            let rank = ((self.seed as u128 * self.set.len() as u128) >> 64) as usize;
+            let (member, score) = self.set.nth(rank).unwrap_or((b"", 0.0));
+            self.form.write(out, member, score);
+            self.left -= 1;
+            if out.len() >= end {
+                break;
+            }
+        }
+        self.left > 0
+    }
+}
+
+struct Chosen {
+    set: ZSet,
+    ranks: Vec<usize>,
+    next: usize,
+    form: Form,
+}
+
+impl Stream for Chosen {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        for rank in &self.ranks[self.next..] {
+            let (member, score) = self.set.nth(*rank).unwrap_or((b"", 0.0));
+            self.form.write(out, member, score);
+            self.next += 1;
+            if out.len() >= end {
+                break;
+            }
+        }
+        self.next < self.ranks.len()
+    }
+}

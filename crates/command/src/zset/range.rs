@@ -1,0 +1,286 @@
+//! ZRANGE and its older forms, ZRANGESTORE, ZCOUNT, ZLEXCOUNT.
+
+use super::{Form, GROUP, LOG, LOG_PLUS, Slice, answer, build, is_packed, lex_bound, score_bound};
+use crate::options::{int, is};
+use crate::table::{Command, DENYOOM, FAST, KeySpec, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl};
+use crate::{Cx, Error};
+use keyspace::{Class, View};
+use resp::Args;
+use std::ops::Range;
+use value::{Enc, LexBound, ScoreBound, Value, ZSet};
+
+const READ_ONE: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
+
+pub(crate) static COMMANDS: &[Command] =
+    &[
+        Command::new("zrange", -4, Run::Read(zrange), READONLY, acl::SORTEDSET).keys(READ_ONE).doc(
+            GROUP,
+            "1.2.0",
+            LOG_PLUS,
+            "Answers the members between two ranks, scores or members.",
+        ),
+        Command::new("zrevrange", -4, Run::Read(zrevrange), READONLY, acl::SORTEDSET).keys(READ_ONE).doc(
+            GROUP,
+            "1.2.0",
+            LOG_PLUS,
+            "Answers the members between two ranks counted from the highest.",
+        ),
+        Command::new("zrangebyscore", -4, Run::Read(zrangebyscore), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .doc(GROUP, "1.0.5", LOG_PLUS, "Answers the members whose scores lie between two."),
+        Command::new("zrevrangebyscore", -4, Run::Read(zrevrangebyscore), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .doc(
+                GROUP,
+                "2.2.0",
+                LOG_PLUS,
+                "Answers the members whose scores lie between two, the highest first.",
+            ),
+        Command::new("zrangebylex", -4, Run::Read(zrangebylex), READONLY, acl::SORTEDSET).keys(READ_ONE).doc(
+            GROUP,
+            "2.8.9",
+            LOG_PLUS,
+            "Answers the members that lie between two texts.",
+        ),
+        Command::new("zrevrangebylex", -4, Run::Read(zrevrangebylex), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .doc(GROUP, "2.8.9", LOG_PLUS, "Answers the members that lie between two texts, the last first."),
+        Command::new("zrangestore", -5, Run::Write(zrangestore), WRITE | DENYOOM, acl::SORTEDSET)
+            .keys(&[KeySpec::one(1, OW_UPDATE), KeySpec::one(2, RO_ACCESS)])
+            .cost(store_cost)
+            .doc(GROUP, "6.2.0", LOG_PLUS, "Keeps a range of a sorted set under another key."),
+        Command::new("zcount", 4, Run::Read(zcount), READONLY | FAST, acl::SORTEDSET).keys(READ_ONE).doc(
+            GROUP,
+            "2.0.0",
+            LOG,
+            "Counts the members whose scores lie between two.",
+        ),
+        Command::new("zlexcount", 4, Run::Read(zlexcount), READONLY | FAST, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .doc(GROUP, "2.8.9", LOG, "Counts the members that lie between two texts."),
+    ];
+
+// ----- what is wanted ------------------------------------------------------------------------------------------------
+
+/// What a range counts in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum By {
+    Rank,
+    Score,
+    Lex,
+}
+
+/// What a command's name settles; `None`: an option may say.
+#[derive(Clone, Copy)]
+struct Fixed {
+    by: Option<By>,
+    reverse: Option<bool>,
+    store: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Bounds<'a> {
+    Rank(i64, i64),
+    Score(ScoreBound, ScoreBound),
+    Lex(LexBound<'a>, LexBound<'a>),
+}
+
+/// A range command's arguments.
+struct Query<'a> {
+    bounds: Bounds<'a>,
+    reverse: bool,
+    offset: i64,
+    /// Negative: all.
+    limit: i64,
+    with_scores: bool,
+}
+
+impl<'a> Query<'a> {
+    /// Reads `start stop [options]`. The order of the checks is Redis's: options, their conflicts, bounds.
+    fn parse(args: Args<'a>, fixed: Fixed) -> Result<Query<'a>, Error> {
+        let (mut by, mut reverse, mut with_scores) = (fixed.by, fixed.reverse, false);
+        let (mut offset, mut limit) = (0, -1);
+        let mut i = 2;
+        while i < args.len() {
+            let word = args.at(i);
+            if !fixed.store && is(word, "withscores") {
+                with_scores = true;
+            } else if is(word, "limit") && i + 2 < args.len() {
+                (offset, limit) = (int(args.at(i + 1))?, int(args.at(i + 2))?);
+                i += 2;
+            } else if reverse.is_none() && is(word, "rev") {
+                reverse = Some(true);
+            } else if by.is_none() && is(word, "bylex") {
+                by = Some(By::Lex);
+            } else if by.is_none() && is(word, "byscore") {
+                by = Some(By::Score);
+            } else {
+                return Err(Error::Syntax);
+            }
+            i += 1;
+        }
+        let (by, reverse) = (by.unwrap_or(By::Rank), reverse.unwrap_or(false));
+        if limit != -1 && by == By::Rank {
+            return Err(Error::new(
+                "ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            ));
+        }
+        if with_scores && by == By::Lex {
+            return Err(Error::new("ERR syntax error, WITHSCORES not supported in combination with BYLEX"));
+        }
+        let (min, max) = if reverse { (args.at(1), args.at(0)) } else { (args.at(0), args.at(1)) };
+        let bounds = match by {
+            By::Rank => Bounds::Rank(int(args.at(0))?, int(args.at(1))?),
+            By::Score => Bounds::Score(score_bound(min)?, score_bound(max)?),
+            By::Lex => Bounds::Lex(lex_bound(min)?, lex_bound(max)?),
+        };
+        Ok(Query { bounds, reverse, offset, limit, with_scores })
+    }
+
+    /// The members that are wanted. O(log n).
+    fn slice(&self, set: &ZSet) -> Slice {
+        let len = set.len();
+        let ranks = match &self.bounds {
+            Bounds::Rank(start, stop) => {
+                let found = crate::options::range(*start, *stop, len);
+                if self.reverse { len - found.end..len - found.start } else { found }
+            }
+            Bounds::Score(min, max) => self.limited(set, set.ranks(min, max)),
+            Bounds::Lex(min, max) => self.limited(set, set.ranks(min, max)),
+        };
+        Slice { ranks, reverse: self.reverse }
+    }
+
+    /// What LIMIT leaves of some ranks. A negative offset counts from the other end in a skiplist, and leaves nothing
+    /// of a listpack: so do Redis 8 and Valkey.
+    fn limited(&self, set: &ZSet, ranks: Range<usize>) -> Range<usize> {
+        let len = ranks.len();
+        let skip = match usize::try_from(self.offset) {
+            Ok(offset) => offset.min(len),
+            Err(_) if set.encoding() != Enc::SkipList => len,
+            Err(_) => {
+                let back = usize::try_from(self.offset.unsigned_abs()).unwrap_or(usize::MAX);
+                len.checked_sub(back).unwrap_or(len)
+            }
+        };
+        let take = usize::try_from(self.limit).unwrap_or(usize::MAX).min(len - skip);
+        match self.reverse {
+            true => ranks.end - skip - take..ranks.end - skip,
+            false => ranks.start + skip..ranks.start + skip + take,
+        }
+    }
+}
+
+// ----- answering -----------------------------------------------------------------------------------------------------
+
+/// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`
+///
+/// Cost: O(log n), then what is answered, streamed if it is much. Errors: syntax, bounds, WRONGTYPE.
+fn zrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    range(cx, args, None, None)
+}
+
+/// `ZREVRANGE key start stop [WITHSCORES]`
+fn zrevrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    range(cx, args, Some(By::Rank), Some(true))
+}
+
+/// `ZRANGEBYSCORE key min max [WITHSCORES] [LIMIT offset count]`
+fn zrangebyscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    range(cx, args, Some(By::Score), Some(false))
+}
+
+/// `ZREVRANGEBYSCORE key max min [WITHSCORES] [LIMIT offset count]`
+fn zrevrangebyscore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    range(cx, args, Some(By::Score), Some(true))
+}
+
+/// `ZRANGEBYLEX key min max [LIMIT offset count]`
+fn zrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    range(cx, args, Some(By::Lex), Some(false))
+}
+
+/// `ZREVRANGEBYLEX key max min [LIMIT offset count]`
+fn zrevrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    range(cx, args, Some(By::Lex), Some(true))
+}
+
+fn range(cx: &mut Cx<'_, '_>, args: Args<'_>, by: Option<By>, reverse: Option<bool>) -> Result<(), Error> {
+    let query = Query::parse(args.from(2), Fixed { by, reverse, store: false })?;
+    let key = args.at(1);
+    let Some(set) = cx.view.zset(key)? else {
+        cx.out.array(0);
+        cx.view.count_lookup(key, false);
+        return Ok(());
+    };
+    let form = Form::of(cx.out, query.with_scores);
+    let rest = answer(cx.out, cx.caller, set, query.slice(set), form);
+    cx.view.count_lookup(key, true);
+    if let Some(rest) = rest {
+        cx.stream(rest);
+    }
+    Ok(())
+}
+
+/// `ZCOUNT key min max`. Cost: O(log n). Errors: bounds, WRONGTYPE.
+fn zcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (min, max) = (score_bound(args.at(2))?, score_bound(args.at(3))?);
+    let set = cx.view.zset(args.at(1))?;
+    let (hit, count) = (set.is_some(), set.map_or(0, |set| set.ranks(&min, &max).len()));
+    cx.out.int(count as i64);
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `ZLEXCOUNT key min max`. Cost: O(log n). Errors: bounds, WRONGTYPE.
+fn zlexcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (min, max) = (lex_bound(args.at(2))?, lex_bound(args.at(3))?);
+    let set = cx.view.zset(args.at(1))?;
+    let (hit, count) = (set.is_some(), set.map_or(0, |set| set.ranks(&min, &max).len()));
+    cx.out.int(count as i64);
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+// ----- storing -------------------------------------------------------------------------------------------------------
+
+const STORE: Fixed = Fixed { by: None, reverse: None, store: true };
+
+fn store_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let Ok(query) = Query::parse(args.from(3), STORE) else { return 0 };
+    let Ok(Some(set)) = view.zset(args.at(2)) else { return 0 };
+    let wanted = query.slice(set).ranks.len();
+    if wanted == set.len() { 1 } else { wanted * 5 }
+}
+
+/// `ZRANGESTORE dst src start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count]`
+///
+/// Cost: O(log n + m), m = members stored; the whole of a large set in O(1). Errors: syntax, bounds, WRONGTYPE of src.
+fn zrangestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let query = Query::parse(args.from(3), STORE)?;
+    let (to, from) = (args.at(1), args.at(2));
+    let set = cx.view.zset(from)?;
+    let (hit, result) = match set {
+        None => (false, ZSet::new()),
+        Some(set) => {
+            let ranks = query.slice(set).ranks;
+            let whole = ranks.len() == set.len() && !is_packed(set.len(), b"");
+            let copy = || build(ranks.len(), set.iter_from(ranks.start).take(ranks.len()));
+            (true, if whole { set.clone() } else { copy() })
+        }
+    };
+    cx.view.count_lookup(from, hit);
+    store(cx, to, result, "zrangestore");
+    Ok(())
+}
+
+/// Puts a result under a key, or removes the key if the result is empty; answers the number of members.
+pub(super) fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: ZSet, event: &'static str) {
+    cx.out.int(result.len() as i64);
+    if !result.is_empty() {
+        cx.view.put(key, Value::ZSet(result), None);
+        cx.view.changed(key, Class::ZSet, event);
+    } else if cx.view.remove(key) {
+        cx.view.changed(key, Class::Generic, "del");
+    }
+}
