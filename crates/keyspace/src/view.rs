@@ -648,7 +648,11 @@ impl<'k> View<'k> {
     pub fn notify(&mut self, key: &[u8], class: Class, event: &'static str) {
         let db = self.db;
         match &mut self.store {
-            Store::Overlay(overlay) => overlay.tell(db, key, class, event, false),
+            Store::Overlay(overlay) => {
+                if self.keyspace.notifies(class) {
+                    overlay.tell(db, key, class, event, false);
+                }
+            }
             Store::Locked(_) | Store::Open => self.push_event(key, class, event),
         }
     }

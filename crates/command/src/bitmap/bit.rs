@@ -80,17 +80,24 @@ struct Part {
 }
 
 impl Part {
-    /// `start [end [BYTE | BIT]]`.
-    fn parse(words: Args<'_>) -> Result<Part, Error> {
+    /// `start [end [BYTE | BIT]]`. The commands differ in whether they look at the unit before the end.
+    fn parse(words: Args<'_>, unit_first: bool) -> Result<Part, Error> {
+        if words.len() > 3 {
+            return Err(Error::Syntax);
+        }
         let start = int(words.at(0))?;
-        let end = words.get(1).map(int).transpose()?;
+        let end = words.get(1).map(int).transpose();
         let in_bits = match words.get(2) {
-            None => false,
-            Some(unit) if is(unit, "BIT") => true,
-            Some(unit) if is(unit, "BYTE") => false,
-            Some(_) => return Err(Error::Syntax),
+            None => Ok(false),
+            Some(unit) if is(unit, "BIT") => Ok(true),
+            Some(unit) if is(unit, "BYTE") => Ok(false),
+            Some(_) => Err(Error::Syntax),
         };
-        if words.len() > 3 { Err(Error::Syntax) } else { Ok(Part { start, end, in_bits }) }
+        let (end, in_bits) = match (end, in_bits) {
+            (Err(_), Err(unit)) if unit_first => return Err(unit),
+            (end, in_bits) => (end?, in_bits?),
+        };
+        Ok(Part { start, end, in_bits })
     }
 
     /// The part of a string of `len` bytes, in bits. None if it is empty.
@@ -106,7 +113,7 @@ impl Part {
 /// Cost: O(n), n = bytes stored in the part.
 /// Source: Redis 8.0; that `end` may be left out, Valkey 8.
 fn bitcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let part = if args.len() > 2 { Some(Part::parse(args.from(2))?) } else { None };
+    let part = if args.len() > 2 { Some(Part::parse(args.from(2), false)?) } else { None };
     read(cx, args.at(1), |s, out, budget| {
         let bits = s.and_then(|s| match &part {
             None => Some(0..s.len() * 8),
@@ -152,7 +159,7 @@ fn bitpos(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     };
     let part = match args.len() {
         3 => Part { start: 0, end: None, in_bits: false },
-        _ => Part::parse(args.from(3))?,
+        _ => Part::parse(args.from(3), true)?,
     };
     read(cx, args.at(1), |s, out, budget| {
         let Some(s) = s else {

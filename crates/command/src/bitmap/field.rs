@@ -220,7 +220,11 @@ fn apply(op: &Op, old: i128) -> Option<(i128, i128)> {
         Action::Set(value) => {
             // A negative value for an unsigned field is its 64 bits, far too large.
             let value = if op.width.signed { i128::from(value) } else { i128::from(value as u64) };
-            Some((op.width.fit(value, op.overflow)?, old))
+            let new = op.width.fit(value, op.overflow)?;
+            // As in Redis, a value so low that its distance to the type's end passes 63 bits counts as too high.
+            let too_low = op.width.max() - value > i128::from(i64::MAX) && op.width.bits < 64;
+            let quirk = too_low && op.overflow == Overflow::Saturate;
+            Some((if quirk { op.width.max() } else { new }, old))
         }
         Action::Add(by) => {
             let new = op.width.fit(old + i128::from(by), op.overflow)?;
