@@ -266,6 +266,15 @@ impl Command {
         bits
     }
 
+    /// The argument that is the only key, if the row says so.
+    #[inline]
+    pub fn single_key(&self) -> Option<usize> {
+        match self.keys {
+            [KeySpec { begin: Begin::Index(at), find: Find::Range { last: 0, .. }, .. }] => Some(*at),
+            _ => None,
+        }
+    }
+
     /// Calls `f` with the index of every key argument. False if they cannot be told (malformed numbers). O(keys).
     #[inline]
     pub fn each_key(&self, args: Args<'_>, f: &mut dyn FnMut(usize, Use)) -> bool {

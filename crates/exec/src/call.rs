@@ -148,7 +148,7 @@ fn admit(
     let before = local.clock_ns;
     let mark = out.len();
     let flow = run(server, local, session, command, args, out);
-    local.clock_ns = stdx::clock::mono_ns();
+    local.lap();
     let failed = out.as_bytes().get(mark) == Some(&b'-');
     server.stats.called(
         local.id,
@@ -245,7 +245,10 @@ fn keyed(
         return start_job(server, local, session, command, handler, args, out);
     }
     let mark = out.len();
-    let mut view = View::locked(&server.keyspace, shards_of(command, args), session.db, local.now_ms);
+    let mut view = match command.single_key().and_then(|at| args.get(at)) {
+        Some(key) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
+        None => View::locked(&server.keyspace, shards_of(command, args), session.db, local.now_ms),
+    };
     if command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
         server.after(local, view.finish());
         return start_job(server, local, session, command, handler, args, out);

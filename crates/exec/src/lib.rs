@@ -70,6 +70,7 @@ pub struct Local {
     random: u64,
     /// Monotonic clock at the end of the last command: the start of the next.
     pub clock_ns: u64,
+    ticker: stdx::clock::Ticker,
     /// This loop's subscribers, by kind and channel or pattern.
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
@@ -86,6 +87,7 @@ impl Local {
             now_ms: stdx::clock::wall_ms(),
             random,
             clock_ns: stdx::clock::mono_ns(),
+            ticker: stdx::clock::Ticker::new(),
             leaving: Vec::new(),
             lua: None,
             subscribers: HashMap::new(),
@@ -95,7 +97,14 @@ impl Local {
     /// Reads both clocks; once per turn and slice.
     pub fn tick(&mut self) {
         self.now_ms = stdx::clock::wall_ms();
-        self.clock_ns = stdx::clock::mono_ns();
+        self.clock_ns = self.ticker.set();
+    }
+
+    /// Reads the monotonic clock the cheap way; after every command and piece of a stream.
+    #[inline]
+    pub fn lap(&mut self) -> u64 {
+        self.clock_ns = self.ticker.now_ns();
+        self.clock_ns
     }
 
     pub(crate) fn subscribe(&mut self, kind: pubsub::Kind, name: &Arc<[u8]>, client: u64) {

@@ -91,6 +91,8 @@ pub struct View<'k> {
     keep: bool,
     /// Reads leave no trace in the access byte.
     quiet: bool,
+    /// The one key a view was made for and its hash: its text is hashed once per command.
+    memo: (usize, usize, u64),
     changes: Changes,
     /// Expired keys that reads came across; removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
@@ -101,6 +103,22 @@ impl<'k> View<'k> {
     #[inline]
     pub fn locked(keyspace: &'k Keyspace, shards: Bits, db: usize, now_ms: u64) -> View<'k> {
         View::new(keyspace, Store::Locked(keyspace.lock(shards)), db, now_ms)
+    }
+
+    /// A view for a command with a single key, which must stay where it is: it is hashed once.
+    #[inline]
+    pub fn locked_one(keyspace: &'k Keyspace, key: &[u8], db: usize, now_ms: u64) -> View<'k> {
+        let hash = hash_bytes(key);
+        let mut view =
+            View::new(keyspace, Store::Locked(keyspace.shards.lock_one(shard_of(hash))), db, now_ms);
+        view.memo = (key.as_ptr() as usize, key.len(), hash);
+        view
+    }
+
+    #[inline]
+    fn hash_of(&self, key: &[u8]) -> u64 {
+        let (at, len, hash) = self.memo;
+        if key.as_ptr() as usize == at && key.len() == len { hash } else { hash_bytes(key) }
     }
 
     /// A view of everything: locks all shards, so that nothing else runs meanwhile.
@@ -128,6 +146,7 @@ impl<'k> View<'k> {
             now_ms,
             keep: false,
             quiet: false,
+            memo: (0, 0, 0),
             changes: Changes::default(),
             stale: RefCell::default(),
         }
@@ -196,7 +215,7 @@ impl<'k> View<'k> {
 
     #[inline]
     fn entry<'a>(&'a self, guard: &'a Guard<'k, Shard>, key: &[u8]) -> Option<EntryRef<'a>> {
-        let hash = hash_bytes(key);
+        let hash = self.hash_of(key);
         let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key)?;
         if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
             self.stale.borrow_mut().push((self.db, key.into()));
@@ -388,13 +407,13 @@ impl<'k> View<'k> {
 
     /// Removes the key if it has expired by now, telling whoever listens.
     pub fn expire_if_due(&mut self, key: &[u8]) {
-        self.drop_expired(hash_bytes(key), key);
+        self.drop_expired(self.hash_of(key), key);
     }
 
     /// The entry, ready to be changed: not expired, kept for snapshots.
     #[inline]
     fn entry_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<EntryMut<'_>>, WrongType> {
-        let hash = hash_bytes(key);
+        let hash = self.hash_of(key);
         let Store::Locked(guard) = &self.store else { return Ok(None) };
         let Some(raw) = guard.get(shard_of(hash)).dbs[self.db].find_raw(hash, key) else { return Ok(None) };
         let entry = EntryRef::new(raw);
@@ -531,7 +550,7 @@ impl<'k> View<'k> {
     }
 
     fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, expire_ms: Option<u64>) {
-        let hash = hash_bytes(key);
+        let hash = self.hash_of(key);
         self.drop_expired(hash, key);
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return };
@@ -556,7 +575,7 @@ impl<'k> View<'k> {
         if self.is_overlay() {
             return self.take(key).is_some();
         }
-        let hash = hash_bytes(key);
+        let hash = self.hash_of(key);
         if self.drop_expired(hash, key) || !self.exists(key) {
             return false;
         }
@@ -569,7 +588,7 @@ impl<'k> View<'k> {
 
     /// Removes a key and gives what it held.
     pub fn take(&mut self, key: &[u8]) -> Option<Owned> {
-        let hash = hash_bytes(key);
+        let hash = self.hash_of(key);
         let (db, now_ms) = (self.db, self.now_ms);
         if let Store::Overlay(overlay) = &mut self.store {
             let cell = overlay.cell(db, key);
@@ -605,7 +624,7 @@ impl<'k> View<'k> {
 
     /// Sets or clears the expiry of a key; false if there is no such key.
     pub fn set_expire(&mut self, key: &[u8], expire_ms: Option<u64>) -> bool {
-        let hash = hash_bytes(key);
+        let hash = self.hash_of(key);
         let (db, now_ms) = (self.db, self.now_ms);
         if let Store::Overlay(overlay) = &mut self.store {
             let cell = overlay.cell(db, key);
@@ -629,11 +648,11 @@ impl<'k> View<'k> {
     pub fn changed(&mut self, key: &[u8], class: Class, event: &'static str) {
         self.changes.dirty += 1;
         let db = self.db;
+        let shard = shard_of(self.hash_of(key));
         match &mut self.store {
             Store::Overlay(overlay) => overlay.tell(db, key, class, event, true),
             Store::Locked(guard) => {
-                let hash_needed = shard_of(hash_bytes(key));
-                let interest = &guard.get(hash_needed).interest;
+                let interest = &guard.get(shard).interest;
                 if !interest.is_empty() && interest.touch(db, key) {
                     self.changes.ready.push((db, key.into()));
                 }

@@ -187,7 +187,7 @@ impl Conn {
                     self.stream = None;
                     self.out.encoded(&std::mem::take(&mut self.behind));
                 }
-                local.clock_ns = stdx::clock::mono_ns();
+                local.lap();
                 continue;
             }
             if !self.step(server, local) {

@@ -117,7 +117,6 @@ impl EventLoop {
     pub(crate) fn run(&mut self) {
         let mut events = Vec::with_capacity(256);
         while !self.stopping {
-            self.busy_ns += stdx::clock::mono_ns() - self.local.clock_ns;
             let timeout = self.timeout();
             events.clear();
             // The only error that can happen here is an interruption, which is an empty turn.
@@ -135,7 +134,7 @@ impl EventLoop {
             self.close_all();
             self.keep_house();
             stdx::reclaim::flush();
-            let _ = woke_ns;
+            self.busy_ns += self.local.lap() - woke_ns;
         }
         self.say_goodbye();
     }
@@ -211,7 +210,7 @@ impl EventLoop {
     fn continue_one(&mut self, slot: usize) {
         if let Some(conn) = self.conns[slot].as_mut() {
             conn.queued = false;
-            self.local.clock_ns = stdx::clock::mono_ns();
+            self.local.lap();
             self.advance(slot);
         }
     }
