@@ -546,3 +546,6 @@ fn zintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx, args);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests;

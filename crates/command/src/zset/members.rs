@@ -396,3 +396,191 @@ fn format_17(score: f64, out: &mut Vec<u8>) {
     };
     out.extend_from_slice(text.as_bytes());
 }
+
+#[cfg(test)]
+mod tests {
+    use super::format_17;
+    use crate::testing::Db;
+
+    #[test]
+    fn zadd_counts_new_members_and_with_ch_changed_ones() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("zadd z 1 a 2 b", "2"),
+                ("zadd z 1 a 3 b 4 c", "1"),
+                ("zadd z ch 1 a 5 b 6 d", "2"),
+                ("zrange z 0 -1 withscores", r#"["a", "1", "c", "4", "b", "5", "d", "6"]"#),
+                ("zadd z 1 x 2 x", "1"),
+                ("zscore z x", "\"2\""),
+            ]);
+            assert_eq!(db.events(), ["new:z", "zadd:z", "zadd:z", "zadd:z", "zadd:z"]);
+        });
+    }
+
+    #[test]
+    fn conditions_hold_members_back_and_touch_nothing_if_none_is_left() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z 5 a", "1")]);
+            db.events();
+            db.check(&[
+                ("zadd z nx 6 a", "0"),
+                ("zadd z gt ch 5 a", "0"),
+                ("zadd z lt ch 6 a", "0"),
+                ("zadd z xx 1 b", "0"),
+                ("zadd nope xx 1 b", "0"),
+            ]);
+            assert_eq!(db.events(), [] as [&str; 0]);
+            db.check(&[("exists nope", "0")]);
+            db.check(&[
+                ("zadd z nx 6 a 7 b", "1"),
+                ("zadd z gt ch 8 b 1 a", "1"),
+                ("zadd z lt ch 1 a 9 b", "1"),
+                ("zadd z xx ch 3 c 4 a", "1"),
+                ("zrange z 0 -1 withscores", r#"["a", "4", "b", "8"]"#),
+            ]);
+        });
+    }
+
+    #[test]
+    fn mistakes_of_zadd_are_told_in_redis_order() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set s v", "OK"),
+            ("zadd z nx xx", "-ERR syntax error"),
+            ("zadd z 1 a 2", "-ERR syntax error"),
+            ("zadd z nx xx x a", "-ERR XX and NX options at the same time are not compatible"),
+            ("zadd z nx gt x a", "-ERR GT, LT, and/or NX options at the same time are not compatible"),
+            ("zadd z lt gt 1 a", "-ERR GT, LT, and/or NX options at the same time are not compatible"),
+            ("zadd z incr 1 a 2 b", "-ERR INCR option supports a single increment-element pair"),
+            ("zadd s 1 a nan b", "-ERR value is not a valid float"),
+            ("zadd s 1 a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("zincrby s x b", "-ERR value is not a valid float"),
+            ("zrem s a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("exists z", "0"),
+        ]);
+    }
+
+    #[test]
+    fn increments_answer_the_score_or_null_and_never_make_nan() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("zincrby z 1.5 a", "\"1.5\""),
+                ("zadd z incr 0 a", "\"1.5\""),
+                ("zadd z nx incr 1 a", "nil"),
+                ("zadd z xx incr 1 b", "nil"),
+                ("zadd z gt incr -1 a", "nil"),
+                ("zadd z lt incr -1 a", "\"0.5\""),
+                ("zadd z inf a", "0"),
+                ("zadd z nx incr -inf a", "nil"),
+                ("zincrby z -inf a", "-ERR resulting score is not a number (NaN)"),
+                ("zscore z a", "\"inf\""),
+            ]);
+            assert_eq!(db.events(), ["new:z", "zincr:z", "zincr:z", "zadd:z"]);
+        });
+    }
+
+    #[test]
+    fn a_negative_zero_shows_only_where_redis_has_a_skiplist() {
+        let mut db = Db::new();
+        let long = "m".repeat(65);
+        db.check(&[("zadd z -0 a", "1"), ("zscore z a", "\"0\"")]);
+        assert_eq!(db.run(&["zadd", "z", "-0", &long, "-0", "b"]), "2");
+        assert_eq!(db.run(&["zmscore", "z", "a", &long, "b"]), r#"["0", "-0", "-0"]"#);
+    }
+
+    #[test]
+    fn removing_the_last_member_removes_the_key() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z 1 a 2 b", "2"), ("zrem z q", "0"), ("zrem nope a", "0")]);
+            db.events();
+            db.check(&[("zrem z a a q", "1"), ("zrem z b", "1")]);
+            assert_eq!(db.events(), ["zrem:z", "zrem:z", "del:z"]);
+            db.check(&[("exists z", "0")]);
+        });
+    }
+
+    #[test]
+    fn ranks_count_from_either_end() {
+        let mut db = Db::new();
+        db.check(&[
+            ("zadd z 1 a 2 b 3 c", "3"),
+            ("zrank z b", "1"),
+            ("zrevrank z c", "0"),
+            ("zrank z a withscore", r#"[0, "1"]"#),
+            ("zrank z q withscore", "nil array"),
+            ("zrank nope q withscore", "nil array"),
+            ("zrank z q", "nil"),
+            ("zrank z a x", "-ERR syntax error"),
+            ("zrevrank z a withscore x", "-ERR wrong number of arguments for 'zrevrank' command"),
+        ]);
+        let mut db = db.resp3();
+        db.check(&[
+            ("zrevrank z a withscore", "[2, 1]"),
+            ("zrank z q withscore", "nil"),
+            ("zscore z b", "2"),
+            ("zmscore z a q", "[1, nil]"),
+            ("zincrby z 1 a", "2"),
+        ]);
+    }
+
+    #[test]
+    fn zscan_reads_its_options_only_if_there_is_a_set() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set s v", "OK"),
+            ("zadd z 0.1 a 2 b", "2"),
+            ("zscan z 0", r#"["0", ["a", "0.1", "b", "2"]]"#),
+            ("zscan z 0 match b count 5", r#"["0", ["b", "2"]]"#),
+            ("zscan z 0 noscores", r#"["0", ["a", "b"]]"#),
+            ("zscan z 0 count 0", "-ERR syntax error"),
+            ("zscan nope 0 count 0", r#"["0", []]"#),
+            ("zscan nope x", "-ERR invalid cursor"),
+            ("zscan s 0 count 0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+    }
+
+    #[test]
+    fn zscan_visits_all_of_a_large_set() {
+        let mut db = Db::new();
+        for i in 0..1000 {
+            db.run(&["zadd", "z", &i.to_string(), &format!("m{i}")]);
+        }
+        let (mut cursor, mut seen) = ("0".to_owned(), std::collections::BTreeSet::new());
+        loop {
+            let reply = db.call(&["zscan", "z", &cursor, "noscores"]);
+            let [next, found] = reply.elements().expect("an array") else { panic!("two elements") };
+            seen.extend(found.elements().expect("an array").iter().map(|m| m.text().expect("text").to_vec()));
+            cursor = String::from_utf8_lossy(next.text().expect("text")).into_owned();
+            if cursor == "0" {
+                break;
+            }
+        }
+        assert_eq!(seen.len(), 1000);
+    }
+
+    #[test]
+    fn seventeen_digits_are_those_of_c() {
+        let text = |score| {
+            let mut out = Vec::new();
+            format_17(score, &mut out);
+            String::from_utf8(out).expect("text")
+        };
+        let table = [
+            (0.0, "0"),
+            (-0.0, "-0"),
+            (3.0, "3"),
+            (-2.5, "-2.5"),
+            (0.1, "0.10000000000000001"),
+            (1e16, "10000000000000000"),
+            (1e17, "1e+17"),
+            (1e22, "1e+22"),
+            (1e-4, "0.0001"),
+            (1e-7, "9.9999999999999995e-08"),
+            (1.0 / 3.0, "0.33333333333333331"),
+            (12345678901234567890.0, "1.2345678901234567e+19"),
+            (1e300, "1.0000000000000001e+300"),
+            (f64::NEG_INFINITY, "-inf"),
+        ];
+        table.iter().for_each(|(score, expected)| assert_eq!(text(*score), *expected));
+    }
+}

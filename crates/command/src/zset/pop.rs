@@ -263,3 +263,112 @@ fn bzmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    #[test]
+    fn the_ends_are_popped_outermost_first() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z 1 a 2 b 3 c 4 d", "4")]);
+            db.events();
+            db.check(&[
+                ("zpopmin z 0", "[]"),
+                ("zpopmin nope", "[]"),
+                ("zpopmin z", r#"["a", "1"]"#),
+                ("zpopmax z 2", r#"["d", "4", "c", "3"]"#),
+                ("zpopmax z 9", r#"["b", "2"]"#),
+            ]);
+            assert_eq!(db.events(), ["zpopmin:z", "zpopmax:z", "zpopmax:z", "del:z"]);
+            db.check(&[("exists z", "0")]);
+        });
+    }
+
+    #[test]
+    fn only_resp3_with_a_count_answers_pairs() {
+        let mut db = Db::new().resp3();
+        db.check(&[
+            ("zadd z 1 a 2 b 3 c 4 d", "4"),
+            ("zpopmin z", r#"["a", 1]"#),
+            ("zpopmin z 1", r#"[["b", 2]]"#),
+            ("zmpop 1 z min", r#"["z", [["c", 3]]]"#),
+            ("bzpopmin z 0", r#"["z", "d", 4]"#),
+            ("zmpop 1 z min", "nil"),
+            ("zpopmin z", "[]"),
+        ]);
+    }
+
+    #[test]
+    fn the_first_filled_key_gives_and_wrong_types_in_front_of_it_are_errors() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("zadd z 1 a 2 b 3 c", "3"),
+                ("set s v", "OK"),
+                ("zmpop 2 nope z max count 2", r#"["z", [["c", "3"], ["b", "2"]]]"#),
+            ]);
+            assert_eq!(db.effect_lines(), ["ZPOPMAX z 2"]);
+            db.check(&[
+                ("zmpop 2 nope s max", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+                ("bzpopmin s z 0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+                ("zmpop 1 nope max", "nil array"),
+                ("bzmpop 0 2 z s min count 5", r#"["z", [["a", "1"]]]"#),
+            ]);
+            assert_eq!(db.effect_lines(), ["ZPOPMIN z 1"]);
+            db.check(&[("zadd z 1 a", "1"), ("bzpopmax nope z s 0", r#"["z", "a", "1"]"#)]);
+            assert_eq!(db.effect_lines(), ["ZPOPMAX z"]);
+        });
+    }
+
+    #[test]
+    fn waiting_changes_nothing_and_a_transaction_does_not_wait() {
+        let mut db = Db::new();
+        db.line("bzpopmin a b 1.5");
+        let block = db.blocked.expect("blocked");
+        assert_eq!((block.timeout_ms, block.null_array), (Some(1500), true));
+        db.line("bzmpop 0 1 a min");
+        assert_eq!(db.blocked.expect("blocked").timeout_ms, None);
+        db.caller.may_block = false;
+        db.check(&[("bzpopmin a 0", "nil array"), ("bzmpop 0 1 a min", "nil array")]);
+    }
+
+    #[test]
+    fn mistakes_are_told_in_redis_order() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set s v", "OK"),
+            ("zpopmin s -1", "-ERR value is out of range, must be positive"),
+            ("zpopmin s x", "-ERR value is out of range, must be positive"),
+            ("zpopmin s x 1", "-ERR syntax error"),
+            ("zpopmin s 0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("bzpopmin s x", "-ERR timeout is not a float or out of range"),
+            ("bzpopmin s -1", "-ERR timeout is negative"),
+            ("zmpop 0 s min", "-ERR numkeys should be greater than 0"),
+            ("zmpop 4 s t min", "-ERR syntax error"),
+            ("zmpop 1 s x", "-ERR syntax error"),
+            ("zmpop 1 s min count 0", "-ERR count should be greater than 0"),
+            ("zmpop 1 s min count 1 count 1", "-ERR syntax error"),
+            ("zmpop 1 s min count", "-ERR syntax error"),
+            ("bzmpop x 0 s min", "-ERR numkeys should be greater than 0"),
+            ("bzmpop x 1 s min", "-ERR timeout is not a float or out of range"),
+            ("zmpop 9223372036854775807 s min", "-ERR syntax error"),
+        ]);
+    }
+
+    #[test]
+    fn many_popped_members_are_streamed() {
+        Db::both(|mut db| {
+            for i in 0..1500 {
+                db.run(&["zadd", "z", &i.to_string(), &format!("m{i}")]);
+            }
+            let pairs = |range: &mut dyn Iterator<Item = i32>| {
+                range.map(|i| format!("\"m{i}\", \"{i}\"")).collect::<Vec<_>>().join(", ")
+            };
+            assert_eq!(db.line("zpopmin z 600"), format!("[{}]", pairs(&mut (0..600))));
+            assert!(db.streamed);
+            assert_eq!(db.line("zpopmax z 9999"), format!("[{}]", pairs(&mut (600..1500).rev())));
+            assert!(db.streamed);
+            assert_eq!(db.line("exists z"), "0");
+        });
+    }
+}

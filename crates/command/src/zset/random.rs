@@ -154,3 +154,62 @@ impl Stream for Chosen {
         self.next < self.ranks.len()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+    use resp::Frame;
+    use std::collections::BTreeSet;
+
+    fn texts(frame: &Frame) -> Vec<Vec<u8>> {
+        frame.elements().expect("an array").iter().map(|e| e.text().expect("text").to_vec()).collect()
+    }
+
+    #[test]
+    fn positive_counts_give_different_members_and_negative_ones_repeat() {
+        let mut db = Db::new();
+        for i in 0..1000 {
+            db.run(&["zadd", "z", &i.to_string(), &format!("m{i}")]);
+        }
+        for (count, expected) in [("5", 5), ("700", 700), ("5000", 1000)] {
+            let found = texts(&db.call(&["zrandmember", "z", count]));
+            assert_eq!((found.len(), found.iter().collect::<BTreeSet<_>>().len()), (expected, expected));
+        }
+        for (count, expected) in [("-5", 5), ("-3000", 3000)] {
+            assert_eq!(texts(&db.call(&["zrandmember", "z", count])).len(), expected);
+        }
+        assert_eq!(texts(&db.call(&["zrandmember", "z", "-700", "withscores"])).len(), 1400);
+    }
+
+    #[test]
+    fn scores_stand_beside_their_members() {
+        let mut db = Db::new();
+        db.check(&[
+            ("zadd z 1 a", "1"),
+            ("zrandmember z", "\"a\""),
+            ("zrandmember z 3", r#"["a"]"#),
+            ("zrandmember z -2 withscores", r#"["a", "1", "a", "1"]"#),
+            ("zrandmember z 0 withscores", "[]"),
+            ("zrandmember nope", "nil"),
+            ("zrandmember nope 3", "[]"),
+        ]);
+        db.resp3().check(&[("zrandmember z -2 withscores", r#"[["a", 1], ["a", 1]]"#)]);
+    }
+
+    #[test]
+    fn mistakes_are_told_in_redis_order() {
+        let mut db = Db::new();
+        let range =
+            "-ERR value is out of range, value must between -9223372036854775807 and 9223372036854775807";
+        db.check(&[
+            ("set s v", "OK"),
+            ("zrandmember s x junk", "-ERR value is not an integer or out of range"),
+            ("zrandmember s -9223372036854775808", range),
+            ("zrandmember s -9223372036854775807 junk", "-ERR syntax error"),
+            ("zrandmember s 1 withscores junk", "-ERR syntax error"),
+            ("zrandmember s -9223372036854775807 withscores", "-ERR value is out of range"),
+            ("zrandmember s", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("zrandmember s 0", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+    }
+}

@@ -284,3 +284,155 @@ pub(super) fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: ZSet, event: &'stat
         cx.view.changed(key, Class::Generic, "del");
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    /// Members `a` to `e` with scores 1 to 5.
+    fn five() -> Db {
+        let mut db = Db::new();
+        db.check(&[("zadd z 1 a 2 b 3 c 4 d 5 e", "5")]);
+        db
+    }
+
+    #[test]
+    fn ranks_may_count_from_the_end() {
+        five().check(&[
+            ("zrange z 0 1", r#"["a", "b"]"#),
+            ("zrange z -2 -1", r#"["d", "e"]"#),
+            ("zrange z -9 9", r#"["a", "b", "c", "d", "e"]"#),
+            ("zrange z 3 1", "[]"),
+            ("zrange z 9 10", "[]"),
+            ("zrange z 0 1 rev", r#"["e", "d"]"#),
+            ("zrevrange z 1 2 withscores", r#"["d", "4", "c", "3"]"#),
+            ("zrange nope 0 -1", "[]"),
+        ]);
+    }
+
+    #[test]
+    fn scores_and_members_bound_ranges() {
+        five().check(&[
+            ("zrange z (1 3 byscore", r#"["b", "c"]"#),
+            ("zrange z 3 (1 byscore rev", r#"["c", "b"]"#),
+            ("zrangebyscore z -inf +inf limit 1 2 withscores", r#"["b", "2", "c", "3"]"#),
+            ("zrevrangebyscore z +inf -inf limit 1 2", r#"["d", "c"]"#),
+            ("zrangebyscore z 2 5 limit 0 -1", r#"["b", "c", "d", "e"]"#),
+            ("zrangebyscore z 2 5 limit 1 0", "[]"),
+            ("zrangebyscore z 2 5 limit 7 1", "[]"),
+            ("zrangebyscore z 2 5 limit -1 5", "[]"),
+            ("zrangebyscore z 5 2", "[]"),
+            ("zrangebylex z [b (d", r#"["b", "c"]"#),
+            ("zrevrangebylex z + [c", r#"["e", "d", "c"]"#),
+            ("zrange z + - bylex", "[]"),
+            ("zrange z + - bylex rev limit 0 2", r#"["e", "d"]"#),
+            ("zcount z (1 5", "4"),
+            ("zcount z \"\" 1e400", "5"),
+            ("zcount z inf -inf", "0"),
+            ("zlexcount z - +", "5"),
+            ("zlexcount z (a [c", "2"),
+            ("zcount nope 0 1", "0"),
+        ]);
+    }
+
+    #[test]
+    fn a_negative_offset_counts_from_the_end_of_a_skiplist() {
+        let mut db = five();
+        assert_eq!(db.run(&["zadd", "z", "6", &"m".repeat(65)]), "1");
+        db.check(&[
+            ("zrangebyscore z 1 5 limit -2 9", r#"["d", "e"]"#),
+            ("zrevrangebyscore z 5 1 limit -2 9", r#"["b", "a"]"#),
+            ("zrangebyscore z 1 5 limit -6 9", "[]"),
+            ("zrangebyscore z 1 5 limit -9223372036854775808 9", "[]"),
+        ]);
+    }
+
+    #[test]
+    fn mistakes_are_told_in_redis_order() {
+        let mut db = five();
+        db.check(&[
+            ("set s v", "OK"),
+            (
+                "zrange z 0 1 limit 0 1",
+                "-ERR syntax error, LIMIT is only supported in combination with either BYSCORE or BYLEX",
+            ),
+            ("zrange z 0 1 limit 0 -1", r#"["a", "b"]"#),
+            (
+                "zrange z a b bylex withscores",
+                "-ERR syntax error, WITHSCORES not supported in combination with BYLEX",
+            ),
+            ("zrange z a b bylex", "-ERR min or max not valid string range item"),
+            ("zrange z a b byscore", "-ERR min or max is not a float"),
+            ("zrange s a b", "-ERR value is not an integer or out of range"),
+            ("zrange s 0 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("zrange z 0 1 rev rev", "-ERR syntax error"),
+            ("zrange z 0 1 limit 1", "-ERR syntax error"),
+            ("zrange z 0 1 limit x 1 junk", "-ERR value is not an integer or out of range"),
+            ("zrevrange z 0 1 byscore", "-ERR syntax error"),
+            ("zrangestore d z 0 1 withscores", "-ERR syntax error"),
+            ("zrangestore d s 0 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("zcount s nan 1", "-ERR min or max is not a float"),
+            ("zlexcount s - q", "-ERR min or max not valid string range item"),
+        ]);
+    }
+
+    #[test]
+    fn scores_are_pairs_in_resp3() {
+        five().resp3().check(&[
+            ("zrange z 0 1 withscores", r#"[["a", 1], ["b", 2]]"#),
+            ("zrange z 0 1", r#"["a", "b"]"#),
+        ]);
+    }
+
+    #[test]
+    fn long_ranges_are_streamed_in_both_directions() {
+        let mut db = Db::new();
+        for i in 0..2000 {
+            db.run(&["zadd", "z", &i.to_string(), &format!("m{i}")]);
+        }
+        let expected: Vec<_> = (100..1900).map(|i| format!("\"m{i}\"")).collect();
+        assert_eq!(db.line("zrange z 100 1899"), format!("[{}]", expected.join(", ")));
+        assert!(db.streamed);
+        let expected: Vec<_> = (100..1900).rev().map(|i| format!("\"m{i}\", \"{i}\"")).collect();
+        assert_eq!(
+            db.line("zrangebyscore z 100 1899 withscores limit 0 3"),
+            r#"["m100", "100", "m101", "101", "m102", "102"]"#
+        );
+        assert!(!db.streamed);
+        assert_eq!(
+            db.line("zrange z (1900 100 byscore rev withscores"),
+            format!("[{}]", expected.join(", "))
+        );
+        assert!(db.streamed);
+    }
+
+    #[test]
+    fn zrangestore_replaces_what_was_there_or_removes_it() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("zadd z 1 a 2 b 3 c", "3"),
+                ("set d v", "OK"),
+                ("zrangestore d z 0 1 rev", "2"),
+                ("zrange d 0 -1 withscores", r#"["b", "2", "c", "3"]"#),
+                ("zrangestore z z (1 +inf byscore limit 1 1", "1"),
+                ("zrange z 0 -1", r#"["c"]"#),
+            ]);
+            db.events();
+            db.check(&[("zrangestore d z 5 9", "0"), ("zrangestore d nope 0 -1", "0")]);
+            assert_eq!(db.events(), ["del:d", "keymiss:nope"]);
+            db.check(&[("exists d", "0")]);
+        });
+    }
+
+    #[test]
+    fn a_whole_large_set_is_stored_at_once() {
+        Db::both(|mut db| {
+            for i in 0..300 {
+                db.run(&["zadd", "z", &i.to_string(), &format!("m{i}")]);
+            }
+            assert_eq!(db.cost(&["zrangestore", "d", "z", "0", "-1"]), 1);
+            db.check(&[("zrangestore d z 0 -1", "300"), ("zrem d m0", "1"), ("zcard z", "300")]);
+            db.check(&[("zrangestore d z 0 9", "10"), ("zadd d 1 m300", "1"), ("zcard z", "300")]);
+        });
+    }
+}

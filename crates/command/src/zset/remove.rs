@@ -115,3 +115,61 @@ pub(super) fn take(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    #[test]
+    fn ranges_go_and_the_last_takes_the_key_with_it() {
+        Db::both(|mut db| {
+            db.check(&[("zadd z 1 a 2 b 3 c 4 d 5 e", "5")]);
+            db.events();
+            db.check(&[
+                ("zremrangebyrank z 5 9", "0"),
+                ("zremrangebyrank z 3 1", "0"),
+                ("zremrangebyrank z -1 -1", "1"),
+                ("zremrangebyscore z (1 2", "1"),
+                ("zremrangebylex z [c [c", "1"),
+                ("zrange z 0 -1", r#"["a", "d"]"#),
+                ("zremrangebyscore z -inf +inf", "2"),
+                ("zremrangebyscore z -inf +inf", "0"),
+            ]);
+            let events = [
+                "zremrangebyrank:z",
+                "zremrangebyscore:z",
+                "zremrangebylex:z",
+                "zremrangebyscore:z",
+                "del:z",
+            ];
+            assert_eq!(db.events(), events);
+            db.check(&[("exists z", "0")]);
+        });
+    }
+
+    #[test]
+    fn bounds_are_looked_at_before_the_key() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set s v", "OK"),
+            ("zremrangebyrank s x 1", "-ERR value is not an integer or out of range"),
+            ("zremrangebyscore nope x 1", "-ERR min or max is not a float"),
+            ("zremrangebylex s a 1", "-ERR min or max not valid string range item"),
+            ("zremrangebyrank s 0 1", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+        ]);
+    }
+
+    #[test]
+    fn the_estimate_follows_what_must_be_touched() {
+        let mut db = Db::new();
+        for i in 0..1000 {
+            db.run(&["zadd", "z", &i.to_string(), &format!("m{i}")]);
+        }
+        assert_eq!(db.cost(&["zremrangebyrank", "z", "0", "-1"]), 0);
+        assert_eq!(db.cost(&["zremrangebyscore", "z", "10", "19"]), 40);
+        assert_eq!(db.cost(&["zremrangebyrank", "z", "10", "-1"]), 40);
+        assert_eq!(db.line("zremrangebyrank z 10 -11"), "980");
+        assert_eq!(db.line("zcard z"), "20");
+        assert_eq!(db.line("zscore z m995"), "\"995\"");
+    }
+}
