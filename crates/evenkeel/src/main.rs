@@ -92,6 +92,9 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<Stop, String> {
     let server = exec::Server::start(config.clone(), config.event_loops())
         .map_err(|e| format!("Cannot start the server: {e}"))?;
+    let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
+    // Nobody else sets it.
+    let _ = server.program.set(Box::new(Program { stopper }));
     let Sockets { tcp, unix } = sockets;
     let mut paths = Vec::new();
     let unix = unix.into_iter().map(|socket| {
@@ -112,6 +115,25 @@ fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<St
     }
     drop(paths);
     Ok(stop)
+}
+
+/// What commands need of this program.
+struct Program {
+    stopper: signals::Stopper,
+}
+
+impl exec::Program for Program {
+    fn allocator(&self) -> exec::info::Allocator {
+        memory::allocator()
+    }
+
+    fn allocator_report(&self) -> String {
+        memory::allocator_report()
+    }
+
+    fn stop(&self) {
+        self.stopper.stop();
+    }
 }
 
 /// Makes room for `maxclients`, or lowers it to what the system has room for.

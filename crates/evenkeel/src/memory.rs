@@ -3,10 +3,10 @@
 //! jemalloc keeps its figures per thread and adds them up when its epoch advances. Cost: microseconds.
 
 use exec::info::Allocator;
+use tikv_jemalloc_ctl::stats_print::{Options, stats_print};
 use tikv_jemalloc_ctl::{epoch, stats};
 
 /// The allocator's figures now; zero where it does not say.
-#[allow(dead_code, reason = "for INFO, once commands are served")]
 pub fn allocator() -> Allocator {
     // Without a new epoch the figures are merely those of the last one.
     let _ = epoch::advance();
@@ -15,6 +15,15 @@ pub fn allocator() -> Allocator {
         allocated: bytes(stats::allocated::read()),
         active: bytes(stats::active::read()),
         resident: bytes(stats::resident::read()),
+    }
+}
+
+/// The allocator's own account of itself, for people.
+pub fn allocator_report() -> String {
+    let mut text = Vec::new();
+    match stats_print(&mut text, Options::default()) {
+        Ok(()) => String::from_utf8_lossy(&text).into_owned(),
+        Err(e) => format!("The allocator says nothing: {e}\n"),
     }
 }
 

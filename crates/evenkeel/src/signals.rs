@@ -29,7 +29,6 @@ pub enum Stop {
 /// The receiving end of every request to stop.
 pub struct Signals {
     read: UnixStream,
-    #[allow(dead_code, reason = "for the SHUTDOWN command")]
     write: UnixStream,
     interrupted: Arc<AtomicBool>,
     terminated: Arc<AtomicBool>,
@@ -67,19 +66,16 @@ impl Signals {
     }
 
     /// A handle with which the server itself can ask to stop.
-    #[allow(dead_code, reason = "for the SHUTDOWN command")]
     pub fn stopper(&self) -> io::Result<Stopper> {
         Ok(Stopper(self.write.try_clone()?))
     }
 }
 
 /// Asks the server to stop, from any thread.
-#[allow(dead_code, reason = "for the SHUTDOWN command")]
 pub struct Stopper(UnixStream);
 
 impl Stopper {
     /// Wakes [`Signals::wait`]. Never blocks for long: one byte into a pipe that is read at once.
-    #[allow(dead_code, reason = "for the SHUTDOWN command")]
     pub fn stop(&self) {
         // If the byte cannot be written, the reader is gone and the server is stopping already.
         let _ = (&self.0).write(b"S");

@@ -1,6 +1,7 @@
 //! From a command's arguments to its reply: look-up, checks, plan, run, effects.
 
 use crate::actions::{self, Act};
+use crate::calls::Ran;
 use crate::session::{ReplyMode, flag};
 use crate::worker::{Job, State, TRIES};
 use crate::{Local, Server, Session};
@@ -42,7 +43,7 @@ pub fn execute(
     }
     let flow = match resolve(args) {
         Ok(command) => admit(server, local, session, command, args, out),
-        Err(error) => refuse(server, session, None, &error, out),
+        Err(error) => refuse(server, local, session, None, &error, out),
     };
     if let Flow::Held(_) = flow {
         return flow;
@@ -99,6 +100,7 @@ fn unknown_sub(container: &Command, args: Args<'_>) -> Error {
 /// Writes an error reply; an error before MULTI's EXEC spoils the transaction.
 fn refuse(
     server: &Server,
+    local: &Local,
     session: &mut Session,
     command: Option<&'static Command>,
     error: &Error,
@@ -108,7 +110,7 @@ fn refuse(
         multi.broken = true;
         session.set_flag(flag::DIRTY_EXEC, true);
     }
-    server.stats.rejected(command, &error.text());
+    server.stats.rejected(local, command, &error.text());
     out.error(&error.text());
     Flow::Done
 }
@@ -124,7 +126,7 @@ fn admit(
 ) -> Flow {
     if !session.authenticated && !command.has(table::NO_AUTH) {
         let error = Error::new("NOAUTH Authentication required.");
-        return refuse(server, session, Some(command), &error, out);
+        return refuse(server, local, session, Some(command), &error, out);
     }
     if session.in_pubsub_mode() && !allowed_while_subscribed(command) {
         let error = Error::from(format!(
@@ -132,12 +134,12 @@ fn admit(
              context",
             command.name
         ));
-        return refuse(server, session, Some(command), &error, out);
+        return refuse(server, local, session, Some(command), &error, out);
     }
     if session.multi.is_some() && !runs_inside_multi(command) {
         if command.has(table::NO_MULTI) {
             let error = Error::new("ERR Command not allowed inside a transaction");
-            return refuse(server, session, Some(command), &error, out);
+            return refuse(server, local, session, Some(command), &error, out);
         }
         return crate::transaction::queue(server, session, command, args, out);
     }
@@ -149,16 +151,9 @@ fn admit(
     let mark = out.len();
     let flow = run(server, local, session, command, args, out);
     local.lap();
-    let failed = out.as_bytes().get(mark) == Some(&b'-');
-    server.stats.called(
-        local.id,
-        command,
-        local.clock_ns - before,
-        failed,
-        args,
-        session,
-        &out.as_bytes()[mark..],
-    );
+    let reply = &out.as_bytes()[mark..];
+    let ran = Ran { command, ns: local.clock_ns - before, args, reply };
+    server.stats.called(local, &server.config.live, session, ran);
     flow
 }
 

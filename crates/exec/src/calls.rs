@@ -1,37 +1,155 @@
-//! What is counted about every command that ran or was refused.
+//! What is noted about every command that ran or was refused: counters, run times, SLOWLOG, LATENCY.
+//!
+//! Counters belong to the loop that ran the command ([`stats`](crate::stats)); the logs are shared and only touched when
+//! something was slow.
 
-use crate::Session;
-use command::Command;
+use crate::config::Live;
+use crate::latency::Events;
+use crate::slowlog::{self, Entry, Slowlog};
+use crate::stats::{Counter, Rates, Recorder, Registry};
+use crate::{Local, Session};
+use command::places;
+use command::table::{self, Command};
+use parking_lot::Mutex;
 use resp::Args;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Counters of commands, shared by the loops.
-#[derive(Default)]
+/// Counters and logs of one server.
 pub struct Calls {
-    processed: AtomicU64,
+    pub registry: Arc<Registry>,
+    pub slowlog: Slowlog,
+    pub events: Events,
+    pub rates: Mutex<Rates>,
+    /// The most memory ever in use, in bytes, and how much it was at the start.
+    pub peak_bytes: AtomicU64,
+    pub startup_bytes: AtomicU64,
+}
+
+/// One command's run.
+pub(crate) struct Ran<'a> {
+    pub command: &'static Command,
+    pub ns: u64,
+    pub args: Args<'a>,
+    /// Its reply, as far as it was written at once.
+    pub reply: &'a [u8],
 }
 
 impl Calls {
-    /// A command ran for `ns` nanoseconds.
-    #[allow(clippy::too_many_arguments)]
+    pub fn new() -> Calls {
+        Calls {
+            registry: Registry::new(places::all().len()),
+            slowlog: Slowlog::default(),
+            events: Events::default(),
+            rates: Mutex::default(),
+            peak_bytes: AtomicU64::new(0),
+            startup_bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Counters for one more loop.
+    pub fn recorder(&self) -> Recorder {
+        self.registry.recorder()
+    }
+
+    /// A command ran.
     #[inline]
-    pub fn called(
-        &self,
-        _loop_id: usize,
-        _command: &'static Command,
-        _ns: u64,
-        _failed: bool,
-        _args: Args<'_>,
-        _session: &Session,
-        _reply: &[u8],
-    ) {
-        self.processed.fetch_add(1, Ordering::Relaxed);
+    pub(crate) fn called(&self, local: &Local, live: &Live, session: &Session, ran: Ran<'_>) {
+        let failed = ran.reply.first() == Some(&b'-');
+        local.recorder.command(places::of(ran.command), ran.ns, failed, live.latency_tracking.get());
+        if failed {
+            local.recorder.error(&ran.reply[1..]);
+        }
+        let slower_us = live.slowlog_slower_us.get();
+        if slower_us >= 0 && ran.ns / 1000 >= slower_us as u64 {
+            self.log_slow(local, live, session, &ran);
+        }
+        let threshold_ms = live.latency_threshold_ms.get();
+        if threshold_ms > 0 && ran.ns / 1_000_000 >= threshold_ms as u64 {
+            let kind = if ran.command.has(table::FAST) { "fast-command" } else { "command" };
+            self.events.add(kind, local.now_ms / 1000, ran.ns / 1_000_000, threshold_ms);
+        }
+    }
+
+    #[cold]
+    fn log_slow(&self, local: &Local, live: &Live, session: &Session, ran: &Ran<'_>) {
+        if ran.command.has(table::SKIP_SLOWLOG) {
+            return;
+        }
+        let entry = Entry {
+            id: 0,
+            unix_s: local.now_ms / 1000,
+            us: ran.ns / 1000,
+            args: slowlog::shortened(ran.args, |at| is_secret(ran.command, ran.args, at)),
+            client_address: session.info.address.clone(),
+            client_name: session.info.text.lock().name.clone(),
+            cause: format!("{} us on its event loop", ran.ns / 1000),
+        };
+        self.slowlog.add(entry, live.slowlog_max_len.size());
     }
 
     /// A command was refused before it ran.
-    pub fn rejected(&self, _command: Option<&'static Command>, _error: &str) {}
+    pub(crate) fn rejected(&self, local: &Local, command: Option<&'static Command>, error: &str) {
+        if let Some(command) = command {
+            local.recorder.rejected(places::of(command));
+        }
+        local.recorder.error(error.as_bytes());
+    }
 
+    /// The first loop's share of the housekeeping, ten times a second.
+    pub(crate) fn sample(&self, now_ms: u64, used_bytes: u64) {
+        self.rates.lock().sample(now_ms, &self.registry);
+        self.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
+        // The first figure is the one of a server that has not served anybody yet.
+        let _ = self.startup_bytes.compare_exchange(0, used_bytes, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// CONFIG RESETSTAT.
+    pub(crate) fn reset(&self) {
+        self.registry.reset();
+    }
+
+    /// Commands run since the start or the last reset.
     pub fn processed(&self) -> u64 {
-        self.processed.load(Ordering::Relaxed)
+        self.registry.counter(Counter::CommandsProcessed)
+    }
+}
+
+impl Default for Calls {
+    fn default() -> Calls {
+        Calls::new()
+    }
+}
+
+/// Whether an argument is a password, which no log may show.
+fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
+    let follows = |word: &str, by: usize| {
+        at.checked_sub(by).and_then(|i| args.get(i)).is_some_and(|arg| command::options::is(arg, word))
+    };
+    match command.name {
+        "auth" => at > 0,
+        "hello" => follows("auth", 1) || follows("auth", 2),
+        "config|set" => ["requirepass", "masterauth", "primaryauth"].iter().any(|word| follows(word, 1)),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use resp::OwnedArgs;
+
+    #[test]
+    fn passwords_are_known_as_such() {
+        let secret = |command: &'static str, words: &[&str]| -> Vec<usize> {
+            let bytes: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+            let args = OwnedArgs::from_slices(&bytes);
+            let command = places::all().iter().find(|c| c.name == command).unwrap();
+            (0..words.len()).filter(|at| is_secret(command, args.args(), *at)).collect()
+        };
+        assert_eq!(secret("auth", &["auth", "u", "p"]), [1, 2]);
+        assert_eq!(secret("hello", &["hello", "3", "AUTH", "u", "p", "SETNAME", "n"]), [3, 4]);
+        assert_eq!(secret("config|set", &["config", "set", "timeout", "3", "requirepass", "p"]), [5]);
+        assert_eq!(secret("echo", &["echo", "auth", "p"]), [0usize; 0]);
     }
 }

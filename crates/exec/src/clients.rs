@@ -196,4 +196,7 @@ pub fn cron(server: &Server, local: &mut Local) {
     if server.pause.is_on() && server.pause.until_ms() <= local.now_ms {
         server.pause.clear();
     }
+    if local.id == 0 {
+        server.stats.sample(local.now_ms, server.allocator().allocated);
+    }
 }

@@ -18,6 +18,7 @@
 mod actions;
 pub mod call;
 mod calls;
+mod clerk;
 pub mod clients;
 pub mod config;
 pub mod info;
@@ -42,8 +43,8 @@ use keyspace::{Changes, Keyspace, View};
 use mail::{Mail, Mailbox};
 use resp::{Args, OwnedArgs};
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// What all loops share.
 pub struct Server {
@@ -60,6 +61,19 @@ pub struct Server {
     loops: Arc<[Mailbox]>,
     shutdown: AtomicBool,
     pub stats: calls::Calls,
+    pub(crate) clerk: clerk::Clerk,
+    /// What only the program around the server can do; set once, before anybody is served.
+    pub program: OnceLock<Box<dyn Program>>,
+}
+
+/// What commands need of the program the server runs in.
+pub trait Program: Send + Sync {
+    /// The allocator's figures now. Costs microseconds.
+    fn allocator(&self) -> info::Allocator;
+    /// All that the allocator tells about itself, for people. May take long.
+    fn allocator_report(&self) -> String;
+    /// SHUTDOWN: ends the process in order. Returns at once.
+    fn stop(&self);
 }
 
 /// What one loop has for itself.
@@ -71,16 +85,18 @@ pub struct Local {
     /// Monotonic clock at the end of the last command: the start of the next.
     pub clock_ns: u64,
     ticker: stdx::clock::Ticker,
-    /// This loop's subscribers, by kind and channel or pattern.
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
     /// This loop's Lua; made when the first script comes.
     pub(crate) lua: Option<Box<scripts::LuaState>>,
+    /// This loop's subscribers, by kind and channel or pattern.
     subscribers: HashMap<(pubsub::Kind, Arc<[u8]>), Vec<u64>>,
+    /// What this loop counts.
+    pub recorder: stats::Recorder,
 }
 
 impl Local {
-    pub fn new(id: usize) -> Local {
+    pub fn new(id: usize, server: &Server) -> Local {
         let random = stdx::hash::hash_u64(id as u64 ^ stdx::clock::wall_ns());
         Local {
             id,
@@ -91,6 +107,7 @@ impl Local {
             leaving: Vec::new(),
             lua: None,
             subscribers: HashMap::new(),
+            recorder: server.stats.recorder(),
         }
     }
 
@@ -158,7 +175,7 @@ impl Server {
         let done = move |job: Box<worker::Job>| boxes[job.loop_id].send(Mail::Job(job));
         let workers = worker::Workers::start((cores - 1).max(1), keyspace.clone(), done)?;
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
-        Ok(Arc::new(Server {
+        let server = Arc::new(Server {
             keyspace,
             config,
             clients: clients::Clients::default(),
@@ -172,7 +189,11 @@ impl Server {
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
             stats: calls::Calls::default(),
-        }))
+            clerk: clerk::Clerk::default(),
+            program: OnceLock::new(),
+        });
+        actions::config::follow(&server);
+        Ok(server)
     }
 
     pub fn loops(&self) -> usize {
@@ -192,6 +213,11 @@ impl Server {
         if !self.shutdown.swap(true, Ordering::AcqRel) {
             self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Shutdown));
         }
+    }
+
+    /// The allocator's figures; zero if nobody provides them.
+    pub fn allocator(&self) -> info::Allocator {
+        self.program.get().map(|program| program.allocator()).unwrap_or_default()
     }
 
     pub fn is_shutting_down(&self) -> bool {

@@ -31,6 +31,8 @@ pub struct Waiter {
     pub db: usize,
     pub resp3: bool,
     pub block: Block,
+    /// What it gets when its time is up, if not a null.
+    answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
     claimed: AtomicBool,
 }
@@ -46,6 +48,9 @@ impl Waiter {
 
     /// What the client gets when its time is up.
     pub fn null(&self) -> Vec<u8> {
+        if let Some(answer) = &self.answer {
+            return answer.clone();
+        }
         let mut out = Reply::new(self.resp3);
         if self.block.null_array {
             out.null_array()
@@ -112,7 +117,9 @@ impl Park {
         let resp3 = out.resp3();
         let loop_id = local.id;
         let claimed = AtomicBool::new(false);
-        let waiter = Arc::new(Waiter { client, loop_id, command, args, db, resp3, block, keys, claimed });
+        let answer = None;
+        let waiter =
+            Arc::new(Waiter { client, loop_id, command, args, db, resp3, block, answer, keys, claimed });
         {
             let mut tables = self.tables.lock();
             for id in &waiter.keys {
@@ -131,6 +138,23 @@ impl Park {
             }
         }
         Parked::Waiting
+    }
+
+    /// Registers a client that waits for nothing but the time, or CLIENT UNBLOCK; then it gets `answer`.
+    pub fn sleep(&self, loop_id: usize, client: u64, command: &'static Command, answer: Reply) {
+        let waiter = Waiter {
+            client,
+            loop_id,
+            command,
+            args: OwnedArgs::from_slices(&[]),
+            db: 0,
+            resp3: answer.resp3(),
+            block: Block { timeout_ms: None, null_array: false },
+            answer: Some(answer.into_bytes()),
+            keys: Vec::new(),
+            claimed: AtomicBool::new(false),
+        };
+        self.tables.lock().by_client.insert(client, Arc::new(waiter));
     }
 
     /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.

@@ -90,7 +90,7 @@ impl EventLoop {
         for (i, fd) in fds.enumerate() {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(LISTENER + i as u64), read)?;
         }
-        let local = Local::new(id);
+        let local = Local::new(id, &server);
         Ok(EventLoop {
             epoll,
             next_cron_ms: local.now_ms,

@@ -167,6 +167,14 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "O(N) where N is the number of entries in the slowlog",
                     "Empties the slow log.",
                 ),
+            Command::new("slowlog|why", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
+                .tips(&["request_policy:all_nodes", "nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) where N is the number of entries returned",
+                    "As GET, and where the time went.",
+                ),
             Command::new("slowlog|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "6.2.0",

@@ -3,13 +3,19 @@
 //! One file per topic, each with a table of names and functions; rows in crate `command` carry the facts.
 
 mod client;
+mod commands;
+pub(crate) mod config;
 pub(crate) mod connection;
+mod debug;
 pub(crate) mod keys;
+mod observe;
 mod pubsub;
 mod scripting;
+mod server;
 mod transaction;
 
 use crate::call::Flow;
+use crate::mail::Mail;
 use crate::{Local, Server, Session};
 use command::{Command, Error};
 use keyspace::View;
@@ -38,8 +44,18 @@ pub(crate) struct Row(pub &'static str, pub Action, pub bool);
 pub(crate) const PLAIN: bool = false;
 pub(crate) const KEYSPACE: bool = true;
 
-static TOPICS: &[&[Row]] =
-    &[client::ACTIONS, connection::ACTIONS, pubsub::ACTIONS, scripting::ACTIONS, transaction::ACTIONS];
+static TOPICS: &[&[Row]] = &[
+    client::ACTIONS,
+    commands::ACTIONS,
+    config::ACTIONS,
+    connection::ACTIONS,
+    debug::ACTIONS,
+    observe::ACTIONS,
+    pubsub::ACTIONS,
+    scripting::ACTIONS,
+    server::ACTIONS,
+    transaction::ACTIONS,
+];
 
 static BY_NAME: LazyLock<HashMap<&'static str, &'static Row>> =
     LazyLock::new(|| TOPICS.iter().flat_map(|topic| topic.iter()).map(|row| (row.0, row)).collect());
@@ -62,6 +78,28 @@ pub(crate) fn needs_keyspace(command: &Command) -> bool {
 
 pub(crate) use pubsub::leave_all;
 
+/// Has the clerk collect an answer; the client is parked until it comes. In a transaction, which cannot wait, it is
+/// collected at once.
+pub(crate) fn elsewhere(
+    act: &mut Act<'_, '_>,
+    collect: impl FnOnce(&mut Reply) + Send + 'static,
+) -> Result<Flow, Error> {
+    if act.in_multi || act.in_script {
+        collect(act.out);
+        return Ok(Flow::Done);
+    }
+    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let mut out = Reply::new(act.out.resp3());
+    let sent = act.server.clerk.send(move || {
+        collect(&mut out);
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+    });
+    if !sent {
+        return Err(Error::new("ERR no thread could be started"));
+    }
+    Ok(Flow::Parked(None))
+}
+
 /// Answers a container's HELP: its subcommands and what they do.
 pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Result<Flow, Error> {
     act.out.array(lines.len() + 3);
@@ -72,7 +110,21 @@ pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Re
     Ok(Flow::Done)
 }
 
-/// Names of all actions, for the test that every row has one.
-pub fn names() -> impl Iterator<Item = &'static str> {
-    BY_NAME.keys().copied()
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::Run;
+
+    /// Rows whose action needs what does not exist yet.
+    const NOT_YET: &[&str] = &["function|dump", "function|restore"];
+
+    #[test]
+    fn every_row_that_exec_performs_has_an_action_and_every_action_a_row() {
+        let exec = |command: &&&Command| matches!(command.run, Run::Exec);
+        let rows: Vec<&str> = command::places::all().iter().filter(exec).map(|c| c.name).collect();
+        let without: Vec<_> = rows.iter().filter(|name| !BY_NAME.contains_key(*name)).collect();
+        assert_eq!(without, NOT_YET.iter().collect::<Vec<_>>());
+        let strangers: Vec<_> = BY_NAME.keys().filter(|name| !rows.contains(name)).collect();
+        assert!(strangers.is_empty(), "{strangers:?}");
+    }
 }

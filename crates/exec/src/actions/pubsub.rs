@@ -1,6 +1,6 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
-use super::{Act, PLAIN, Row};
+use super::{Act, PLAIN, Row, help};
 use crate::Session;
 use crate::call::Flow;
 use crate::pubsub::Kind;
@@ -25,6 +25,20 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("pubsub|numsub", |act, args| numsub(act, args, Kind::Channel), PLAIN),
     Row("pubsub|shardnumsub", |act, args| numsub(act, args, Kind::Shard), PLAIN),
     Row("pubsub|numpat", numpat, PLAIN),
+    Row("pubsub|help", |act, _| help(act, "PUBSUB", HELP), PLAIN),
+];
+
+const HELP: &[&str] = &[
+    "CHANNELS [<pattern>]",
+    "    Channels somebody listens on.",
+    "NUMPAT",
+    "    How many different patterns are subscribed to.",
+    "NUMSUB [<channel> ...]",
+    "    How many listen on each of these channels.",
+    "SHARDCHANNELS [<pattern>]",
+    "    Shard channels somebody listens on.",
+    "SHARDNUMSUB [<channel> ...]",
+    "    How many listen on each of these shard channels.",
 ];
 
 fn set_of(subs: &mut Subscriptions, kind: Kind) -> &mut HashSet<Arc<[u8]>> {

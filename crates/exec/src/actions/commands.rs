@@ -1,0 +1,338 @@
+//! COMMAND and ACL CAT: what the table of commands says, in the forms clients and tools read.
+
+use super::{Act, PLAIN, Row, help};
+use crate::call::Flow;
+use command::options::is;
+use command::table::{
+    Begin, FLAG_NAMES, Find, KeySpec, MOVABLEKEYS, NO_MANDATORY_KEYS, OW_UPDATE, RO_ACCESS, RW_ACCESS_UPDATE,
+    Use,
+};
+use command::{Command, Error, acl, registry};
+use resp::{Args, Reply};
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("command", info_all, PLAIN),
+    Row("command|count", count, PLAIN),
+    Row("command|docs", docs, PLAIN),
+    Row("command|info", info, PLAIN),
+    Row("command|list", list, PLAIN),
+    Row("command|getkeys", |act, args| keys(act, args, false), PLAIN),
+    Row("command|getkeysandflags", |act, args| keys(act, args, true), PLAIN),
+    Row("command|help", |act, _| help(act, "COMMAND", HELP), PLAIN),
+    Row("acl|cat", acl_cat, PLAIN),
+    Row("acl|whoami", whoami, PLAIN),
+    Row("acl|help", |act, _| help(act, "ACL", ACL_HELP), PLAIN),
+];
+
+const HELP: &[&str] = &[
+    "(none)",
+    "    Facts about every command.",
+    "COUNT",
+    "    How many commands there are.",
+    "DOCS [<name> ...]",
+    "    Descriptions, of all commands or of these.",
+    "GETKEYS <command> [<arg> ...]",
+    "    Which arguments of this command are keys.",
+    "GETKEYSANDFLAGS <command> [<arg> ...]",
+    "    The same, and what is done with each key.",
+    "INFO [<name> ...]",
+    "    Facts about all commands or about these.",
+    "LIST [FILTERBY <MODULE name | ACLCAT category | PATTERN glob>]",
+    "    Names of commands.",
+];
+
+const ACL_HELP: &[&str] = &[
+    "CAT [<category>]",
+    "    Categories of commands, or the commands of one.",
+    "WHOAMI",
+    "    The user of this connection.",
+];
+
+/// Finds a command by its full name, `config|get` for subcommands.
+fn by_full_name(name: &[u8]) -> Option<&'static Command> {
+    match name.iter().position(|b| *b == b'|') {
+        None => registry::find(name),
+        Some(at) => registry::find_sub(registry::find(&name[..at])?, &name[at + 1..]),
+    }
+}
+
+fn count(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.int(registry::count() as i64);
+    Ok(Flow::Done)
+}
+
+fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.array(registry::count());
+    registry::all().for_each(|command| facts(act.out, command));
+    Ok(Flow::Done)
+}
+
+/// `COMMAND INFO [name ...]`: a null for each name there is no command of.
+fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.len() == 2 {
+        return info_all(act, args);
+    }
+    act.out.array(args.len() - 2);
+    for name in args.from(2).iter() {
+        match by_full_name(name) {
+            Some(command) => facts(act.out, command),
+            None => act.out.null(),
+        }
+    }
+    Ok(Flow::Done)
+}
+
+/// The ten facts of COMMAND INFO.
+fn facts(out: &mut Reply, command: &Command) {
+    let (first, last, step) = legacy_range(command.keys);
+    out.array(10);
+    out.bulk(command.name.as_bytes());
+    out.int(command.arity.into());
+    let flags = FLAG_NAMES.iter().filter(|(bit, _)| command.flags & bit != 0);
+    out.set(flags.clone().count());
+    flags.for_each(|(_, name)| out.simple(name));
+    out.int(first);
+    out.int(last);
+    out.int(step);
+    let categories = command.acl_categories();
+    let names = acl::NAMES.iter().filter(|(bit, _)| categories & bit != 0);
+    out.set(names.clone().count());
+    names.for_each(|(_, name)| out.simple(&format!("@{name}")));
+    out.set(command.tips.len());
+    command.tips.iter().for_each(|tip| out.bulk(tip.as_bytes()));
+    out.set(command.keys.len());
+    command.keys.iter().for_each(|spec| key_spec(out, spec));
+    out.set(command.subs.len());
+    command.subs.iter().for_each(|sub| facts(out, sub));
+}
+
+/// First key, last key and step, as clients knew them before there were key specifications: of the specifications that
+/// are plain ranges, those that continue each other.
+fn legacy_range(specs: &[KeySpec]) -> (i64, i64, i64) {
+    let ranges = specs.iter().filter_map(|spec| match (spec.begin, spec.find) {
+        (Begin::Index(first), Find::Range { last, step, limit: 0 }) => {
+            let first = first as i64;
+            let last = if last >= 0 { first + i64::from(last) } else { i64::from(last) };
+            Some((first, last, i64::from(step)))
+        }
+        _ => None,
+    });
+    let mut whole: Option<(i64, i64, i64)> = None;
+    for (first, last, step) in ranges {
+        match &mut whole {
+            None => whole = Some((first, last, step)),
+            Some(so_far) if so_far.1 == first - 1 && so_far.2 == 1 && step == 1 => so_far.1 = last,
+            Some(_) => {}
+        }
+    }
+    whole.unwrap_or((0, 0, 0))
+}
+
+fn key_spec(out: &mut Reply, spec: &KeySpec) {
+    out.map(if spec.notes.is_empty() { 3 } else { 4 });
+    if !spec.notes.is_empty() {
+        pair(out, "notes", spec.notes);
+    }
+    out.bulk(b"flags");
+    uses(out, spec.uses);
+    out.bulk(b"begin_search");
+    match spec.begin {
+        Begin::Index(at) => part(out, "index", &[("index", at as i64)]),
+        Begin::Keyword(word, from) => {
+            out.map(2);
+            pair(out, "type", "keyword");
+            out.bulk(b"spec");
+            out.map(2);
+            pair(out, "keyword", word);
+            out.bulk(b"startfrom");
+            out.int(from.into());
+        }
+        Begin::Unknown => part(out, "unknown", &[]),
+    }
+    out.bulk(b"find_keys");
+    match spec.find {
+        Find::Range { last, step, limit } => {
+            part(
+                out,
+                "range",
+                &[("lastkey", last.into()), ("keystep", step.into()), ("limit", limit.into())],
+            );
+        }
+        Find::KeyNum { num, first, step } => {
+            let numbers = [("keynumidx", num as i64), ("firstkey", first as i64), ("keystep", step as i64)];
+            part(out, "keynum", &numbers);
+        }
+        Find::Unknown => part(out, "unknown", &[]),
+    }
+}
+
+fn part(out: &mut Reply, kind: &str, numbers: &[(&str, i64)]) {
+    out.map(2);
+    pair(out, "type", kind);
+    out.bulk(b"spec");
+    out.map(numbers.len());
+    for (name, number) in numbers {
+        out.bulk(name.as_bytes());
+        out.int(*number);
+    }
+}
+
+fn pair(out: &mut Reply, name: &str, value: &str) {
+    out.bulk(name.as_bytes());
+    out.bulk(value.as_bytes());
+}
+
+fn uses(out: &mut Reply, uses: Use) {
+    out.set(uses.0.len());
+    uses.0.iter().for_each(|name| out.simple(name));
+}
+
+/// `COMMAND DOCS [name ...]`: names there is no command of are left out.
+fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let found: Vec<&Command> = match args.len() {
+        2 => registry::all().collect(),
+        _ => args.from(2).iter().filter_map(by_full_name).collect(),
+    };
+    act.out.map(found.len());
+    found.into_iter().for_each(|command| describe(act.out, command));
+    Ok(Flow::Done)
+}
+
+/// Name and description.
+fn describe(out: &mut Reply, command: &Command) {
+    out.bulk(command.name.as_bytes());
+    out.map(4 + usize::from(!command.subs.is_empty()));
+    pair(out, "summary", command.summary);
+    pair(out, "since", command.since);
+    pair(out, "group", command.group);
+    pair(out, "complexity", command.complexity);
+    if !command.subs.is_empty() {
+        out.bulk(b"subcommands");
+        out.map(command.subs.len());
+        command.subs.iter().for_each(|sub| describe(out, sub));
+    }
+}
+
+/// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: subcommands are listed like commands.
+fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let fits: Box<dyn Fn(&Command) -> bool> = match args.len() {
+        2 => Box::new(|_| true),
+        5 if is(args.at(2), "filterby") => {
+            let value = args.at(4);
+            match () {
+                // There are no modules.
+                () if is(args.at(3), "module") => Box::new(|_| false),
+                () if is(args.at(3), "aclcat") => {
+                    let bit = category(value).unwrap_or(0);
+                    Box::new(move |command| command.acl_categories() & bit != 0)
+                }
+                () if is(args.at(3), "pattern") => {
+                    Box::new(|command| stdx::glob::matches(value, command.name.as_bytes(), true))
+                }
+                () => return Err(Error::Syntax),
+            }
+        }
+        _ => return Err(Error::Syntax),
+    };
+    names(act.out, |command| fits(command));
+    Ok(Flow::Done)
+}
+
+fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
+    let found: Vec<&str> = command::places::all().iter().filter(|c| fits(c)).map(|c| c.name).collect();
+    out.array(found.len());
+    found.iter().for_each(|name| out.bulk(name.as_bytes()));
+}
+
+fn category(name: &[u8]) -> Option<u32> {
+    acl::NAMES.iter().find(|(_, known)| is(name, known)).map(|(bit, _)| *bit)
+}
+
+/// `ACL CAT [category]`.
+fn acl_cat(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let Some(name) = args.get(2) else {
+        act.out.array(acl::NAMES.len());
+        acl::NAMES.iter().for_each(|(_, name)| act.out.bulk(name.as_bytes()));
+        return Ok(Flow::Done);
+    };
+    if args.len() > 3 {
+        return Err(Error::from(String::from(
+            "ERR unknown subcommand or wrong number of arguments for 'CAT'. Try ACL HELP.",
+        )));
+    }
+    let unknown = || Error::from(format!("ERR Unknown category '{}'", String::from_utf8_lossy(name)));
+    let bit = category(name).ok_or_else(unknown)?;
+    names(act.out, |command| command.acl_categories() & bit != 0);
+    Ok(Flow::Done)
+}
+
+fn whoami(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.bulk(super::connection::USER);
+    Ok(Flow::Done)
+}
+
+/// `COMMAND GETKEYS` and `GETKEYSANDFLAGS`, followed by a whole command.
+fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, Error> {
+    let given = args.from(2);
+    let command = registry::find(given.at(0)).ok_or(Error::new("ERR Invalid command specified"))?;
+    let command = match given.get(1).filter(|_| !command.subs.is_empty()) {
+        Some(name) => registry::find_sub(command, name).ok_or(Error::new("ERR Invalid command specified"))?,
+        None => command,
+    };
+    if command.keys.iter().all(|spec| spec.uses.0.contains(&"not_key")) {
+        return Err(Error::new("ERR The command has no key arguments"));
+    }
+    if !command.arity_fits(given.len()) {
+        return Err(Error::new("ERR Invalid number of arguments specified for command"));
+    }
+    let mut found: Vec<(usize, Use)> = Vec::new();
+    let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
+    if (!told || found.is_empty()) && !command.has(NO_MANDATORY_KEYS) && !command.has(MOVABLEKEYS) {
+        return Err(Error::new("ERR Invalid arguments specified for command"));
+    }
+    act.out.array(found.len());
+    for (at, usage) in found {
+        if with_uses {
+            act.out.array(2);
+            act.out.bulk(given.at(at));
+            uses(act.out, settled(command, given, usage));
+        } else {
+            act.out.bulk(given.at(at));
+        }
+    }
+    Ok(Flow::Done)
+}
+
+/// What a command whose options decide does with its key.
+fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
+    let has = |words: &[&str]| args.iter().skip(2).any(|arg| words.iter().any(|word| is(arg, word)));
+    match command.name {
+        "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
+        "set" => OW_UPDATE,
+        "bitfield" if has(&["set", "incrby"]) => RW_ACCESS_UPDATE,
+        "bitfield" => RO_ACCESS,
+        _ => usage,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::table::{RO, RW_UPDATE};
+
+    #[test]
+    fn ranges_that_continue_each_other_are_one_for_older_clients() {
+        const STORE: [KeySpec; 2] = [KeySpec::one(1, RW_UPDATE), KeySpec::one(2, RO)];
+        assert_eq!(legacy_range(&STORE), (1, 2, 1));
+        assert_eq!(legacy_range(&[KeySpec::range(1, -1, 2, RO)]), (1, -1, 2));
+        assert_eq!(legacy_range(&[KeySpec::numkeys(2, RO)]), (0, 0, 0));
+        assert_eq!(legacy_range(&[KeySpec::one(1, RW_UPDATE), KeySpec::numkeys(2, RO)]), (1, 1, 1));
+    }
+
+    #[test]
+    fn commands_are_found_by_their_full_names() {
+        assert_eq!(by_full_name(b"CONFIG|Get").map(|c| c.name), Some("config|get"));
+        assert_eq!(by_full_name(b"ping").map(|c| c.name), Some("ping"));
+        assert!(by_full_name(b"config|").is_none() && by_full_name(b"|").is_none());
+    }
+}

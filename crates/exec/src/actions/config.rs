@@ -1,0 +1,82 @@
+//! CONFIG, and what follows when a setting changes.
+
+use super::{Act, PLAIN, Row, elsewhere, help};
+use crate::Server;
+use crate::call::Flow;
+use crate::config::{Directive, Live, Observer};
+use command::Error;
+use keyspace::Keyspace;
+use resp::Args;
+use std::sync::Arc;
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("config|get", get, PLAIN),
+    Row("config|set", set, PLAIN),
+    Row("config|resetstat", reset_stat, PLAIN),
+    Row("config|rewrite", rewrite, PLAIN),
+    Row("config|help", |act, _| help(act, "CONFIG", HELP), PLAIN),
+];
+
+const HELP: &[&str] = &[
+    "GET <pattern> [<pattern> ...]",
+    "    Settings whose names match, and their values.",
+    "RESETSTAT",
+    "    Set the counters of INFO back to zero.",
+    "REWRITE",
+    "    Write the settings in force into the configuration file.",
+    "SET <name> <value> [<name> <value> ...]",
+    "    Change settings: all of these or, if one is wrong, none.",
+];
+
+fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let found = act.server.config.get(args.from(2).iter());
+    act.out.map(found.len());
+    for (name, value) in &found {
+        act.out.bulk(name);
+        act.out.bulk(value);
+    }
+    Ok(Flow::Done)
+}
+
+fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let words: Vec<&[u8]> = args.from(2).iter().collect();
+    act.server.config.set(&words, act.session.is_local()).map_err(Error::from)?;
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.server.stats.reset();
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// Writes and syncs a file, so on a thread of its own.
+fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let config = act.server.config.clone();
+    elsewhere(act, move |out| match config.rewrite() {
+        Ok(()) => out.ok(),
+        Err(text) => out.error(&text),
+    })
+}
+
+/// Keeps what other crates read in step with the settings.
+struct Follower {
+    keyspace: Arc<Keyspace>,
+}
+
+impl Observer for Follower {
+    fn changed(&self, _: &Directive, live: &Live) {
+        apply(&self.keyspace, live);
+    }
+}
+
+/// Applies the settings now, and after every change.
+pub(crate) fn follow(server: &Server) {
+    apply(&server.keyspace, &server.config.live);
+    server.config.observe(Box::new(Follower { keyspace: server.keyspace.clone() }));
+}
+
+fn apply(keyspace: &Keyspace, live: &Live) {
+    keyspace.set_notify(crate::clients::wanted_classes(live.notify.get() as u32));
+}

@@ -1,0 +1,418 @@
+//! DEBUG: what test suites of clients use.
+//!
+//! - D1: no subcommand makes anybody else wait. SLEEP parks its client only; digests are computed on a thread of their
+//!   own from shared values, so a digest of a keyspace that is being written is of no one moment.
+
+use super::server::sleep;
+use super::{Act, KEYSPACE, Row, help};
+use crate::Server;
+use crate::call::Flow;
+use crate::mail::Mail;
+use command::{Error, Stream};
+use keyspace::{Keyspace, View};
+use resp::{Args, Reply};
+use sha1_smol::Sha1;
+use std::sync::Arc;
+use value::{Enc, Kind, Run, Value, ValueRef};
+
+pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
+
+const HELP: &[&str] = &[
+    "CHANGE-REPL-ID",
+    "    Taken without effect: there is no replication.",
+    "DIGEST",
+    "    A number in hex that depends on all keys and values, not on their order.",
+    "DIGEST-VALUE <key> [<key> ...]",
+    "    The same for each of these values.",
+    "ERROR <text>",
+    "    Answer with this error.",
+    "HTSTATS <db>",
+    "    How many keys a database has.",
+    "JMAP",
+    "    Taken without effect.",
+    "LOG <text>",
+    "    Write into the server's log.",
+    "OBJECT <key>",
+    "    How a value is kept.",
+    "POPULATE <count> [<prefix>] [<size>]",
+    "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
+    "PROTOCOL <type>",
+    "    Answer with a reply of this type: string, integer, double, bignum, null, array, set, map,",
+    "    attrib, push, verbatim, true, false.",
+    "QUICKLIST-PACKED-THRESHOLD <size>",
+    "    Taken without effect.",
+    "SET-ACTIVE-EXPIRE <0 | 1>",
+    "    Whether expired keys are removed before somebody looks at them.",
+    "SLEEP <seconds>",
+    "    Let this client wait; others are served.",
+    "STRINGMATCH-LEN <length> <pattern>",
+    "    Whether so many letters a match the pattern.",
+];
+
+/// Longest text of STRINGMATCH-LEN: matching costs length times pattern.
+const MATCH_MAX: i64 = 100_000;
+
+fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if !act.server.config.live.debug_access().admits(act.session.is_local()) {
+        return Err(Error::new(
+            "ERR DEBUG command not allowed. If the enable-debug-command option is set to \"local\", you can run it from \
+             a local connection, otherwise you need to set this option in the configuration file, and then restart the \
+             server.",
+        ));
+    }
+    let name = args.at(1).to_ascii_lowercase();
+    match (&name[..], args.len()) {
+        (b"help", 2) => return help(act, "DEBUG", HELP),
+        (b"sleep", 3) => return debug_sleep(act, args.at(2)),
+        (b"digest", 2) => return digest(act),
+        (b"digest-value", _) => return digest_value(act, args),
+        (b"populate", 3..=5) => return populate(act, args),
+        (b"object", 3..=4) => object(act, args.at(2))?,
+        (b"protocol", 3) => protocol(act.out, args.at(2))?,
+        (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),
+        (b"htstats", 3..=4) => htstats(act, args.at(2))?,
+        (b"stringmatch-len", 4) => {
+            let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
+            let found = stdx::glob::matches(args.at(3), &vec![b'a'; len as usize], false);
+            act.out.int(found.into());
+        }
+        (b"set-active-expire", 3) => {
+            let on = stdx::num::parse_i64(args.at(2)).unwrap_or(0) != 0;
+            act.server.keyspace.set_active_expire(on);
+            act.out.ok();
+        }
+        (b"log", 3) => {
+            log::warn!("DEBUG LOG: {}", String::from_utf8_lossy(args.at(2)));
+            act.out.ok();
+        }
+        (b"quicklist-packed-threshold", 3) | (b"change-repl-id" | b"jmap", 2) => act.out.ok(),
+        (b"reload" | b"loadaof" | b"restart" | b"crash-and-recover", _) => {
+            return Err(Error::new(
+                "ERR this DEBUG subcommand does not exist in Evenkeel yet: it keeps everything in memory only",
+            ));
+        }
+        _ => {
+            let name = String::from_utf8_lossy(args.at(1));
+            return Err(format!(
+                "ERR unknown subcommand or wrong number of arguments for '{name}'. Try DEBUG HELP."
+            )
+            .into());
+        }
+    }
+    Ok(Flow::Done)
+}
+
+/// `DEBUG SLEEP seconds`: what is no number is 0, as in Redis.
+fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
+    if act.view.is_some() {
+        return Err(Error::new("ERR DEBUG SLEEP is not allowed in a transaction: others would have to wait"));
+    }
+    let seconds = stdx::num::parse_f64(seconds).unwrap_or(0.0).clamp(0.0, 1e9);
+    let ms = (seconds * 1000.0).ceil() as u64;
+    let mut answer = Reply::new(act.out.resp3());
+    answer.ok();
+    sleep(act, "debug", (ms > 0).then_some(ms), answer)
+}
+
+/// Runs `f` on a view of the key: the transaction's, or one of its own.
+fn look<R>(act: &mut Act<'_, '_>, key: &[u8], f: impl FnOnce(&View<'_>) -> R) -> R {
+    if let Some(view) = &act.view {
+        return f(view);
+    }
+    let keyspace = &act.server.keyspace;
+    let view = View::locked(keyspace, Keyspace::shards_of([key]), act.session.db, act.local.now_ms);
+    let found = f(&view);
+    act.server.after(act.local, view.finish());
+    found
+}
+
+/// `DEBUG OBJECT key`, in the form test suites take apart.
+fn object(act: &mut Act<'_, '_>, key: &[u8]) -> Result<(), Error> {
+    let found = look(act, key, |view| {
+        let value = view.value(key)?.to_value();
+        let encoding = match value.encoding() {
+            Enc::EmbStr if view.is_raw(key) => Enc::Raw,
+            encoding => encoding,
+        };
+        Some((encoding, value.kind(), value.len(), value.mem_bytes()))
+    });
+    let (encoding, kind, len, bytes) = found.ok_or(Error::NoSuchKey)?;
+    let size = if kind == Kind::Str { len + 1 } else { bytes };
+    let name = encoding.name();
+    act.out.simple(&format!(
+        "Value at:0x0 refcount:1 encoding:{name} serializedlength:{size} lru:0 lru_seconds_idle:0"
+    ));
+    Ok(())
+}
+
+fn htstats(act: &mut Act<'_, '_>, db: &[u8]) -> Result<(), Error> {
+    let db = usize::try_from(command::options::int(db)?).ok();
+    let db = db.filter(|db| *db < act.server.keyspace.databases());
+    let db = db.ok_or(Error::new("ERR Out of range database"))?;
+    let (keys, expires) = (act.server.keyspace.len(db), act.server.keyspace.expires(db));
+    let text =
+        format!("[Dictionary HT]\nnumber of elements: {keys}\n[Expires HT]\nnumber of elements: {expires}\n");
+    act.out.verbatim("txt", text.as_bytes());
+    Ok(())
+}
+
+/// `DEBUG PROTOCOL type`: one reply of each kind there is.
+fn protocol(out: &mut Reply, kind: &[u8]) -> Result<(), Error> {
+    match &kind.to_ascii_lowercase()[..] {
+        b"string" => out.bulk(b"Hello World"),
+        b"integer" => out.int(12345),
+        b"double" => out.double(3.141),
+        b"null" => out.null(),
+        b"bignum" => out.big_number("1234567999999999999999999999999999999"),
+        b"true" => out.bool(true),
+        b"false" => out.bool(false),
+        b"verbatim" => out.verbatim("txt", b"This is a verbatim\nstring"),
+        b"array" => {
+            out.array(3);
+            (0..3).for_each(|n| out.int(n));
+        }
+        b"set" => {
+            out.set(3);
+            (0..3).for_each(|n| out.int(n));
+        }
+        b"map" => {
+            out.map(3);
+            for n in 0..3 {
+                out.int(n);
+                out.bool(n == 1);
+            }
+        }
+        b"attrib" => {
+            if out.attribute(1) {
+                out.bulk(b"key-popularity");
+                out.array(2);
+                out.bulk(b"key:123");
+                out.int(90);
+            }
+            out.bulk(b"Some real reply following the attribute");
+        }
+        b"push" if !out.resp3() => return Err(Error::new("ERR RESP2 is not supported by this command")),
+        b"push" => {
+            out.bulk(b"Some real reply following the push reply");
+            out.push(2);
+            out.bulk(b"server-cpu-usage");
+            out.int(42);
+        }
+        _ => {
+            return Err(Error::new(
+                "ERR Wrong protocol type name. Please use one of the following: string|integer|double|bignum|null|array|\
+                 set|map|attrib|push|verbatim|true|false",
+            ));
+        }
+    }
+    Ok(())
+}
+
+// ----- POPULATE ----------------------------------------------------------------------------------------------------
+
+/// Keys made in one slice.
+const POPULATE_SLICE: u64 = 200;
+
+struct Populate {
+    server: Arc<Server>,
+    db: usize,
+    prefix: Box<[u8]>,
+    size: usize,
+    next: u64,
+    count: u64,
+}
+
+/// `DEBUG POPULATE count [prefix] [size]`, in slices. Nobody is notified of the keys, as in Redis.
+fn populate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    const RANGE: Error = Error::new("ERR value is out of range, must be positive");
+    if act.view.is_some() {
+        return Err(Error::new("ERR DEBUG POPULATE is not allowed in a transaction"));
+    }
+    let number = |arg| u64::try_from(command::options::int(arg)?).map_err(|_| RANGE);
+    let size = args.get(4).map(number).transpose()?.unwrap_or(0);
+    if size > act.server.config.live.proto_max_bulk_bytes.size() as u64 {
+        return Err(RANGE);
+    }
+    Ok(Flow::Stream(Box::new(Populate {
+        server: act.server.clone(),
+        db: act.session.db,
+        prefix: args.get(3).unwrap_or(b"key").into(),
+        size: size as usize,
+        next: 0,
+        count: number(args.at(2))?,
+    })))
+}
+
+impl Stream for Populate {
+    fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
+        let keyspace = &self.server.keyspace;
+        // Large values make a slice shorter.
+        let slice = (POPULATE_SLICE / (1 + self.size as u64 / 256)).max(1);
+        let end = self.count.min(self.next + slice);
+        for n in self.next..end {
+            let mut key = self.prefix.to_vec();
+            key.extend_from_slice(format!(":{n}").as_bytes());
+            let now_ms = stdx::clock::wall_ms();
+            let mut view = View::locked(keyspace, Keyspace::shards_of([&key[..]]), self.db, now_ms);
+            if !view.exists(&key) {
+                let mut value = format!("value:{n}").into_bytes();
+                if self.size > 0 {
+                    value.resize(self.size, 0);
+                }
+                view.put_string(&key, &value, None);
+            }
+            view.finish();
+        }
+        self.next = end;
+        if end == self.count {
+            out.ok();
+        }
+        end < self.count
+    }
+}
+
+// ----- DIGEST ------------------------------------------------------------------------------------------------------
+
+type Digest = [u8; 20];
+
+/// Keys looked at in one go.
+const DIGEST_BATCH: usize = 64;
+
+/// `DEBUG DIGEST`: zero if there are no keys.
+fn digest(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+    let server = act.server.clone();
+    on_a_thread(act, move |out| {
+        let now_ms = stdx::clock::wall_ms();
+        let all = (0..server.keyspace.databases()).map(|db| digest_of_db(&server.keyspace, db, now_ms));
+        out.simple(&hex(all.fold(Digest::default(), mixed)));
+    })
+}
+
+fn digest_of_db(keyspace: &Keyspace, db: usize, now_ms: u64) -> Digest {
+    let mut digest = Digest::default();
+    let mut cursor = 0;
+    loop {
+        let mut keys: Vec<Box<[u8]>> = Vec::new();
+        cursor = keyspace.scan(db, cursor, DIGEST_BATCH, now_ms, &mut |key, _| keys.push(key.into()));
+        for key in keys {
+            // At time 0 nothing has expired, so that looking has no effects.
+            let view = View::locked(keyspace, Keyspace::shards_of([&*key]), db, 0);
+            let owned = view.owned(&key);
+            view.finish();
+            let Some(owned) = owned else { continue };
+            let expires = [u8::from(owned.expire_ms.is_some())];
+            let whole = [&db.to_le_bytes()[..], &key, &value_digest(&owned.value), &expires];
+            digest = mixed(digest, part(&whole));
+        }
+        if cursor == 0 {
+            return digest;
+        }
+    }
+}
+
+/// `DEBUG DIGEST-VALUE key [key ...]`: zero for keys that are not there.
+fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let values: Vec<Option<Value>> = args
+        .from(2)
+        .iter()
+        .map(|key| look(act, key, |view| view.value(key).map(|value| value.to_value())))
+        .collect();
+    on_a_thread(act, move |out| {
+        out.array(values.len());
+        for value in &values {
+            out.simple(&hex(value.as_ref().map(value_digest).unwrap_or_default()));
+        }
+    })
+}
+
+/// Runs something that may take very long on a thread of its own; the reply comes by mail.
+fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'static) -> Result<Flow, Error> {
+    if act.view.is_some() {
+        return Err(Error::new("ERR digests are not computed in a transaction: others would have to wait"));
+    }
+    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let mut out = Reply::new(act.out.resp3());
+    let run = move || {
+        work(&mut out);
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+    };
+    match std::thread::Builder::new().name("digest".into()).spawn(run) {
+        Ok(_) => Ok(Flow::Parked(None)),
+        Err(e) => Err(format!("ERR no thread could be started: {e}").into()),
+    }
+}
+
+/// A digest of contents, the same however they are kept.
+fn value_digest(value: &Value) -> Digest {
+    let none = Digest::default();
+    match value.as_ref() {
+        ValueRef::Str(text) => {
+            let mut sha = Sha1::from(b"string");
+            for run in text.runs(0..text.len()) {
+                match run {
+                    Run::Bytes(bytes) => sha.update(bytes),
+                    Run::Zeros(n) => (0..n.div_ceil(1024)).for_each(|i| {
+                        let left = (n - i * 1024).min(1024) as usize;
+                        sha.update(&[0; 1024][..left]);
+                    }),
+                }
+            }
+            sha.digest().bytes()
+        }
+        ValueRef::List(list) => {
+            list.iter().fold(part(&[b"list"]), |so_far, item| item.with(|bytes| part(&[&so_far, bytes])))
+        }
+        ValueRef::Set(set) => {
+            set.iter().fold(none, |all, member| mixed(all, member.with(|m| part(&[b"set", m]))))
+        }
+        ValueRef::Hash(hash) => hash.iter().fold(none, |all, (field, value)| {
+            let expires = [u8::from(hash.expire_at(field).flatten().is_some())];
+            mixed(all, part(&[b"hash", field, value, &expires]))
+        }),
+        ValueRef::ZSet(zset) => zset.iter().fold(none, |all, (member, score)| {
+            // Zero has two signs and is one score.
+            mixed(all, part(&[b"zset", member, &(score + 0.0).to_le_bytes()]))
+        }),
+    }
+}
+
+/// The digest of some texts, told apart by their lengths.
+fn part(texts: &[&[u8]]) -> Digest {
+    let mut sha = Sha1::new();
+    for text in texts {
+        sha.update(&(text.len() as u64).to_le_bytes());
+        sha.update(text);
+    }
+    sha.digest().bytes()
+}
+
+fn mixed(mut a: Digest, b: Digest) -> Digest {
+    a.iter_mut().zip(b).for_each(|(a, b)| *a ^= b);
+    a
+}
+
+fn hex(digest: Digest) -> String {
+    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use value::{Set, Str};
+
+    #[test]
+    fn digests_depend_on_contents_and_not_on_order() {
+        let set = |members: &[&str]| {
+            let mut set = Set::new();
+            members.iter().for_each(|m| {
+                set.insert(m.as_bytes());
+            });
+            value_digest(&Value::Set(set))
+        };
+        assert_eq!(set(&["a", "b", "7"]), set(&["7", "b", "a"]));
+        assert_ne!(set(&["a", "b"]), set(&["a", "c"]));
+        let text = |bytes: &[u8]| value_digest(&Value::Str(Str::from_slice(bytes)));
+        assert_ne!(text(b"a"), text(b"b"));
+        assert_ne!(part(&[b"ab", b"c"]), part(&[b"a", b"bc"]));
+    }
+}

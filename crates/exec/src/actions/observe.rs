@@ -1,0 +1,373 @@
+//! INFO, MEMORY, SLOWLOG, LATENCY: what the server tells about itself.
+//!
+//! What takes more than a few microseconds to collect is collected by the clerk.
+
+use super::{Act, PLAIN, Row, elsewhere, help};
+use crate::Server;
+use crate::call::Flow;
+use crate::info::{Database, Host, Sections, Snapshot, Stats, cpu, human, resident_bytes};
+use crate::session::flag;
+use crate::{latency, slowlog};
+use command::{Error, places};
+use resp::{Args, Reply};
+use std::sync::LazyLock;
+use std::sync::atomic::Ordering::Relaxed;
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("info", info, PLAIN),
+    Row("memory|stats", memory_stats, PLAIN),
+    Row("memory|doctor", memory_doctor, PLAIN),
+    Row("memory|purge", memory_purge, PLAIN),
+    Row("memory|malloc-stats", malloc_stats, PLAIN),
+    Row("memory|help", |act, _| help(act, "MEMORY", MEMORY_HELP), PLAIN),
+    Row("slowlog|get", |act, args| slow(act, args, slowlog::get), PLAIN),
+    Row("slowlog|why", |act, args| slow(act, args, slowlog::why), PLAIN),
+    Row("slowlog|len", |act, args| slow(act, args, |log, _, out| slowlog::len(log, out)), PLAIN),
+    Row("slowlog|reset", |act, args| slow(act, args, |log, _, out| slowlog::reset(log, out)), PLAIN),
+    Row("slowlog|help", |act, _| help(act, "SLOWLOG", SLOWLOG_HELP), PLAIN),
+    Row("latency|latest", latency_latest, PLAIN),
+    Row("latency|history", latency_history, PLAIN),
+    Row("latency|reset", latency_reset, PLAIN),
+    Row("latency|graph", latency_graph, PLAIN),
+    Row("latency|doctor", latency_doctor, PLAIN),
+    Row("latency|histogram", latency_histogram, PLAIN),
+    Row("latency|help", |act, _| help(act, "LATENCY", LATENCY_HELP), PLAIN),
+];
+
+const MEMORY_HELP: &[&str] = &[
+    "DOCTOR",
+    "    What is remarkable about the use of memory, in words.",
+    "MALLOC-STATS",
+    "    What the allocator says about itself.",
+    "PURGE",
+    "    Give unused memory back; the allocator does so by itself.",
+    "STATS",
+    "    Where the memory goes, in numbers.",
+    "USAGE <key> [SAMPLES <count>]",
+    "    What a key and its value take.",
+];
+
+const SLOWLOG_HELP: &[&str] = &[
+    "GET [<count>]",
+    "    The newest entries: number, time, microseconds, words, client's address and name.",
+    "    Without a count 10; -1 is all.",
+    "LEN",
+    "    How many entries there are.",
+    "RESET",
+    "    Forget all entries.",
+    "WHY [<count>]",
+    "    As GET, and where the time went.",
+];
+
+const LATENCY_HELP: &[&str] = &[
+    "DOCTOR",
+    "    What the remembered delays tell, in words.",
+    "GRAPH <event>",
+    "    The delays of an event as a drawing.",
+    "HISTOGRAM [<command> ...]",
+    "    Run times of commands by doubling bounds.",
+    "HISTORY <event>",
+    "    Time and delay of each remembered second with this event.",
+    "LATEST",
+    "    The latest and the longest delay of every event.",
+    "RESET [<event> ...]",
+    "    Forget all events, or these.",
+];
+
+// ----- INFO --------------------------------------------------------------------------------------------------------
+
+static HOST: LazyLock<Host> = LazyLock::new(Host::this);
+
+/// `INFO [section ...]`.
+fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let sections = Sections::wanted(args.from(1).iter());
+    let server = act.server.clone();
+    elsewhere(act, move |out| out.verbatim("txt", sections.text(&collect(&server, sections)).as_bytes()))
+}
+
+/// Everything the sections show. Cost: tens of microseconds, and O(clients + databases).
+pub(super) fn collect(server: &Server, sections: Sections) -> Snapshot {
+    let live = &server.config.live;
+    let now_ms = stdx::clock::wall_ms();
+    let mut s = Snapshot {
+        dirty: server.keyspace.stats.dirty.load(Relaxed),
+        started_unix_s: server.started_ms / 1000,
+        stats: stats(server),
+        databases: (0..server.keyspace.databases()).map(|db| database(server, db)).collect(),
+        ..Snapshot::default()
+    };
+    s.server.run_id = server.run_id.clone();
+    s.server.replication_id = server.run_id.clone();
+    s.server.os = HOST.os.clone();
+    s.server.executable = HOST.executable.clone();
+    s.server.config_file = server.config.file().map(|p| p.display().to_string()).unwrap_or_default();
+    s.server.availability_zone = live.availability_zone.string();
+    s.server.pid = HOST.pid;
+    s.server.tcp_port = live.port.get() as u16;
+    s.server.now_unix_us = stdx::clock::wall_ns() / 1000;
+    s.server.uptime_s = now_ms.saturating_sub(server.started_ms) / 1000;
+    s.server.hz = live.hz.get() as u64;
+    s.server.event_loops = server.loops() as u64;
+    count_clients(server, &mut s);
+    measure_memory(server, &mut s);
+    if sections.has("cpu") {
+        s.cpu = cpu();
+    }
+    if sections.has("commandstats") || sections.has("latencystats") {
+        s.count_commands(&server.stats.registry, &names(), &live.percentiles());
+    }
+    s.errors = server.stats.registry.errors();
+    let (waiting, running) = server.workers.load();
+    s.evenkeel = vec![
+        ("worker_jobs_waiting", waiting as u64),
+        ("worker_jobs_running", running as u64),
+        ("snapshots_open", server.keyspace.active_snapshots() as u64),
+        ("last_lsn", server.keyspace.last_lsn()),
+    ];
+    s
+}
+
+fn names() -> Vec<&'static str> {
+    places::all().iter().map(|command| command.name).collect()
+}
+
+fn stats(server: &Server) -> Stats {
+    use crate::pubsub::Kind;
+    let counted = Stats::of(&server.stats.registry, &server.stats.rates.lock());
+    let keyspace = &server.keyspace.stats;
+    Stats {
+        connections: server.clients.accepted.load(Relaxed),
+        rejected_connections: server.clients.refused.load(Relaxed),
+        expired_keys: keyspace.expired_keys.load(Relaxed),
+        keyspace_hits: keyspace.hits.load(Relaxed),
+        keyspace_misses: keyspace.misses.load(Relaxed),
+        pubsub_channels: server.pubsub.len(Kind::Channel) as u64,
+        pubsub_patterns: server.pubsub.len(Kind::Pattern) as u64,
+        pubsubshard_channels: server.pubsub.len(Kind::Shard) as u64,
+        ..counted
+    }
+}
+
+fn database(server: &Server, number: usize) -> Database {
+    let (keys, expires) = (server.keyspace.len(number) as u64, server.keyspace.expires(number) as u64);
+    Database { number, keys, expires, avg_ttl_ms: 0 }
+}
+
+fn count_clients(server: &Server, s: &mut Snapshot) {
+    s.clients.max = server.config.live.maxclients.get() as u64;
+    s.clients.blocked = server.park.len() as u64;
+    for client in server.clients.all() {
+        let (input, output) = (client.query_bytes.load(Relaxed), client.reply_bytes.load(Relaxed));
+        let watching = u64::from(client.watching.load(Relaxed));
+        s.clients.connected += 1;
+        s.clients.pubsub += u64::from(client.flags.load(Relaxed) & flag::PUBSUB != 0);
+        s.clients.watching += u64::from(watching > 0);
+        s.clients.watched_keys += watching;
+        s.clients.recent_max_input_bytes = s.clients.recent_max_input_bytes.max(input);
+        s.clients.recent_max_output_bytes = s.clients.recent_max_output_bytes.max(output);
+        s.memory.clients += input + output + client.query_free.load(Relaxed);
+        s.stats.input_bytes += client.net_in.load(Relaxed);
+        s.stats.output_bytes += client.net_out.load(Relaxed);
+    }
+}
+
+fn measure_memory(server: &Server, s: &mut Snapshot) {
+    let live = &server.config.live;
+    let m = &mut s.memory;
+    m.allocator = server.allocator();
+    m.used = m.allocator.allocated;
+    m.peak = server.stats.peak_bytes.fetch_max(m.used, Relaxed).max(m.used);
+    m.startup = server.stats.startup_bytes.load(Relaxed);
+    m.overhead = m.startup + m.clients;
+    m.resident = resident_bytes();
+    m.system = HOST.memory_bytes;
+    m.max = live.maxmemory_bytes.get() as u64;
+    m.policy = server
+        .config
+        .value("maxmemory-policy")
+        .map(|p| String::from_utf8_lossy(&p).into_owned())
+        .unwrap_or_default();
+    m.reclaim_pending = stdx::reclaim::pending_bytes();
+    m.reclaimed_objects = stdx::reclaim::reclaimed_items();
+}
+
+// ----- MEMORY ------------------------------------------------------------------------------------------------------
+
+/// `MEMORY STATS`.
+fn memory_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let server = act.server.clone();
+    elsewhere(act, move |out| write_memory_stats(&collect(&server, Sections::wanted([&b"memory"[..]])), out))
+}
+
+fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
+    let m = &s.memory;
+    let keys: u64 = s.databases.iter().map(|db| db.keys).sum();
+    let dataset = m.used.saturating_sub(m.overhead);
+    let since_start = m.used.saturating_sub(m.startup);
+    let (peak, a) = (m.peak.max(1), &m.allocator);
+    let share = |part: u64, whole: u64| if whole == 0 { 0.0 } else { part as f64 / whole as f64 };
+    let before = [
+        ("peak.allocated", m.peak),
+        ("total.allocated", m.used),
+        ("startup.allocated", m.startup),
+        ("replication.backlog", 0),
+        ("clients.slaves", 0),
+        ("clients.normal", m.clients),
+        ("cluster.links", 0),
+        ("aof.buffer", 0),
+        ("lua.caches", m.scripts),
+        ("functions.caches", m.functions),
+        ("script.VMs", m.lua),
+    ];
+    let numbers = [
+        ("overhead.total", m.overhead),
+        ("keys.count", keys),
+        ("keys.bytes-per-key", dataset.checked_div(keys).unwrap_or(0)),
+        ("dataset.bytes", dataset),
+    ];
+    let shares = [
+        ("dataset.percentage", 100.0 * share(dataset, since_start).min(1.0)),
+        ("peak.percentage", 100.0 * share(m.used, peak)),
+    ];
+    let allocator = [
+        ("allocator.allocated", a.allocated),
+        ("allocator.active", a.active),
+        ("allocator.resident", a.resident),
+    ];
+    let fractions = [
+        ("allocator-fragmentation.ratio", share(a.active, a.allocated), a.active as i64 - a.allocated as i64),
+        ("allocator-rss.ratio", share(a.resident, a.active), a.resident as i64 - a.active as i64),
+        ("rss-overhead.ratio", share(m.resident, a.resident), m.resident as i64 - a.resident as i64),
+        ("fragmentation", share(m.resident, m.used), m.resident as i64 - m.used as i64),
+    ];
+    let databases = s.databases.iter().filter(|db| db.keys > 0);
+    let pairs = before.len() + databases.clone().count() + numbers.len() + shares.len() + allocator.len();
+    out.map(pairs + 2 * fractions.len());
+    let number = |out: &mut Reply, (name, value): &(&str, u64)| {
+        out.bulk(name.as_bytes());
+        out.int(*value as i64);
+    };
+    before.iter().for_each(|pair| number(out, pair));
+    for db in databases {
+        out.bulk(format!("db.{}", db.number).as_bytes());
+        out.map(2);
+        number(out, &("overhead.hashtable.main", 0));
+        number(out, &("overhead.hashtable.expires", 0));
+    }
+    numbers.iter().for_each(|pair| number(out, pair));
+    for (name, value) in shares {
+        out.bulk(name.as_bytes());
+        out.double(value);
+    }
+    allocator.iter().for_each(|pair| number(out, pair));
+    for (name, ratio, bytes) in fractions {
+        out.bulk(name.as_bytes());
+        out.double(ratio);
+        out.bulk(format!("{}.bytes", name.trim_end_matches(".ratio")).as_bytes());
+        out.int(bytes);
+    }
+}
+
+/// `MEMORY DOCTOR`: nothing but what the figures say.
+fn memory_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let server = act.server.clone();
+    elsewhere(act, move |out| {
+        let snapshot = collect(&server, Sections::wanted([&b"memory"[..]]));
+        out.verbatim("txt", diagnosis(&snapshot).as_bytes());
+    })
+}
+
+fn diagnosis(s: &Snapshot) -> String {
+    let m = &s.memory;
+    if m.used < 5 << 20 {
+        return format!("Only {} are in use: too little to say anything about it.\n", human(m.used));
+    }
+    let mut findings = Vec::new();
+    if m.peak > m.used + m.used / 2 {
+        findings.push(format!(
+            "The most ever in use was {}, now it is {}: the process may hold memory it needed only then.",
+            human(m.peak),
+            human(m.used)
+        ));
+    }
+    if m.resident > m.used + m.used / 2 && m.resident - m.used > 10 << 20 {
+        findings.push(format!(
+            "{} are resident for {} in use: pages are partly empty, or not yet given back.",
+            human(m.resident),
+            human(m.used)
+        ));
+    }
+    if s.clients.connected > 0 && m.clients / s.clients.connected > 200 << 10 {
+        findings.push(format!(
+            "Each of {} clients has {} in its buffers on average: some send faster than they are served, or do not read.",
+            s.clients.connected,
+            human(m.clients / s.clients.connected)
+        ));
+    }
+    if m.reclaim_pending > m.used / 10 {
+        findings.push(format!("{} of dropped values are being freed.", human(m.reclaim_pending)));
+    }
+    if findings.is_empty() {
+        return format!("{} are in use, and nothing about it is remarkable.\n", human(m.used));
+    }
+    findings.iter().map(|finding| format!("- {finding}\n")).collect()
+}
+
+/// `MEMORY PURGE`: the allocator gives unused pages back by itself, within seconds.
+fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    stdx::reclaim::flush();
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn malloc_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let server = act.server.clone();
+    elsewhere(act, move |out| {
+        let report = server.program.get().map(|program| program.allocator_report());
+        let report = report.unwrap_or_else(|| "Nothing is known about the allocator.\n".into());
+        out.verbatim("txt", report.as_bytes());
+    })
+}
+
+// ----- SLOWLOG and LATENCY -----------------------------------------------------------------------------------------
+
+fn slow(
+    act: &mut Act<'_, '_>,
+    args: Args<'_>,
+    answer: fn(&slowlog::Slowlog, Args<'_>, &mut Reply),
+) -> Result<Flow, Error> {
+    answer(&act.server.stats.slowlog, args, act.out);
+    Ok(Flow::Done)
+}
+
+fn latency_latest(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    latency::latest(&act.server.stats.events, act.out);
+    Ok(Flow::Done)
+}
+
+fn latency_history(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    latency::history(&act.server.stats.events, args, act.out);
+    Ok(Flow::Done)
+}
+
+fn latency_reset(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    latency::reset(&act.server.stats.events, args, act.out);
+    Ok(Flow::Done)
+}
+
+fn latency_graph(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    latency::graph(&act.server.stats.events, args, act.local.now_ms / 1000, act.out);
+    Ok(Flow::Done)
+}
+
+fn latency_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let live = &act.server.config.live;
+    let (threshold_ms, slower_us) = (live.latency_threshold_ms.get(), live.slowlog_slower_us.get());
+    latency::doctor(&act.server.stats.events, threshold_ms, slower_us, act.out);
+    Ok(Flow::Done)
+}
+
+fn latency_histogram(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (server, args) = (act.server.clone(), args.to_owned());
+    elsewhere(act, move |out| latency::histogram(&server.stats.registry, &names(), args.args(), out))
+}

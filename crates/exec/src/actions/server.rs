@@ -1,0 +1,216 @@
+//! The server's life, its clock, and what there is none of: data on disk, replicas, modules, a cluster.
+
+use super::{Act, PLAIN, Row, help};
+use crate::call::Flow;
+use crate::info::EVENKEEL_VERSION;
+use crate::session::flag;
+use command::options::{int, is};
+use command::{Command, Error, registry};
+use resp::{Args, Reply};
+
+pub(super) const ACTIONS: &[Row] = &[
+    Row("time", time, PLAIN),
+    Row("lolwut", lolwut, PLAIN),
+    Row("shutdown", shutdown, PLAIN),
+    Row("save", |_, _| memory_only("SAVE"), PLAIN),
+    Row("bgsave", |_, _| memory_only("BGSAVE"), PLAIN),
+    Row("bgrewriteaof", |_, _| memory_only("BGREWRITEAOF"), PLAIN),
+    Row("lastsave", lastsave, PLAIN),
+    Row("replicaof", replicaof, PLAIN),
+    Row("slaveof", replicaof, PLAIN),
+    Row("role", role, PLAIN),
+    Row("wait", wait, PLAIN),
+    Row("waitaof", waitaof, PLAIN),
+    Row("module|list", module_list, PLAIN),
+    Row("module|help", |act, _| help(act, "MODULE", MODULE_HELP), PLAIN),
+    Row("asking", no_cluster, PLAIN),
+    Row("readonly", no_cluster, PLAIN),
+    Row("readwrite", no_cluster, PLAIN),
+    Row("cluster|addslots", no_cluster, PLAIN),
+    Row("cluster|addslotsrange", no_cluster, PLAIN),
+    Row("cluster|bumpepoch", no_cluster, PLAIN),
+    Row("cluster|count-failure-reports", no_cluster, PLAIN),
+    Row("cluster|countkeysinslot", no_cluster, PLAIN),
+    Row("cluster|delslots", no_cluster, PLAIN),
+    Row("cluster|delslotsrange", no_cluster, PLAIN),
+    Row("cluster|failover", no_cluster, PLAIN),
+    Row("cluster|flushslots", no_cluster, PLAIN),
+    Row("cluster|forget", no_cluster, PLAIN),
+    Row("cluster|getkeysinslot", no_cluster, PLAIN),
+    Row("cluster|info", no_cluster, PLAIN),
+    Row("cluster|keyslot", no_cluster, PLAIN),
+    Row("cluster|links", no_cluster, PLAIN),
+    Row("cluster|meet", no_cluster, PLAIN),
+    Row("cluster|myid", no_cluster, PLAIN),
+    Row("cluster|myshardid", no_cluster, PLAIN),
+    Row("cluster|nodes", no_cluster, PLAIN),
+    Row("cluster|replicas", no_cluster, PLAIN),
+    Row("cluster|replicate", no_cluster, PLAIN),
+    Row("cluster|reset", no_cluster, PLAIN),
+    Row("cluster|saveconfig", no_cluster, PLAIN),
+    Row("cluster|set-config-epoch", no_cluster, PLAIN),
+    Row("cluster|setslot", no_cluster, PLAIN),
+    Row("cluster|shards", no_cluster, PLAIN),
+    Row("cluster|slaves", no_cluster, PLAIN),
+    Row("cluster|slots", no_cluster, PLAIN),
+    Row("cluster|help", |act, _| help(act, "CLUSTER", CLUSTER_HELP), PLAIN),
+];
+
+const MODULE_HELP: &[&str] = &["LIST", "    The modules in use: there are none."];
+
+const CLUSTER_HELP: &[&str] = &["(all others)", "    Refused: this server is not part of a cluster."];
+
+/// Every subcommand of CLUSTER but HELP, READONLY and its like.
+fn no_cluster(_: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    Err(Error::new("ERR This instance has cluster support disabled"))
+}
+
+fn time(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    let us = stdx::clock::wall_ns() / 1000;
+    act.out.array(2);
+    act.out.bulk_int((us / 1_000_000) as i64);
+    act.out.bulk_int((us % 1_000_000) as i64);
+    Ok(Flow::Done)
+}
+
+/// A ship on an even keel.
+const SHIP: &str = r"
+                 |    |    |
+                )_)  )_)  )_)
+               )___))___))___)\
+              )____)____)_____)\\
+            _____|____|____|____\\\__
+   ---------\                      /---------
+     ~~~~ ~~~\____________________/~~~ ~~~~
+        ~~~~      ~~~      ~~~~      ~~~
+  ------+------+------+--0--+------+------+------
+               on an even keel
+";
+
+/// `LOLWUT [VERSION n] ...`: every version is the same ship.
+fn lolwut(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if args.len() >= 3 && is(args.at(1), "version") {
+        int(args.at(2))?;
+    }
+    act.out.verbatim("txt", format!("{SHIP}\nEvenkeel ver. {EVENKEEL_VERSION}\n").as_bytes());
+    Ok(Flow::Done)
+}
+
+/// `SHUTDOWN [NOSAVE | SAVE] [NOW] [FORCE] [SAFE] [ABORT]`. No answer when it works.
+fn shutdown(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let (mut save, mut nosave, mut abort) = (false, false, false);
+    for word in args.from(1).iter() {
+        match () {
+            () if is(word, "save") => save = true,
+            () if is(word, "nosave") => nosave = true,
+            () if is(word, "abort") => abort = true,
+            () if ["now", "force", "safe"].iter().any(|option| is(word, option)) => {}
+            () => return Err(Error::Syntax),
+        }
+    }
+    if abort && args.len() > 2 || save && nosave {
+        return Err(Error::Syntax);
+    }
+    if abort {
+        return Err(Error::new("ERR No shutdown in progress."));
+    }
+    if save {
+        return memory_only("SHUTDOWN SAVE");
+    }
+    if act.in_multi || act.in_script {
+        // As in Redis: the rest of the transaction would have no server.
+        return Err(Error::new("ERR Errors trying to SHUTDOWN. Check logs."));
+    }
+    match act.server.program.get() {
+        Some(program) => program.stop(),
+        None => act.server.shut_down(),
+    }
+    Ok(Flow::Parked(None))
+}
+
+fn memory_only(what: &str) -> Result<Flow, Error> {
+    Err(format!("ERR {what} does not exist in Evenkeel yet: it keeps everything in memory only").into())
+}
+
+/// Nothing was ever saved; as in Redis, the time of the start stands for that.
+fn lastsave(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.int((act.server.started_ms / 1000) as i64);
+    Ok(Flow::Done)
+}
+
+/// `REPLICAOF NO ONE` is what the server is anyway.
+fn replicaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if !is(args.at(1), "no") || !is(args.at(2), "one") {
+        return Err(Error::new("ERR REPLICAOF does not exist in Evenkeel yet: there is no replication"));
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn role(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.array(3);
+    act.out.bulk(b"master");
+    act.out.int(0);
+    act.out.array(0);
+    Ok(Flow::Done)
+}
+
+fn timeout(arg: &[u8]) -> Result<u64, Error> {
+    let ms = stdx::num::parse_i64(arg).ok_or(Error::new("ERR timeout is not an integer or out of range"))?;
+    u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))
+}
+
+/// `WAIT numreplicas timeout`: there are no replicas, so whoever wants some waits for the whole time.
+fn wait(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let wanted = int(args.at(1))?;
+    let ms = timeout(args.at(2))?;
+    let mut answer = Reply::new(act.out.resp3());
+    answer.int(0);
+    sleep(act, "wait", (wanted > 0).then_some(ms), answer)
+}
+
+/// `WAITAOF numlocal numreplicas timeout`.
+fn waitaof(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let local = int(args.at(1))?;
+    if !(0..=1).contains(&local) {
+        return Err(Error::new("ERR value is out of range, value must between 0 and 1"));
+    }
+    let replicas = int(args.at(2))?;
+    if replicas < 0 {
+        return Err(Error::new("ERR value is out of range, must be positive"));
+    }
+    let ms = timeout(args.at(3))?;
+    if local > 0 {
+        return Err(Error::new(
+            "ERR WAITAOF cannot be used when numlocal is set but appendonly is disabled.",
+        ));
+    }
+    let mut answer = Reply::new(act.out.resp3());
+    answer.array(2);
+    answer.int(0);
+    answer.int(0);
+    sleep(act, "waitaof", (replicas > 0).then_some(ms), answer)
+}
+
+/// Lets the client wait without anybody else noticing, then gives it `answer`. None: at once; Some(0): for ever. In a
+/// transaction nobody can wait, so it is at once.
+pub(super) fn sleep(
+    act: &mut Act<'_, '_>,
+    name: &str,
+    ms: Option<u64>,
+    answer: Reply,
+) -> Result<Flow, Error> {
+    let command: Option<&'static Command> = registry::find(name.as_bytes());
+    let (Some(ms), Some(command), false) = (ms, command, act.in_multi || act.in_script) else {
+        act.out.encoded(answer.as_bytes());
+        return Ok(Flow::Done);
+    };
+    act.server.park.sleep(act.local.id, act.session.id, command, answer);
+    act.session.set_flag(flag::BLOCKED, true);
+    Ok(Flow::Parked((ms > 0).then_some(ms)))
+}
+
+fn module_list(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    act.out.array(0);
+    Ok(Flow::Done)
+}

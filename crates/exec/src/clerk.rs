@@ -1,0 +1,46 @@
+//! A thread for what no loop should spend its time on: reports that read `/proc`, files that are written and synced.
+//!
+//! Errands are done one after another. A loop parks the client that asked; the answer comes by mail.
+
+use std::sync::OnceLock;
+use std::sync::mpsc::{Sender, channel};
+
+type Errand = Box<dyn FnOnce() + Send>;
+
+/// The thread, started with the first errand; it ends with the server.
+#[derive(Default)]
+pub(crate) struct Clerk {
+    errands: OnceLock<Option<Sender<Errand>>>,
+}
+
+impl Clerk {
+    /// Has something done soon. False if there can be no thread.
+    pub(crate) fn send(&self, errand: impl FnOnce() + Send + 'static) -> bool {
+        match self.errands.get_or_init(start) {
+            Some(errands) => errands.send(Box::new(errand)).is_ok(),
+            None => false,
+        }
+    }
+}
+
+fn start() -> Option<Sender<Errand>> {
+    let (send, errands) = channel::<Errand>();
+    let work = move || errands.iter().for_each(|errand| errand());
+    std::thread::Builder::new().name("clerk".into()).spawn(work).ok().map(|_| send)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errands_are_done_in_order() {
+        let clerk = Clerk::default();
+        let (send, done) = channel();
+        for n in 0..100 {
+            let send = send.clone();
+            assert!(clerk.send(move || send.send(n).unwrap()));
+        }
+        assert!((0..100).all(|n| done.recv() == Ok(n)));
+    }
+}
