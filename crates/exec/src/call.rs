@@ -51,6 +51,8 @@ pub fn execute(
     match session.reply_mode {
         ReplyMode::On | ReplyMode::SkipNext => flow,
         ReplyMode::Off => muted(flow, mark, out),
+        // The reply to be dropped comes by mail.
+        ReplyMode::Skip if matches!(flow, Flow::Parked(_)) => flow,
         ReplyMode::Skip => {
             session.reply_mode = ReplyMode::On;
             muted(flow, mark, out)

@@ -214,7 +214,11 @@ impl Session {
     }
 
     /// Whether the reply of a command that was elsewhere is to be dropped (CLIENT REPLY).
-    pub fn mutes_reply(&self) -> bool {
+    pub fn mutes_reply(&mut self) -> bool {
+        if self.reply_mode == ReplyMode::Skip {
+            self.reply_mode = ReplyMode::On;
+            return true;
+        }
         self.reply_mode == ReplyMode::Off
     }
 

@@ -157,6 +157,7 @@ fn htstats(act: &mut Act<'_, '_>, db: &[u8]) -> Result<(), Error> {
 }
 
 /// `DEBUG PROTOCOL type`: one reply of each kind there is.
+#[allow(clippy::approx_constant, reason = "the number clients expect, which is not meant to be pi")]
 fn protocol(out: &mut Reply, kind: &[u8]) -> Result<(), Error> {
     match &kind.to_ascii_lowercase()[..] {
         b"string" => out.bulk(b"Hello World"),
