@@ -14,6 +14,7 @@
 use crate::socket::Socket;
 use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::session::flag;
+use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use resp::{Limits, Parsed, Parser, Reply};
 use std::sync::Arc;
@@ -119,7 +120,7 @@ impl Conn {
     }
 
     /// Reads what the socket has, up to a bound.
-    pub(crate) fn read(&mut self, server: &Server) -> Next {
+    pub(crate) fn read(&mut self, server: &Server, local: &Local) -> Next {
         if self.session.closing {
             return match self.socket.discard() {
                 Ok(0) => Next::Close,
@@ -152,6 +153,8 @@ impl Conn {
             }
             Ok(n) => {
                 self.session.info.net_in.fetch_add(n as u64, Ordering::Relaxed);
+                local.recorder.add(Counter::NetInputBytes, n as u64);
+                local.recorder.add(Counter::ReadsProcessed, 1);
                 if self.unread() > server.config.live.query_buffer_bytes.size() {
                     log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
                     return Next::Close;
@@ -288,13 +291,15 @@ impl Conn {
     }
 
     /// Writes what waits; true if everything went.
-    pub(crate) fn flush(&mut self) -> std::io::Result<bool> {
+    pub(crate) fn flush(&mut self, local: &Local) -> std::io::Result<bool> {
         while self.sent < self.out.len() {
             match self.socket.write(&self.out.as_bytes()[self.sent..]) {
                 Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
                 Ok(n) => {
                     self.sent += n;
                     self.session.info.net_out.fetch_add(n as u64, Ordering::Relaxed);
+                    local.recorder.add(Counter::NetOutputBytes, n as u64);
+                    local.recorder.add(Counter::WritesProcessed, 1);
                     if self.sent < self.out.len() {
                         // The socket is full: another call would only say so.
                         return Ok(false);
@@ -307,6 +312,7 @@ impl Conn {
         }
         self.sent = 0;
         self.out.clear();
+        self.session.info.reply_bytes.store(0, Ordering::Relaxed);
         if self.out.capacity() > KEEP {
             self.out = Reply::new(self.session.resp3);
         }

@@ -170,7 +170,7 @@ impl EventLoop {
         if !conn.wants_input() && flags.contains(epoll::EventFlags::HUP) {
             return self.closing.push(slot);
         }
-        match conn.read(&self.server) {
+        match conn.read(&self.server, &self.local) {
             Next::Close => self.closing.push(slot),
             Next::Wait => {}
             // A connection in the queue has had its quantum: it waits for its turn.
@@ -230,7 +230,7 @@ impl EventLoop {
         for slot in dirty.drain(..) {
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             conn.dirty = false;
-            let flushed = conn.flush();
+            let flushed = conn.flush(&self.local);
             match flushed {
                 Err(_) => self.closing.push(slot),
                 Ok(_) if conn.is_finished() => self.closing.push(slot),
@@ -514,7 +514,7 @@ impl EventLoop {
     /// Sends what can be sent before the process ends.
     fn say_goodbye(&mut self) {
         for conn in self.conns.iter_mut().flatten() {
-            let _ = conn.flush();
+            let _ = conn.flush(&self.local);
         }
     }
 }

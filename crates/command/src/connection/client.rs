@@ -16,12 +16,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             .doc("connection", "6.2.0", "O(1)", "What is known about this connection."),
         Command::new("client|list", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .tips(&["nondeterministic_output"])
-            .doc(
-                "connection",
-                "2.4.0",
-                "O(N) where N is the number of client connections",
-                "One line for each connection.",
-            ),
+            .doc("connection", "2.4.0", "O(N) for N connections.", "One line for each connection."),
         Command::new("client|getname", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
             "2.6.9",
@@ -37,7 +32,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         Command::new("client|kill", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
             "2.4.0",
-            "O(N) where N is the number of client connections",
+            "O(N) for N connections.",
             "Closes connections that match.",
         ),
         Command::new("client|pause", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
@@ -47,12 +42,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "Holds commands of all clients for a time.",
         ),
         Command::new("client|unpause", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
-            .doc(
-                "connection",
-                "6.2.0",
-                "O(N) Where N is the number of paused clients",
-                "Ends a pause of the clients at once.",
-            ),
+            .doc("connection", "6.2.0", "O(N) for N held clients.", "Ends a pause of the clients at once."),
         Command::new("client|reply", 3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
             "3.2.0",
@@ -71,7 +61,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             .doc(
                 "connection",
                 "5.0.0",
-                "O(log N) where N is the number of client connections",
+                "O(log(N)) for N connections.",
                 "Ends the waiting of a client in a blocking command.",
             ),
         Command::new("client|getredir", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
@@ -83,7 +73,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         Command::new("client|tracking", -3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
             "6.0.0",
-            "O(1). Some options may introduce additional complexity.",
+            "O(1)",
             "Turns invalidation messages for client-side caching on or off.",
         ),
         Command::new("client|trackinginfo", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(

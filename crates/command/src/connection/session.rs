@@ -22,7 +22,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .doc(
         "connection",
         "1.0.0",
-        "O(N) where N is the number of passwords defined for the user",
+        "O(N) for N passwords of the user.",
         "Proves who the connection is with a password.",
     ),
     Command::new(

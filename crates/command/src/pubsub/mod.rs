@@ -6,25 +6,25 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("subscribe", -2, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0).doc(
         "pubsub",
         "2.0.0",
-        "O(N) where N is the number of channels to subscribe to.",
+        "O(N) for N channels.",
         "Starts to receive what is published on channels.",
     ),
     Command::new("unsubscribe", -1, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0).doc(
         "pubsub",
         "2.0.0",
-        "O(N) where N is the number of channels to unsubscribe.",
+        "O(N) for N channels.",
         "Stops receiving from channels.",
     ),
     Command::new("psubscribe", -2, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0).doc(
         "pubsub",
         "2.0.0",
-        "O(N) where N is the number of patterns to subscribe to.",
+        "O(N) for N patterns.",
         "Starts to receive from all channels whose names match patterns.",
     ),
     Command::new("punsubscribe", -1, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0).doc(
         "pubsub",
         "2.0.0",
-        "O(N) where N is the number of patterns to unsubscribe.",
+        "O(N) for N patterns.",
         "Stops receiving for patterns.",
     ),
     Command::new("ssubscribe", -2, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0)
@@ -32,23 +32,16 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc(
             "pubsub",
             "7.0.0",
-            "O(N) where N is the number of shard channels to subscribe to.",
+            "O(N) for N channels.",
             "Starts to receive what is published on shard channels.",
         ),
     Command::new("sunsubscribe", -1, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0)
         .keys(&[KeySpec::range(1, -1, 1, Use(&["not_key"]))])
-        .doc(
-            "pubsub",
-            "7.0.0",
-            "O(N) where N is the number of shard channels to unsubscribe.",
-            "Stops receiving from shard channels.",
-        ),
+        .doc("pubsub", "7.0.0", "O(N) for N channels.", "Stops receiving from shard channels."),
     Command::new("publish", 3, Run::Exec, PUBSUB | LOADING | STALE | FAST, 0).doc(
         "pubsub",
         "2.0.0",
-        "O(N+M) where N is the number of clients subscribed to the receiving \
-channel and M is the total number of subscribed patterns (by any \
-client).",
+        "O(M) for M patterns of anybody; the N listeners are served by their own loops.",
         "Sends a message to everybody who listens on a channel.",
     ),
     Command::new("spublish", 3, Run::Exec, PUBSUB | LOADING | STALE | FAST, 0)
@@ -56,8 +49,7 @@ client).",
         .doc(
             "pubsub",
             "7.0.0",
-            "O(N) where N is the number of clients subscribed to the receiving shard \
-channel.",
+            "O(1); the N listeners are served by their own loops.",
             "Sends a message to everybody who listens on a shard channel.",
         ),
     Command::new("pubsub", -2, Run::Container, 0, 0)
@@ -66,8 +58,7 @@ channel.",
             Command::new("pubsub|channels", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "2.8.0",
-                "O(N) where N is the number of active channels, and assuming constant \
-time pattern matching (relatively short channels and patterns)",
+                "O(N) for N channels somebody listens on.",
                 "Channels somebody listens on.",
             ),
             Command::new("pubsub|numpat", 2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
@@ -79,22 +70,19 @@ time pattern matching (relatively short channels and patterns)",
             Command::new("pubsub|numsub", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "2.8.0",
-                "O(N) for the NUMSUB subcommand, where N is the number of requested \
-channels",
+                "O(N) for N channels named.",
                 "How many listen on each channel.",
             ),
             Command::new("pubsub|shardchannels", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "7.0.0",
-                "O(N) where N is the number of active shard channels, and assuming \
-constant time pattern matching (relatively short shard channels).",
+                "O(N) for N channels somebody listens on.",
                 "Shard channels somebody listens on.",
             ),
             Command::new("pubsub|shardnumsub", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "7.0.0",
-                "O(N) for the SHARDNUMSUB subcommand, where N is the number of requested \
-shard channels",
+                "O(N) for N channels named.",
                 "How many listen on each shard channel.",
             ),
             Command::new("pubsub|help", 2, Run::Exec, LOADING | STALE, 0).doc(

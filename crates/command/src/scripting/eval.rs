@@ -16,7 +16,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         acl::SCRIPTING,
     )
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RW_ACCESS_UPDATE) }])
-    .doc("scripting", "2.6.0", "Depends on the script that is executed.", "Runs a Lua script."),
+    .doc("scripting", "2.6.0", "That of the script.", "Runs a Lua script."),
     Command::new(
         "evalsha",
         -3,
@@ -28,7 +28,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .doc(
         "scripting",
         "2.6.0",
-        "Depends on the script that is executed.",
+        "That of the script.",
         "Runs a Lua script that the server knows, named by its SHA1.",
     ),
     Command::new(
@@ -39,12 +39,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         acl::SCRIPTING,
     )
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RO_ACCESS) }])
-    .doc(
-        "scripting",
-        "7.0.0",
-        "Depends on the script that is executed.",
-        "Runs a Lua script that may only read.",
-    ),
+    .doc("scripting", "7.0.0", "That of the script.", "Runs a Lua script that may only read."),
     Command::new(
         "evalsha_ro",
         -3,
@@ -56,7 +51,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .doc(
         "scripting",
         "7.0.0",
-        "Depends on the script that is executed.",
+        "That of the script.",
         "Runs a known Lua script, named by its SHA1, that may only read.",
     ),
     Command::new("script", -2, Run::Container, 0, 0)
@@ -73,18 +68,12 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc(
                     "scripting",
                     "2.6.0",
-                    "O(N) with N being the number of scripts to check (so checking a single \
-script is an O(1) operation).",
+                    "O(N) for N scripts asked.",
                     "Which of these scripts the server knows.",
                 ),
             Command::new("script|flush", -2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-                .doc(
-                    "scripting",
-                    "2.6.0",
-                    "O(N) with N being the number of scripts in cache",
-                    "Forgets all scripts.",
-                ),
+                .doc("scripting", "2.6.0", "O(N) for N known scripts.", "Forgets all scripts."),
             Command::new("script|help", 2, Run::Exec, LOADING | STALE, acl::SCRIPTING).doc(
                 "scripting",
                 "5.0.0",
@@ -99,7 +88,7 @@ script is an O(1) operation).",
                 .doc(
                     "scripting",
                     "2.6.0",
-                    "O(N) with N being the length in bytes of the script body.",
+                    "O(N) for a script of N bytes.",
                     "Makes a script known without running it.",
                 ),
             Command::new("script|show", 3, Run::Exec, NOSCRIPT | STALE, acl::SCRIPTING).doc(

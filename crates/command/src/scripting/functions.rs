@@ -22,17 +22,12 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("function|dump", 2, Run::Exec, NOSCRIPT, acl::SCRIPTING).doc(
                 "scripting",
                 "7.0.0",
-                "O(N) where N is the number of functions",
+                "O(N) for N functions.",
                 "All libraries in a form that RESTORE reads.",
             ),
             Command::new("function|flush", -2, Run::Exec, WRITE | NOSCRIPT, acl::SCRIPTING)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-                .doc(
-                    "scripting",
-                    "7.0.0",
-                    "O(N) where N is the number of functions deleted",
-                    "Removes all libraries.",
-                ),
+                .doc("scripting", "7.0.0", "O(N) for N functions removed.", "Removes all libraries."),
             Command::new("function|help", 2, Run::Exec, LOADING | STALE, acl::SCRIPTING).doc(
                 "scripting",
                 "7.0.0",
@@ -44,26 +39,16 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc("scripting", "7.0.0", "O(1)", "Stops a function that has written nothing yet."),
             Command::new("function|list", -2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
                 .tips(&["nondeterministic_output_order"])
-                .doc(
-                    "scripting",
-                    "7.0.0",
-                    "O(N) where N is the number of functions",
-                    "Libraries and their functions.",
-                ),
+                .doc("scripting", "7.0.0", "O(N) for N functions.", "Libraries and their functions."),
             Command::new("function|load", -3, Run::Exec, WRITE | DENYOOM | NOSCRIPT, acl::SCRIPTING)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-                .doc(
-                    "scripting",
-                    "7.0.0",
-                    "O(1) (considering compilation time is redundant)",
-                    "Adds a library of functions.",
-                ),
+                .doc("scripting", "7.0.0", "O(1), besides compiling.", "Adds a library of functions."),
             Command::new("function|restore", -3, Run::Exec, WRITE | DENYOOM | NOSCRIPT, acl::SCRIPTING)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc(
                     "scripting",
                     "7.0.0",
-                    "O(N) where N is the number of functions on the payload",
+                    "O(N) for N functions in the dump.",
                     "Adds libraries from what DUMP gave.",
                 ),
             Command::new("function|stats", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
@@ -83,12 +68,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         acl::SCRIPTING,
     )
     .keys(&[KeySpec { notes: NOTES, ..KeySpec::numkeys(2, RW_ACCESS_UPDATE) }])
-    .doc(
-        "scripting",
-        "7.0.0",
-        "Depends on the function that is executed.",
-        "Calls a function of a library.",
-    ),
+    .doc("scripting", "7.0.0", "That of the function.", "Calls a function of a library."),
     Command::new(
         "fcall_ro",
         -3,
@@ -100,7 +80,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .doc(
         "scripting",
         "7.0.0",
-        "Depends on the function that is executed.",
+        "That of the function.",
         "Calls a function of a library that may only read.",
     ),
 ];

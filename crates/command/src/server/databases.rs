@@ -10,25 +10,19 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("server", "1.0.0", "O(1)", "How many keys the current database holds."),
     Command::new("flushdb", -1, Run::Whole(flushdb), WRITE, acl::DANGEROUS | acl::KEYSPACE)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-        .doc(
-            "server",
-            "1.0.0",
-            "O(N) where N is the number of keys in the selected database",
-            "Empties the current database.",
-        ),
+        .doc("server", "1.0.0", "O(1); what was there is freed elsewhere.", "Empties the current database."),
     Command::new("flushall", -1, Run::Whole(flushall), WRITE, acl::DANGEROUS | acl::KEYSPACE)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc(
             "server",
             "1.0.0",
-            "O(N) where N is the total number of keys in all databases",
+            "O(1) per database; what was there is freed elsewhere.",
             "Empties all databases.",
         ),
     Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE).doc(
         "server",
         "4.0.0",
-        "O(N) where N is the count of clients watching or blocking on keys from \
-both databases.",
+        "O(N) for N clients that watch keys or wait for some in either.",
         "Exchanges the contents of two databases.",
     ),
 ];

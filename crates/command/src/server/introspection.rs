@@ -5,12 +5,7 @@ use crate::table::{ADMIN, Command, FAST, LOADING, NOSCRIPT, READONLY, Run, STALE
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("command", -1, Run::Exec, LOADING | STALE, acl::CONNECTION)
         .tips(&["nondeterministic_output_order"])
-        .doc(
-            "server",
-            "2.8.13",
-            "O(N) where N is the total number of Redis commands",
-            "Facts about every command.",
-        )
+        .doc("server", "2.8.13", "O(N) for N commands.", "Facts about every command.")
         .subs(&[
             Command::new("command|count", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
@@ -23,35 +18,30 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc(
                     "server",
                     "7.0.0",
-                    "O(N) where N is the number of commands to look up",
+                    "O(N) for N names.",
                     "Descriptions of commands for people and tools.",
                 ),
             Command::new("command|info", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
                 .tips(&["nondeterministic_output_order"])
-                .doc(
-                    "server",
-                    "2.8.13",
-                    "O(N) where N is the number of commands to look up",
-                    "Facts about some commands, or all.",
-                ),
+                .doc("server", "2.8.13", "O(N) for N names.", "Facts about some commands, or all."),
             Command::new("command|list", -2, Run::Exec, LOADING | STALE, acl::CONNECTION)
                 .tips(&["nondeterministic_output_order"])
                 .doc(
                     "server",
                     "7.0.0",
-                    "O(N) where N is the total number of Redis commands",
+                    "O(N) for N commands.",
                     "Names of all commands, or of those that match a filter.",
                 ),
             Command::new("command|getkeys", -3, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
                 "2.8.13",
-                "O(N) where N is the number of arguments to the command",
+                "O(N) for N arguments.",
                 "Which arguments of a full command are keys.",
             ),
             Command::new("command|getkeysandflags", -3, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
                 "7.0.0",
-                "O(N) where N is the number of arguments to the command",
+                "O(N) for N arguments.",
                 "Which arguments of a full command are keys, and what is done with each.",
             ),
             Command::new("command|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
@@ -67,7 +57,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("config|get", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0).doc(
                 "server",
                 "2.0.0",
-                "O(N) when N is the number of configuration parameters provided",
+                "O(N) for N settings named.",
                 "Settings whose names match.",
             ),
             Command::new("config|set", -4, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
@@ -75,7 +65,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc(
                     "server",
                     "2.0.0",
-                    "O(N) when N is the number of configuration parameters provided",
+                    "O(N) for N settings named.",
                     "Changes settings while the server runs.",
                 ),
             Command::new("config|resetstat", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
@@ -127,7 +117,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc(
                     "server",
                     "4.0.0",
-                    "Depends on how much memory is allocated, could be slow",
+                    "Grows with the memory in use.",
                     "Gives unused memory back to the system.",
                 ),
             Command::new("memory|malloc-stats", 2, Run::Exec, 0, 0)
@@ -135,7 +125,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc(
                     "server",
                     "4.0.0",
-                    "Depends on how much memory is allocated, could be slow",
+                    "Grows with the memory in use.",
                     "What the allocator says about itself.",
                 ),
             Command::new("memory|help", 2, Run::Exec, LOADING | STALE, 0).doc(
@@ -150,31 +140,16 @@ pub(crate) static COMMANDS: &[Command] = &[
         .subs(&[
             Command::new("slowlog|get", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "nondeterministic_output"])
-                .doc(
-                    "server",
-                    "2.2.12",
-                    "O(N) where N is the number of entries returned",
-                    "Newest entries of the slow log.",
-                ),
+                .doc("server", "2.2.12", "O(N) for N entries answered.", "Newest entries of the slow log."),
             Command::new("slowlog|len", 2, Run::Exec, ADMIN | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "response_policy:agg_sum", "nondeterministic_output"])
                 .doc("server", "2.2.12", "O(1)", "How many entries the slow log has."),
             Command::new("slowlog|reset", 2, Run::Exec, ADMIN | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])
-                .doc(
-                    "server",
-                    "2.2.12",
-                    "O(N) where N is the number of entries in the slowlog",
-                    "Empties the slow log.",
-                ),
+                .doc("server", "2.2.12", "O(N) for N entries.", "Empties the slow log."),
             Command::new("slowlog|why", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "nondeterministic_output"])
-                .doc(
-                    "server",
-                    "0.1.0",
-                    "O(N) where N is the number of entries returned",
-                    "As GET, and where the time went.",
-                ),
+                .doc("server", "0.1.0", "O(N) for N entries answered.", "As GET, and where the time went."),
             Command::new("slowlog|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "6.2.0",
@@ -205,8 +180,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc(
                     "server",
                     "7.0.0",
-                    "O(N) where N is the number of commands with latency information being \
-retrieved.",
+                    "O(N) for N commands answered.",
                     "How long calls of commands took, as cumulative counts.",
                 ),
             Command::new("latency|help", 2, Run::Exec, LOADING | STALE, 0).doc(

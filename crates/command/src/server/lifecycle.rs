@@ -7,17 +7,11 @@ use crate::table::{
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("shutdown", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY, 0)
-        .doc(
-            "server",
-            "1.0.0",
-            "O(N) when saving, where N is the total number of keys in all databases \
-when saving data, otherwise O(1)",
-            "Ends the server.",
-        ),
+        .doc("server", "1.0.0", "O(1)", "Ends the server."),
     Command::new("save", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0).doc(
         "server",
         "1.0.0",
-        "O(N) where N is the total number of keys in all databases",
+        "O(1) per database; what was there is freed elsewhere.",
         "Writes the data to disk while everybody waits.",
     ),
     Command::new("bgsave", -1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING, 0).doc(

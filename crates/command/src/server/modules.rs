@@ -8,12 +8,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .subs(&[
             Command::new("module|list", 2, Run::Exec, ADMIN | NOSCRIPT, 0)
                 .tips(&["nondeterministic_output_order"])
-                .doc(
-                    "server",
-                    "4.0.0",
-                    "O(N) where N is the number of loaded modules.",
-                    "The modules in use.",
-                ),
+                .doc("server", "4.0.0", "O(N) for N modules.", "The modules in use."),
             Command::new("module|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "5.0.0",
@@ -33,7 +28,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("acl|cat", -2, Run::Exec, NOSCRIPT | LOADING | STALE, 0).doc(
                 "server",
                 "6.0.0",
-                "O(1) since the categories and commands are a fixed set.",
+                "O(1): there are only so many categories and commands.",
                 "Categories of commands, or the commands of one.",
             ),
             Command::new("acl|help", 2, Run::Exec, LOADING | STALE, 0).doc(
@@ -49,14 +44,13 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("cluster|addslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
                 "cluster",
                 "3.0.0",
-                "O(N) where N is the total number of hash slot arguments",
+                "O(N) for N slots named.",
                 "Gives hash slots to a node.",
             ),
             Command::new("cluster|addslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
                 "cluster",
                 "7.0.0",
-                "O(N) where N is the total number of the slots between the start slot \
-and end slot arguments.",
+                "O(N) for N slots in the ranges.",
                 "Gives ranges of hash slots to a node.",
             ),
             Command::new("cluster|bumpepoch", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0)
@@ -64,12 +58,7 @@ and end slot arguments.",
                 .doc("cluster", "3.0.0", "O(1)", "Raises the configuration epoch."),
             Command::new("cluster|count-failure-reports", 3, Run::Exec, ADMIN | STALE, 0)
                 .tips(&["nondeterministic_output"])
-                .doc(
-                    "cluster",
-                    "3.0.0",
-                    "O(N) where N is the number of failure reports",
-                    "How many nodes report that a node failed.",
-                ),
+                .doc("cluster", "3.0.0", "O(N) for N reports.", "How many nodes report that a node failed."),
             Command::new("cluster|countkeysinslot", 3, Run::Exec, STALE, 0).doc(
                 "cluster",
                 "3.0.0",
@@ -79,14 +68,13 @@ and end slot arguments.",
             Command::new("cluster|delslots", -3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
                 "cluster",
                 "3.0.0",
-                "O(N) where N is the total number of hash slot arguments",
+                "O(N) for N slots named.",
                 "Takes hash slots from a node.",
             ),
             Command::new("cluster|delslotsrange", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
                 "cluster",
                 "7.0.0",
-                "O(N) where N is the total number of the slots between the start slot \
-and end slot arguments.",
+                "O(N) for N slots in the ranges.",
                 "Takes ranges of hash slots from a node.",
             ),
             Command::new("cluster|failover", -2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
@@ -109,12 +97,7 @@ and end slot arguments.",
             ),
             Command::new("cluster|getkeysinslot", 4, Run::Exec, STALE, 0)
                 .tips(&["nondeterministic_output"])
-                .doc(
-                    "cluster",
-                    "3.0.0",
-                    "O(N) where N is the number of requested keys",
-                    "Some keys of a hash slot.",
-                ),
+                .doc("cluster", "3.0.0", "O(N) for N keys asked for.", "Some keys of a hash slot."),
             Command::new("cluster|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "cluster",
                 "5.0.0",
@@ -130,13 +113,13 @@ and end slot arguments.",
             Command::new("cluster|keyslot", 3, Run::Exec, STALE, 0).doc(
                 "cluster",
                 "3.0.0",
-                "O(N) where N is the number of bytes in the key",
+                "O(N) for a key of N bytes.",
                 "The hash slot of a key.",
             ),
             Command::new("cluster|links", 2, Run::Exec, STALE, 0).tips(&["nondeterministic_output"]).doc(
                 "cluster",
                 "7.0.0",
-                "O(N) where N is the total number of Cluster nodes",
+                "O(N) for N nodes.",
                 "Connections between this node and others.",
             ),
             Command::new("cluster|meet", -4, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
@@ -160,12 +143,12 @@ and end slot arguments.",
             Command::new("cluster|nodes", 2, Run::Exec, STALE, 0).tips(&["nondeterministic_output"]).doc(
                 "cluster",
                 "3.0.0",
-                "O(N) where N is the total number of Cluster nodes",
+                "O(N) for N nodes.",
                 "The cluster's layout as this node sees it.",
             ),
             Command::new("cluster|replicas", 3, Run::Exec, ADMIN | STALE, 0)
                 .tips(&["nondeterministic_output"])
-                .doc("cluster", "5.0.0", "O(N) where N is the number of replicas.", "Replicas of a primary."),
+                .doc("cluster", "5.0.0", "O(N) for N replicas.", "Replicas of a primary."),
             Command::new("cluster|replicate", 3, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
                 "cluster",
                 "3.0.0",
@@ -175,8 +158,7 @@ and end slot arguments.",
             Command::new("cluster|reset", -2, Run::Exec, ADMIN | NOSCRIPT | STALE, 0).doc(
                 "cluster",
                 "3.0.0",
-                "O(N) where N is the number of known nodes. The command may execute a \
-FLUSHALL as a side effect.",
+                "O(N) for N nodes; may empty the databases.",
                 "Sets a node back.",
             ),
             Command::new("cluster|saveconfig", 2, Run::Exec, ADMIN | STALE | NO_ASYNC_LOADING, 0).doc(
@@ -199,28 +181,13 @@ FLUSHALL as a side effect.",
             ),
             Command::new("cluster|shards", 2, Run::Exec, LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
-                .doc(
-                    "cluster",
-                    "7.0.0",
-                    "O(N) where N is the total number of cluster nodes",
-                    "Slots and nodes of each shard.",
-                ),
+                .doc("cluster", "7.0.0", "O(N) for N nodes.", "Slots and nodes of each shard."),
             Command::new("cluster|slaves", 3, Run::Exec, ADMIN | STALE, 0)
                 .tips(&["nondeterministic_output"])
-                .doc(
-                    "cluster",
-                    "3.0.0",
-                    "O(N) where N is the number of replicas.",
-                    "Older name of CLUSTER REPLICAS.",
-                ),
+                .doc("cluster", "3.0.0", "O(N) for N replicas.", "Older name of CLUSTER REPLICAS."),
             Command::new("cluster|slots", 2, Run::Exec, LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
-                .doc(
-                    "cluster",
-                    "3.0.0",
-                    "O(N) where N is the total number of Cluster nodes",
-                    "Which nodes serve which slots.",
-                ),
+                .doc("cluster", "3.0.0", "O(N) for N nodes.", "Which nodes serve which slots."),
         ]),
     Command::new("asking", 1, Run::Exec, FAST, acl::CONNECTION).doc(
         "cluster",

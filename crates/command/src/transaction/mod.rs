@@ -10,16 +10,11 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("exec", 1, Run::Exec, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, acl::TRANSACTION).doc(
         "transactions",
         "1.2.0",
-        "Depends on commands in the transaction",
+        "That of the queued commands.",
         "Runs everything queued since MULTI at once.",
     ),
     Command::new("discard", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
-        .doc(
-            "transactions",
-            "2.0.0",
-            "O(N), when N is the number of queued commands",
-            "Drops everything queued since MULTI.",
-        ),
+        .doc("transactions", "2.0.0", "O(N) for N queued commands.", "Drops everything queued since MULTI."),
     Command::new("watch", -2, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
         .keys(&[KeySpec::range(1, -1, 1, RO)])
         .doc(

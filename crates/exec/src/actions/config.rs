@@ -8,6 +8,7 @@ use command::Error;
 use keyspace::Keyspace;
 use resp::Args;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("config|get", get, PLAIN),
@@ -47,6 +48,12 @@ fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.server.stats.reset();
+    let (keyspace, clients) = (&act.server.keyspace.stats, &act.server.clients);
+    for counter in
+        [&keyspace.hits, &keyspace.misses, &keyspace.expired_keys, &clients.accepted, &clients.refused]
+    {
+        counter.store(0, Ordering::Relaxed);
+    }
     act.out.ok();
     Ok(Flow::Done)
 }

@@ -166,8 +166,6 @@ fn count_clients(server: &Server, s: &mut Snapshot) {
         s.clients.recent_max_input_bytes = s.clients.recent_max_input_bytes.max(input);
         s.clients.recent_max_output_bytes = s.clients.recent_max_output_bytes.max(output);
         s.memory.clients += input + output + client.query_free.load(Relaxed);
-        s.stats.input_bytes += client.net_in.load(Relaxed);
-        s.stats.output_bytes += client.net_out.load(Relaxed);
     }
 }
 
