@@ -8,7 +8,7 @@ use crate::{Local, Server, Session};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
 use keyspace::{Keyspace, Overlay, Snapshot, View};
-use resp::{Args, OwnedArgs, Reply};
+use resp::{Args, Batch, OwnedArgs, Reply};
 use std::sync::Arc;
 use stdx::locks::Bits;
 
@@ -66,6 +66,21 @@ fn muted(flow: Flow, mark: usize, out: &mut Reply) -> Flow {
         Flow::Stream(_) => Flow::Done,
         flow => flow,
     }
+}
+
+/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones.
+pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) {
+    let mut hashes = [0u64; 32];
+    let mut n = 0;
+    for i in 0..batch.len().min(hashes.len()) {
+        let args = batch.args(i, input);
+        if args.len() > 1 {
+            // For a command without a key there this fetches something for nothing; that is rare and harmless.
+            hashes[n] = stdx::hash::hash_bytes(args.at(1));
+            n += 1;
+        }
+    }
+    server.keyspace.prefetch(session.db, &hashes[..n]);
 }
 
 /// Finds the row, subcommands included, and checks the number of arguments.

@@ -215,12 +215,16 @@ impl Keyspace {
         self.shards.lock_one(shard).get_mut(shard).interest.unblock(db, key);
     }
 
-    /// Fetches the lines of a batch's keys into the cache. Takes no lock longer than one look-up.
-    pub fn prefetch<'a>(&self, db: usize, keys: impl Iterator<Item = &'a [u8]>) {
-        for key in keys {
-            let hash = hash_bytes(key);
-            let shard = shard_of(hash);
-            self.shards.lock_one(shard).get(shard).dbs[db].prefetch(hash);
+    /// Fetches what a batch's keys stand in into the cache: first the lines of all, then the entries of all, so that the
+    /// waits overlap. Takes each shard's lock for an instant.
+    pub fn prefetch(&self, db: usize, hashes: &[u64]) {
+        for hash in hashes {
+            let shard = shard_of(*hash);
+            self.shards.lock_one(shard).get(shard).dbs[db].prefetch_line(*hash);
+        }
+        for hash in hashes {
+            let shard = shard_of(*hash);
+            self.shards.lock_one(shard).get(shard).dbs[db].prefetch_entry(*hash);
         }
     }
 

@@ -498,7 +498,7 @@ impl Directory {
 
     /// Brings the key's line into the cache; used when a batch's keys are looked up together.
     #[inline]
-    pub(crate) fn prefetch(&self, hash: u64) {
+    pub(crate) fn prefetch_line(&self, hash: u64) {
         if let Some(segment) = self.segment(hash) {
             let line = &segment.table().lines[home(hash, segment.depth)];
             #[cfg(target_arch = "x86_64")]
@@ -509,6 +509,18 @@ impl Directory {
             }
             #[cfg(not(target_arch = "x86_64"))]
             let _ = line;
+        }
+    }
+
+    /// Brings the entry that has the key's tag into the cache.
+    #[inline]
+    pub(crate) fn prefetch_entry(&self, hash: u64) {
+        if let Some(segment) = self.segment(hash) {
+            let line = &segment.table().lines[home(hash, segment.depth)];
+            let bits = line.matches(tag(hash));
+            if bits != 0 {
+                prefetch(line.entry(bits.trailing_zeros() as usize));
+            }
         }
     }
 

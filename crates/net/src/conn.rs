@@ -16,10 +16,14 @@ use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::session::flag;
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
-use resp::{Limits, Parsed, Parser, Reply};
+use resp::{Batch, Limits, Parser, Reply, Stop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+/// Commands parsed at once.
+const BATCH: usize = 32;
+/// Commands in a batch from which on fetching their keys together pays.
+const PREFETCH_FROM: usize = 4;
 /// Bytes read at once.
 const READ: usize = 16 * 1024;
 /// Bytes read at once into a large argument.
@@ -167,7 +171,7 @@ impl Conn {
     }
 
     /// Runs commands and streams until the quantum ends, the input does, or the client has to wait.
-    pub(crate) fn advance(&mut self, server: &Arc<Server>, local: &mut Local) -> Next {
+    pub(crate) fn advance(&mut self, server: &Arc<Server>, local: &mut Local, batch: &mut Batch) -> Next {
         let started = local.clock_ns;
         let next = loop {
             if self.state != State::Running {
@@ -193,7 +197,7 @@ impl Conn {
                 local.lap();
                 continue;
             }
-            if !self.step(server, local) {
+            if !self.run_batch(server, local, batch, started + QUANTUM_NS) {
                 break if self.eof { Next::Close } else { Next::Wait };
             }
         };
@@ -201,49 +205,77 @@ impl Conn {
         next
     }
 
-    /// Parses and runs one command; false if there is none to run now.
-    #[inline]
-    fn step(&mut self, server: &Arc<Server>, local: &mut Local) -> bool {
-        let input = &self.input[self.start..];
-        let used = match self.parser.parse(input) {
-            Ok(Parsed::Command { used }) => used,
-            Ok(Parsed::Empty { used }) => {
-                self.start += used;
+    /// Parses a batch of commands and runs them until the quantum ends or one has to wait; false if there is none to run
+    /// now. The keys of a batch are fetched into the cache together.
+    fn run_batch(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        batch: &mut Batch,
+        until_ns: u64,
+    ) -> bool {
+        let from = self.start;
+        // What is allowed after AUTH is not known before it ran.
+        let max = if self.session.authenticated { BATCH } else { 1 };
+        let filled = batch.fill(&mut self.parser, &self.input[from..], max);
+        if batch.len() >= PREFETCH_FROM {
+            exec::call::prefetch(server, &self.session, batch, &self.input[from..]);
+        }
+        for i in 0..batch.len() {
+            let authenticated = self.session.authenticated;
+            let args = batch.args(i, &self.input[from..]);
+            let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
+            if self.session.authenticated != authenticated {
+                self.parser.set_authenticated(self.session.authenticated);
+            }
+            self.start = from + batch.end(i);
+            match flow {
+                Flow::Done => {}
+                Flow::Stream(stream) => self.stream = Some(stream),
+                Flow::Parked(timeout_ms) => {
+                    self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms))
+                }
+                Flow::Held(until) => {
+                    self.state = State::Held(until);
+                    // The command stays in the buffer and is run again.
+                    self.start = from + if i == 0 { 0 } else { batch.end(i - 1) };
+                    self.restart_parser(server);
+                    return true;
+                }
+                Flow::Close => self.session.closing = true,
+            }
+            let pause = self.stream.is_some()
+                || self.state != State::Running
+                || self.session.closing
+                || local.clock_ns >= until_ns
+                || self.pending_out() >= OUT_HIGH;
+            if pause && (i + 1 < batch.len() || filled.stop != Stop::Full) {
+                self.restart_parser(server);
                 return true;
             }
-            Ok(Parsed::More { need }) => {
+        }
+        self.start = from + filled.used;
+        match filled.stop {
+            Stop::Full => true,
+            Stop::More { need } => {
                 self.need = need;
-                return false;
+                false
             }
-            Err(error) => {
+            Stop::Error(error) => {
                 error.write(&mut self.out);
                 log::info!("protocol error from client {}: {}", self.session.id, error.reason());
                 self.session.closing = true;
                 self.start = self.input.len();
-                return true;
+                true
             }
-        };
-        let authenticated = self.session.authenticated;
-        let args = self.parser.args(input);
-        let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
-        if self.session.authenticated != authenticated {
-            self.parser.set_authenticated(self.session.authenticated);
         }
-        match flow {
-            Flow::Done => {}
-            Flow::Stream(stream) => self.stream = Some(stream),
-            Flow::Parked(timeout_ms) => self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms)),
-            Flow::Held(until) => {
-                self.state = State::Held(until);
-                // The command stays in the buffer; the parser starts over with it.
-                self.parser = Parser::new(limits(server));
-                self.parser.set_authenticated(self.session.authenticated);
-                return true;
-            }
-            Flow::Close => self.session.closing = true,
-        }
-        self.start += used;
-        true
+    }
+
+    /// Forgets what the parser knows of commands that were not run: it begins again at `start`.
+    fn restart_parser(&mut self, server: &Server) {
+        self.parser = Parser::new(limits(server));
+        self.parser.set_authenticated(self.session.authenticated);
+        self.need = 1;
     }
 
     /// Bookkeeping after a slice: buffers that are empty shrink, others see the sizes.

@@ -7,6 +7,7 @@ use exec::mail::{Mail, Published};
 use exec::session::ClientInfo;
 use exec::{Local, Server, Session};
 use keyspace::{Sweep, Swept};
+use resp::Batch;
 use rustix::event::{Timespec, epoll};
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
@@ -66,6 +67,7 @@ pub(crate) struct EventLoop {
     dirty: Vec<usize>,
     closing: Vec<usize>,
     mail: Vec<Mail>,
+    batch: Batch,
     timers: Timers,
     sweep: Sweep,
     sweeping: bool,
@@ -105,6 +107,7 @@ impl EventLoop {
             dirty: Vec::new(),
             closing: Vec::new(),
             mail: Vec::new(),
+            batch: Batch::new(),
             timers: Timers::default(),
             sweep: Sweep::default(),
             sweeping: false,
@@ -182,7 +185,7 @@ impl EventLoop {
     /// One quantum for a connection.
     fn advance(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let next = conn.advance(&self.server, &mut self.local);
+        let next = conn.advance(&self.server, &mut self.local, &mut self.batch);
         match conn.state {
             State::Parked(Some(at)) | State::Held(at) => self.timers.add(at, conn.session.id),
             _ => {}

@@ -17,6 +17,8 @@ struct Entry {
     spans: usize,
     /// Where in the read buffer the command starts.
     base: usize,
+    /// Where it ends.
+    end: usize,
     inline: bool,
 }
 
@@ -54,7 +56,7 @@ impl Batch {
             }
             match parser.parse(&buf[used..]) {
                 Ok(Parsed::Command { used: bytes }) => {
-                    self.push(parser, used);
+                    self.push(parser, used, used + bytes);
                     used += bytes;
                 }
                 Ok(Parsed::Empty { used: bytes }) => used += bytes,
@@ -87,14 +89,19 @@ impl Batch {
         Args::new(if entry.inline { &self.text } else { &buf[entry.base..] }, &self.spans[entry.spans..end])
     }
 
+    /// Bytes of the buffer up to the end of the `i`-th command. Panics past the end.
+    pub fn end(&self, i: usize) -> usize {
+        self.commands[i].end
+    }
+
     /// The commands with buffers of their own.
     pub fn to_owned(&self, buf: &[u8]) -> Vec<OwnedArgs> {
         (0..self.len()).map(|i| self.args(i, buf).to_owned()).collect()
     }
 
-    fn push(&mut self, parser: &Parser, base: usize) {
+    fn push(&mut self, parser: &Parser, base: usize, end: usize) {
         let inline = parser.inline_text();
-        self.commands.push(Entry { spans: self.spans.len(), base, inline: inline.is_some() });
+        self.commands.push(Entry { spans: self.spans.len(), base, end, inline: inline.is_some() });
         match inline {
             None => self.spans.extend_from_slice(parser.spans()),
             Some(text) => {
