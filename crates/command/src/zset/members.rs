@@ -202,6 +202,10 @@ fn add(
 ///
 /// Cost: O(log n). Errors: WRONGTYPE, no float, infinities that cancel out.
 fn zincrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if Options::parse(args.to(3).from(2)).1 > 0 {
+        // To Redis this is a ZADD whose option is followed by no pair.
+        return Err(Error::Syntax);
+    }
     let by = float(args.at(2))?;
     increment(cx, args.at(1), Options::default(), by, args.at(3))
 }
@@ -455,6 +459,7 @@ mod tests {
             ("zadd s 1 a nan b", "-ERR value is not a valid float"),
             ("zadd s 1 a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
             ("zincrby s x b", "-ERR value is not a valid float"),
+            ("zincrby s nx b", "-ERR syntax error"),
             ("zrem s a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
             ("exists z", "0"),
         ]);

@@ -35,18 +35,19 @@ fn len_of(view: &View<'_>, key: &[u8]) -> usize {
 
 // ----- bounds --------------------------------------------------------------------------------------------------------
 
-/// A bound by score: a number, exclusive behind `(`. An empty number is 0, as for strtod; one that is too large is
-/// infinite.
+/// A bound by score: a number, exclusive behind `(`. It is read as C reads text: nothing is 0, too much is infinite,
+/// a zero byte ends it. (Hexadecimal, which Redis 7 took, Redis 8 refuses here.)
 fn score_bound(arg: &[u8]) -> Result<ScoreBound, Error> {
     let (text, exclusive) = match arg {
         [b'(', rest @ ..] => (rest, true),
         all => (all, false),
     };
-    let decimal = || std::str::from_utf8(text).ok()?.parse::<f64>().ok().filter(|score| !score.is_nan());
+    let text = text.split(|byte| *byte == 0).next().unwrap_or_default();
     let score = match text {
         [] => Some(0.0),
-        _ => decimal().or_else(|| stdx::num::parse_f64(text)),
+        _ => std::str::from_utf8(text).ok().and_then(|text| text.parse::<f64>().ok()),
     };
+    let score = score.filter(|score| !score.is_nan());
     let score = score.ok_or(Error::new("ERR min or max is not a float"))?;
     Ok(if exclusive { ScoreBound::Excl(score) } else { ScoreBound::Incl(score) })
 }

@@ -329,6 +329,8 @@ mod tests {
             ("zcount z (1 5", "4"),
             ("zcount z \"\" 1e400", "5"),
             ("zcount z inf -inf", "0"),
+            ("zcount z \"(1\\x00\" 5", "4"),
+            ("zcount z 0x1 5", "-ERR min or max is not a float"),
             ("zlexcount z - +", "5"),
             ("zlexcount z (a [c", "2"),
             ("zcount nope 0 1", "0"),
