@@ -214,3 +214,171 @@ fn find_bit(
     }
     Ok(None)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Db;
+    use proptest::prelude::*;
+    use value::Str;
+
+    const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+    const NOT_INT: &str = "-ERR value is not an integer or out of range";
+    const SYNTAX: &str = "-ERR syntax error";
+
+    #[test]
+    fn a_bit_is_set_and_told_only_if_something_changed() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("setbit b 7 1", "0"),
+                ("setbit b 7 1", "1"),
+                ("setbit b 7 0", "1"),
+                ("setbit b 100 0", "0"),
+                ("setbit b 100 0", "0"),
+                ("strlen b", "13"),
+                ("setbit b 4294967295 1", "0"),
+                ("getbit b 4294967295", "1"),
+                ("strlen b", "536870912"),
+                ("getbit b 7", "0"),
+                ("bitcount b", "1"),
+                ("bitpos b 1", "4294967295"),
+                ("getbit none 7", "0"),
+            ]);
+            assert_eq!(
+                db.events(),
+                ["new:b", "setbit:b", "setbit:b", "setbit:b", "setbit:b", "keymiss:none"]
+            );
+        });
+    }
+
+    #[test]
+    fn offsets_are_looked_at_before_bits_and_those_before_the_key() {
+        let mut db = Db::new();
+        let offset = "-ERR bit offset is not an integer or out of range";
+        let bit = "-ERR bit is not an integer or out of range";
+        db.check(&[
+            ("sadd s x", "1"),
+            ("setbit s a 2", offset),
+            ("setbit s -1 1", offset),
+            ("setbit s 4294967296 1", offset),
+            ("setbit s #1 1", offset),
+            ("setbit s 1 2", bit),
+            ("setbit s 1 01", bit),
+            ("setbit s 1 1", WRONG_TYPE),
+            ("getbit s a", offset),
+            ("getbit s 1", WRONG_TYPE),
+        ]);
+    }
+
+    #[test]
+    fn bits_are_counted_in_bytes_or_bits() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set k foobar", "OK"),
+            ("sadd s x", "1"),
+            ("bitcount k", "26"),
+            ("bitcount k 0", "26"),
+            ("bitcount k 0 0", "4"),
+            ("bitcount k 1 1", "6"),
+            ("bitcount k 1 1 bit", "1"),
+            ("bitcount k 5 30 BIT", "17"),
+            ("bitcount k 5 30 BYTE", "4"),
+            ("bitcount k -1 -2", "0"),
+            ("bitcount k -100 -50", "4"),
+            ("bitcount k -50 -100", "0"),
+            ("bitcount k -1000 -500 BIT", "0"),
+            ("bitcount k 100 200", "0"),
+            ("bitcount k -9223372036854775808 9223372036854775807 BIT", "26"),
+            ("bitcount none", "0"),
+            ("bitcount none a b", NOT_INT),
+            ("bitcount none 0 1 FOO", SYNTAX),
+            ("bitcount s 0 b FOO", NOT_INT),
+            ("bitcount s a 1 BIT BIT", SYNTAX),
+            ("bitcount s", WRONG_TYPE),
+            ("set e \"\"", "OK"),
+            ("bitcount e", "0"),
+            ("bitcount e 0 -1", "0"),
+        ]);
+    }
+
+    #[test]
+    fn the_first_bit_is_found_or_supposed_behind_the_end() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set k foobar", "OK"),
+            ("set f \"\\xff\\xff\\xff\"", "OK"),
+            ("set z \"\\x00\\x00\\x00\"", "OK"),
+            ("set e \"\"", "OK"),
+            ("sadd s x", "1"),
+            ("bitpos k 1", "1"),
+            ("bitpos k 0", "0"),
+            ("bitpos k 1 2", "17"),
+            ("bitpos k 1 2 3 BIT", "2"),
+            ("bitpos k 0 2 3 BIT", "3"),
+            ("bitpos k 1 10", "-1"),
+            ("bitpos k 1 -1 -2", "-1"),
+            ("bitpos k 1 -50 -100", "1"),
+            ("bitpos k 1 -100 -50 BIT", "-1"),
+            ("bitpos f 0", "24"),
+            ("bitpos f 0 1", "24"),
+            ("bitpos f 0 0 -1", "-1"),
+            ("bitpos f 0 3", "-1"),
+            ("bitpos f 0 0 100 BIT", "-1"),
+            ("bitpos z 1", "-1"),
+            ("bitpos z 0 1 1", "8"),
+            ("bitpos e 0", "-1"),
+            ("bitpos e 1 0 -1", "-1"),
+            ("bitpos none 0 5", "0"),
+            ("bitpos none 1", "-1"),
+            ("bitpos none 1 a", NOT_INT),
+            ("bitpos s 1 0 b FOO", SYNTAX),
+            ("bitpos s 1 a b FOO", NOT_INT),
+            ("bitpos s 1 a b BIT X", SYNTAX),
+            ("bitpos s 2 a", "-ERR The bit argument must be 1 or 0."),
+            ("bitpos s 01", NOT_INT),
+            ("bitpos s 1", WRONG_TYPE),
+        ]);
+    }
+
+    #[test]
+    fn what_is_stored_decides_who_counts() {
+        let mut db = Db::new();
+        db.check(&[("setbit sparse 4294967295 1", "0")]);
+        assert!(db.cost(&["BITCOUNT", "sparse"]) < 100);
+        let dense = "x".repeat(2_000_000);
+        db.run(&["SET", "dense", &dense]);
+        assert!(db.cost(&["BITCOUNT", "dense"]) > 2000);
+        db.steps = 1000;
+        db.check(&[("bitcount sparse", "1"), ("bitpos dense 1", "1")]);
+        assert!(db.line("bitcount dense").starts_with("-ERR internal"));
+        db.steps = 100_000;
+        assert_eq!(db.line("bitcount dense"), "8000000");
+    }
+
+    proptest! {
+        #[test]
+        fn counting_and_finding_agree_with_looking_at_every_bit(
+            parts in prop::collection::vec((prop_oneof![0..9000usize, Just(1), 20_000..40_000usize], 0..4u8), 0..5),
+            places: [prop::sample::Index; 2],
+        ) {
+            let bytes: Vec<u8> = parts.iter().flat_map(|(len, kind)| {
+                (0..*len).map(move |i| [0, 255, i as u8, if i == len - 1 { 16 } else { 0 }][*kind as usize])
+            }).collect();
+            let s = Str::from_slice(&bytes);
+            let bits = bytes.len() * 8;
+            let bit = |i: usize| bytes[i / 8] >> (7 - i % 8) & 1 == 1;
+            let mut ends = places.map(|place| place.index(bits + 1));
+            ends.sort();
+            let range = ends[0]..ends[1];
+            let mut budget = Budget::unlimited(None);
+            let count = range.clone().filter(|i| bit(*i)).count() as u64;
+            prop_assert_eq!(count_bits(s.as_ref(), range.clone(), &mut budget), Ok(count));
+            for wanted in [false, true] {
+                if !range.is_empty() {
+                    let found = range.clone().find(|i| bit(*i) == wanted);
+                    prop_assert_eq!(find_bit(s.as_ref(), wanted, range.clone(), &mut budget), Ok(found));
+                }
+            }
+        }
+    }
+}

@@ -245,3 +245,148 @@ impl<'a> Source<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Db;
+    use proptest::prelude::*;
+
+    #[test]
+    fn results_are_as_long_as_the_longest_source() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("set a \"\\xff\\x0f\"", "OK"),
+                ("set b \"\\x0f\\xff\\xaa\"", "OK"),
+                ("bitop AND d a b", "3"),
+                ("get d", "\"\\x0f\\x0f\\x00\""),
+                ("bitop or d a b", "3"),
+                ("get d", "\"\\xff\\xff\\xaa\""),
+                ("bitop xor d a b", "3"),
+                ("get d", "\"\\xf0\\xf0\\xaa\""),
+                ("bitop not d a", "2"),
+                ("get d", "\"\\x00\\xf0\""),
+                ("bitop diff d a b", "3"),
+                ("get d", "\"\\xf0\\x00\\x00\""),
+                ("bitop diff1 d a b", "3"),
+                ("get d", "\"\\x00\\xf0\\xaa\""),
+                ("bitop andor d a b a", "3"),
+                ("get d", "\"\\xff\\x0f\\x00\""),
+                ("bitop one d a b a", "3"),
+                ("get d", "\"\\x00\\xf0\\xaa\""),
+                ("bitop and d a none", "2"),
+                ("get d", "\"\\x00\\x00\""),
+                ("bitop and a a b", "3"),
+                ("get a", "\"\\x0f\\x0f\\x00\""),
+            ]);
+        });
+    }
+
+    #[test]
+    fn an_empty_result_removes_what_was_there() {
+        let mut db = Db::new();
+        db.check(&[
+            ("set d v", "OK"),
+            ("set e \"\"", "OK"),
+            ("set x v EX 10", "OK"),
+            ("bitop or x d d", "1"),
+        ]);
+        assert_eq!(db.events(), ["new:d", "set:d", "new:e", "set:e", "new:x", "set:x", "expire:x", "set:x"]);
+        db.now_ms += 20_000;
+        db.check(&[
+            ("get x", "\"v\""),
+            ("bitop or d e none", "0"),
+            ("bitop or d e e", "0"),
+            ("get d", "nil"),
+        ]);
+        assert_eq!(db.events(), ["keymiss:none", "del:d", "keymiss:d"]);
+    }
+
+    #[test]
+    fn the_operation_is_looked_at_before_the_keys() {
+        let mut db = Db::new();
+        let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        db.check(&[
+            ("set a v", "OK"),
+            ("sadd s x", "1"),
+            ("bitop foo d s", "-ERR syntax error"),
+            ("bitop NOT d s s", "-ERR BITOP NOT must be called with a single source key."),
+            ("bitop diff d s", "-ERR BITOP DIFF must be called with at least two source keys."),
+            ("bitop andor d s", "-ERR BITOP ANDOR must be called with at least two source keys."),
+            ("bitop one d a", "1"),
+            ("bitop and d a s", wrong_type),
+            ("bitop and d s a", wrong_type),
+            ("get d", "\"v\""),
+            ("bitop and s a a", "1"),
+            ("get s", "\"v\""),
+        ]);
+    }
+
+    #[test]
+    fn what_is_not_stored_costs_nothing_and_stays_unstored() {
+        let mut db = Db::new();
+        db.check(&[
+            ("setbit a 4294967295 1", "0"),
+            ("setbit b 2000000000 1", "0"),
+            ("setbit b 4294967295 1", "0"),
+            ("bitop AND d a b", "536870912"),
+            ("bitcount d", "1"),
+            ("bitop XOR d a b", "536870912"),
+            ("bitpos d 1", "2000000000"),
+            ("bitop ONE d a b a b", "536870912"),
+            ("bitcount d", "0"),
+        ]);
+        assert!(db.cost(&["BITOP", "AND", "d", "a", "b"]) < 100);
+        assert!(db.cost(&["BITOP", "NOT", "d", "a"]) > 1_000_000);
+        assert!(db.cost(&["BITCOUNT", "d"]) < 100);
+    }
+
+    fn plain(op: Op, sources: &[Vec<u8>], len: usize) -> Vec<u8> {
+        let byte = |source: &Vec<u8>, i: usize| source.get(i).copied().unwrap_or(0);
+        (0..len)
+            .map(|i| {
+                let first = byte(&sources[0], i);
+                let any = sources[1..].iter().fold(0, |any, source| any | byte(source, i));
+                match op {
+                    Op::And => sources.iter().fold(255, |all, source| all & byte(source, i)),
+                    Op::Or => first | any,
+                    Op::Xor => sources.iter().fold(0, |odd, source| odd ^ byte(source, i)),
+                    Op::Not => !first,
+                    Op::Diff => first & !any,
+                    Op::Diff1 => any & !first,
+                    Op::AndOr => first & any,
+                    Op::One => (0..8)
+                        .filter(|bit| {
+                            sources.iter().filter(|source| byte(source, i) >> bit & 1 == 1).count() == 1
+                        })
+                        .fold(0, |one, bit| one | 1 << bit),
+                }
+            })
+            .collect()
+    }
+
+    fn source() -> impl Strategy<Value = Vec<u8>> {
+        let part = (prop_oneof![0..100usize, 2000..9000usize, Just(4088)], 0..3u8, any::<u8>());
+        prop::collection::vec(part, 0..5).prop_map(|parts| {
+            let part = |(len, kind, seed): (usize, u8, u8)| {
+                (0..len).map(move |i| [0, 255, seed.wrapping_mul(i as u8 | 1)][kind as usize])
+            };
+            parts.into_iter().flat_map(part).collect()
+        })
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        #[test]
+        fn combining_runs_agrees_with_combining_bytes(sources in prop::collection::vec(source(), 1..5), which in 0..8usize) {
+            let (_, op) = OPS[which];
+            let sources = if op == Op::Not { sources[..1].to_vec() } else { sources };
+            let strings: Vec<Str> = sources.iter().map(|bytes| Str::from_slice(bytes)).collect();
+            let len = sources.iter().map(Vec::len).max().unwrap_or(0);
+            let mut walks: Vec<_> = strings.iter().map(|s| Source::new(s.as_ref())).collect();
+            let combined = result(op, &mut walks, len);
+            combined.check_invariants();
+            prop_assert!(combined.as_ref() == plain(op, &sources, len)[..], "{:?}", op);
+        }
+    }
+}

@@ -266,3 +266,134 @@ fn store(s: StrRef<'_>, op: &Op, new: i128) -> (usize, SmallVec<[u8; 16]>) {
     let number = window(s, first, count) & !(mask << shift) | (new & mask) << shift;
     (first, number.to_be_bytes()[16 - count..].into())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Db, Over};
+    use proptest::prelude::*;
+    use resp::Frame;
+
+    #[test]
+    fn fields_are_read_set_and_added_to() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("bitfield k", "[]"),
+                ("bitfield k get u8 0 overflow sat", "[0]"),
+                ("get k", "nil"),
+                ("bitfield k set u8 0 255 get i8 0 incrby u8 0 1 get u4 #1", "[0, -1, 0, 0]"),
+                ("bitfield k set i8 #1 -200 get i8 #1", "[0, 56]"),
+                ("bitfield k set i64 100 9223372036854775807 incrby i64 100 1", "[0, -9223372036854775808]"),
+                ("bitfield k set u63 3 -1 get u63 3", "[63050394783186944, 9223372036854775807]"),
+                ("bitfield_ro k get u8 0 overflow wrap get u4 #1", "[31, 15]"),
+                ("bitfield_ro none get i64 4294967295", "[0]"),
+                ("strlen k", "21"),
+                ("bitfield k get u8 1000 set u8 1000 0", "[0, 0]"),
+                ("strlen k", "126"),
+            ]);
+        });
+    }
+
+    #[test]
+    fn numbers_that_do_not_fit_wrap_saturate_or_fail() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("bitfield k incrby u8 0 300 overflow sat incrby u8 0 300 incrby u8 0 -300", "[44, 255, 0]"),
+                ("bitfield k overflow fail incrby u8 0 256 incrby u8 0 -1 incrby u8 0 255 get u8 0", "[nil, nil, 255, 255]"),
+                ("bitfield k overflow sat set i8 8 200 get i8 8 set i8 8 -200 get i8 8", "[0, 127, 127, -128]"),
+                ("bitfield k overflow sat set u8 8 -1 get u8 8", "[128, 255]"),
+                ("bitfield k set i64 8 9223372036854775807 overflow sat incrby i64 8 1", "[-72057594037927936, 9223372036854775807]"),
+                ("bitfield k set i64 8 -9223372036854775808 overflow sat incrby i64 8 -1", "[9223372036854775807, -9223372036854775808]"),
+                ("bitfield k set u63 8 5 overflow sat incrby u63 8 9223372036854775807 incrby u63 8 -9223372036854775808", "[4611686018427387904, 9223372036854775807, 0]"),
+                ("bitfield k set u1 0 1 incrby u1 0 1 incrby i1 0 1 incrby i1 0 1 set i1 0 1", "[1, 0, -1, 0, 0]"),
+                // As Redis has it: see `apply`.
+                ("bitfield k overflow sat set i8 0 -9223372036854775808 get i8 0", "[-1, 127]"),
+            ]);
+        });
+    }
+
+    #[test]
+    fn words_are_read_from_left_to_right_before_the_key() {
+        let mut db = Db::new();
+        let syntax = "-ERR syntax error";
+        let bad_type = "-ERR Invalid bitfield type. Use something like i16 u8. Note that u64 is not supported but i64 is.";
+        let offset = "-ERR bit offset is not an integer or out of range";
+        let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+        db.check(&[
+            ("sadd s x", "1"),
+            ("bitfield s get u8", syntax),
+            ("bitfield s set u8 0", syntax),
+            ("bitfield s overflow", syntax),
+            ("bitfield s foo", syntax),
+            ("bitfield s overflow foo", "-ERR Invalid OVERFLOW type specified"),
+            ("bitfield s get u64 0", bad_type),
+            ("bitfield s get i65 a", bad_type),
+            ("bitfield s get u0 0", bad_type),
+            ("bitfield s get x8 0", bad_type),
+            ("bitfield s get \"\" 0", bad_type),
+            ("bitfield s get u08 0", bad_type),
+            ("bitfield s get U8 0", bad_type),
+            ("bitfield s get u8 -1", offset),
+            ("bitfield s get u8 #", offset),
+            ("bitfield s get u8 #-1", offset),
+            ("bitfield s get u8 4294967296", offset),
+            ("bitfield s get u8 #536870912", offset),
+            ("bitfield s get u8 #9223372036854775807", offset),
+            ("bitfield s set u8 a b", offset),
+            ("bitfield s set u8 0 b", "-ERR value is not an integer or out of range"),
+            ("bitfield s set u8 0 1 foo", syntax),
+            ("bitfield_ro s set u8 0 1", "-ERR BITFIELD_RO only supports the GET subcommand"),
+            ("bitfield s set u8 0 1", wrong_type),
+            ("bitfield s get u8 0", wrong_type),
+            ("bitfield none get u8 #536870911", "[0]"),
+        ]);
+    }
+
+    #[test]
+    fn a_change_is_told_once_and_only_if_there_was_one() {
+        let mut db = Db::new();
+        db.check(&[("set k \"\\xff\"", "OK"), ("bitfield k set u8 0 255 incrby u8 0 0", "[255, 255]")]);
+        assert_eq!((db.dirty, db.events()), (0, vec!["new:k".to_owned(), "set:k".to_owned()]));
+        db.check(&[
+            ("bitfield k overflow fail incrby u8 0 1", "[nil]"),
+            ("bitfield k set u4 0 1 set u4 0 2", "[15, 1]"),
+        ]);
+        assert_eq!((db.dirty, db.events()), (1, vec!["setbit:k".to_owned()]));
+        db.check(&[("bitfield new overflow fail set u8 0 256", "[nil]"), ("strlen new", "1")]);
+        assert_eq!(db.events(), ["new:new", "setbit:new"]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(100))]
+        #[test]
+        fn a_field_is_its_bits(
+            base in prop::collection::vec(any::<u8>(), 0..40),
+            fields in prop::collection::vec((0..400u64, 1..=64u32, any::<bool>(), any::<i64>()), 1..8),
+            overlay: bool,
+        ) {
+            let mut db = Db::new().over(if overlay { Over::Overlay } else { Over::Locks });
+            db.call::<&[u8]>(&[b"SET", b"k", &base]);
+            let mut bits: Vec<bool> = base.iter().flat_map(|b| (0..8).map(move |i| b >> (7 - i) & 1 == 1)).collect();
+            for (at, width, signed, value) in fields {
+                let signed = signed || width == 64;
+                let kind = format!("{}{width}", if signed { 'i' } else { 'u' });
+                let end = at as usize + width as usize;
+                bits.resize(bits.len().max(end.next_multiple_of(8)), false);
+                let field = &mut bits[at as usize..end];
+                let number = |field: &[bool]| {
+                    let low = field.iter().fold(0i128, |n, bit| n << 1 | i128::from(*bit));
+                    if signed && field[0] { low - (1 << width) } else { low }
+                };
+                let old = number(field);
+                for (i, bit) in field.iter_mut().rev().enumerate() {
+                    *bit = value >> i & 1 == 1;
+                }
+                let new = number(field);
+                let line = format!("bitfield k set {kind} {at} {value} get {kind} {at}");
+                prop_assert_eq!(db.line(&line), format!("[{old}, {new}]"));
+            }
+            let bytes: Vec<u8> =
+                bits.chunks(8).map(|byte| byte.iter().fold(0, |n, bit| n << 1 | u8::from(*bit))).collect();
+            prop_assert_eq!(db.call(&["GET", "k"]), Frame::Bulk(bytes));
+        }
+    }
+}

@@ -98,3 +98,82 @@ fn incrbyfloat(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.out.bulk(&text);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    #[test]
+    fn integers_count_within_64_bits_and_keep_their_expiry() {
+        Db::both(|mut db| {
+            let int = "-ERR value is not an integer or out of range";
+            let overflow = "-ERR increment or decrement would overflow";
+            db.check(&[
+                ("incr i", "1"),
+                ("incrby i 10", "11"),
+                ("decrby i -3", "14"),
+                ("decr i", "13"),
+                ("incrby i x", int),
+                ("incrby i 9223372036854775807", overflow),
+                ("decrby i -9223372036854775808", "-ERR decrement would overflow"),
+                ("decrby i 9223372036854775807", "-9223372036854775794"),
+                ("set i 9223372036854775807", "OK"),
+                ("incr i", overflow),
+                ("set i -9223372036854775808", "OK"),
+                ("decr i", overflow),
+                ("incr i", "-9223372036854775807"),
+                ("sadd s x", "1"),
+                ("incr s", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+                ("incrby s x", int),
+            ]);
+            for text in ["abc", "\" 1\"", "\"1 \"", "01", "+1", "-0", "1.0", "\"\"", "123456789012345678901"]
+            {
+                db.line(&format!("set t {text}"));
+                assert_eq!(db.line("incr t"), int, "{text}");
+            }
+            db.check(&[("set e 5 PX 10", "OK"), ("incr e", "6")]);
+            db.now_ms += 10;
+            assert_eq!(db.line("incr e"), "1");
+        });
+    }
+
+    #[test]
+    fn decimals_are_added_as_clients_expect() {
+        Db::both(|mut db| {
+            let float = "-ERR value is not a valid float";
+            let infinite = "-ERR increment would produce NaN or Infinity";
+            db.check(&[
+                ("set f 10.50 PX 10", "OK"),
+                ("incrbyfloat f 0.1", "\"10.6\""),
+                ("incrbyfloat f -5", "\"5.6\""),
+                ("get f", "\"5.6\""),
+            ]);
+            assert_eq!(db.line("incrbyfloat f 5.0e3"), "\"5005.60000000000000009\"");
+            assert_eq!(db.effect_lines(), ["SET f 5005.60000000000000009 KEEPTTL"]);
+            db.now_ms += 10;
+            db.check(&[
+                ("incrbyfloat f 3", "\"3\""),
+                ("incr f", "4"),
+                ("incrbyfloat f x", float),
+                ("incrbyfloat f nan", float),
+                ("incrbyfloat f inf", infinite),
+                ("set f x", "OK"),
+                ("incrbyfloat f 1", float),
+                ("set f inf", "OK"),
+                ("incrbyfloat f 1", infinite),
+                ("sadd s x", "1"),
+                ("incrbyfloat s x", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ]);
+            db.events();
+            db.check(&[
+                ("incr n", "1"),
+                ("decrby n 1", "0"),
+                ("incrbyfloat n 1", "\"1\""),
+                ("incr s x", ARITY),
+            ]);
+            assert_eq!(db.events(), ["new:n", "incrby:n", "incrby:n", "incrbyfloat:n"]);
+        });
+    }
+
+    const ARITY: &str = "-ERR wrong number of arguments for 'incr' command";
+}

@@ -113,3 +113,148 @@ pub(crate) fn write_at(view: &mut View<'_>, key: &[u8], at: usize, bytes: &[u8])
     view.put(key, Value::Str(grown), expire);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Db, Over};
+    use proptest::prelude::*;
+    use resp::Frame;
+
+    #[test]
+    fn appending_and_overwriting_answer_the_new_length() {
+        Db::both(|mut db| {
+            let range = "-ERR offset is out of range";
+            let wrong_type = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+            let too_long = "-ERR string exceeds maximum allowed size (proto-max-bulk-len)";
+            db.check(&[
+                ("append k ab", "2"),
+                ("append k \"\"", "2"),
+                ("append k c", "3"),
+                ("append e \"\"", "0"),
+                ("strlen e", "0"),
+                ("setrange k 1 xyz", "4"),
+                ("setrange k 6 !", "7"),
+                ("get k", "\"axyz\\x00\\x00!\""),
+                ("setrange none 0 \"\"", "0"),
+                ("setrange none 536870912 \"\"", "0"),
+                ("getdel none", "nil"),
+                ("setrange k 100 \"\"", "7"),
+                ("setrange none -1 \"\"", range),
+                ("setrange none x \"\"", "-ERR value is not an integer or out of range"),
+                ("setrange none 536870912 a", too_long),
+                ("setrange none 9223372036854775807 a", too_long),
+                ("setrange far 536870911 a", "536870912"),
+                ("append far a", too_long),
+                ("append far \"\"", "536870912"),
+                ("sadd s x", "1"),
+                ("append s a", wrong_type),
+                ("setrange s 0 \"\"", wrong_type),
+                ("setrange s 536870912 a", wrong_type),
+                ("setrange s -1 a", range),
+            ]);
+        });
+    }
+
+    #[test]
+    fn an_edited_key_keeps_its_expiry_and_is_told_once() {
+        Db::both(|mut db| {
+            db.line("set k v PX 10");
+            db.events();
+            db.check(&[
+                ("append k v", "2"),
+                ("setrange k 5 z", "6"),
+                ("setrange k 5 \"\"", "6"),
+                ("setbit k 0 1", "0"),
+            ]);
+            assert_eq!(db.events(), ["append:k", "setrange:k", "setbit:k"]);
+            db.now_ms += 10;
+            assert_eq!(db.line("get k"), "nil");
+        });
+    }
+
+    #[test]
+    fn a_snapshot_does_not_see_what_is_written_in_place() {
+        let mut db = Db::new();
+        let long = "x".repeat(100_000);
+        db.run(&["SET", "k", &long]);
+        let held = db.keyspace.clone();
+        let before = keyspace::View::locked(&held, keyspace::Keyspace::shards_of([&b"k"[..]]), 0, db.now_ms);
+        let copy = before.owned(b"k").unwrap();
+        before.finish();
+        db.check(&[("setrange k 50000 new", "100000"), ("append k end", "100003"), ("setbit k 7 1", "0")]);
+        let value::Value::Str(copy) = copy.value else { panic!() };
+        assert!(copy.as_ref() == *long.as_bytes());
+        assert_eq!(db.line("getrange k 49999 50003"), "\"xnewx\"");
+    }
+
+    #[derive(Clone, Debug)]
+    enum Edit {
+        Append(Vec<u8>),
+        Write(usize, Vec<u8>),
+        Set(Vec<u8>),
+        Bit(usize, bool),
+        Expire,
+    }
+
+    fn bytes() -> impl Strategy<Value = Vec<u8>> {
+        let len = prop_oneof![3 => 0..20usize, 2 => 0..400usize, 1 => 3000..20_000usize];
+        (len, any::<u8>())
+            .prop_map(|(len, first)| (0..len).map(|i| first.wrapping_add((i / 3) as u8)).collect())
+    }
+
+    fn edit() -> impl Strategy<Value = Edit> {
+        let at = || prop_oneof![3 => 0..400usize, 1 => 0..40_000usize];
+        prop_oneof![
+            4 => bytes().prop_map(Edit::Append),
+            4 => (at(), bytes()).prop_map(|(at, bytes)| Edit::Write(at, bytes)),
+            1 => bytes().prop_map(Edit::Set),
+            2 => (at(), any::<bool>()).prop_map(|(at, on)| Edit::Bit(at, on)),
+            1 => Just(Edit::Expire),
+        ]
+    }
+
+    fn write(model: &mut Vec<u8>, at: usize, bytes: &[u8]) {
+        if !bytes.is_empty() {
+            model.resize(model.len().max(at + bytes.len()), 0);
+            model[at..at + bytes.len()].copy_from_slice(bytes);
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(60))]
+        #[test]
+        fn edits_agree_with_a_plain_vector(edits in prop::collection::vec(edit(), 1..25), overlay: bool, key in "k|k{190}|k{300}") {
+            let mut db = Db::new().over(if overlay { Over::Overlay } else { Over::Locks });
+            let key = key.as_bytes();
+            let mut model = Vec::new();
+            for edit in edits {
+                match edit {
+                    Edit::Append(bytes) => {
+                        model.extend_from_slice(&bytes);
+                        prop_assert_eq!(db.call::<&[u8]>(&[b"APPEND", key, &bytes]), Frame::Int(model.len() as i64));
+                    }
+                    Edit::Write(at, bytes) => {
+                        write(&mut model, at, &bytes);
+                        let reply = db.call::<&[u8]>(&[b"SETRANGE", key, at.to_string().as_bytes(), &bytes]);
+                        prop_assert_eq!(reply, Frame::Int(model.len() as i64));
+                    }
+                    Edit::Set(bytes) => {
+                        db.call::<&[u8]>(&[b"SET", key, &bytes]);
+                        model = bytes;
+                    }
+                    Edit::Bit(at, on) => {
+                        let was = model.get(at / 8).is_some_and(|b| b >> (7 - at % 8) & 1 == 1);
+                        let byte = model.get(at / 8).copied().unwrap_or(0) & !(0x80 >> (at % 8));
+                        write(&mut model, at / 8, &[byte | u8::from(on) << (7 - at % 8)]);
+                        let reply = db.call::<&[u8]>(&[b"SETBIT", key, at.to_string().as_bytes(), if on { b"1" } else { b"0" }]);
+                        prop_assert_eq!(reply, Frame::Int(was.into()));
+                    }
+                    Edit::Expire => {
+                        db.call::<&[u8]>(&[b"GETEX", key, b"EX", b"100"]);
+                    }
+                }
+                prop_assert_eq!(db.call::<&[u8]>(&[b"GETRANGE", key, b"0", b"-1"]), Frame::Bulk(model.clone()));
+            }
+        }
+    }
+}

@@ -264,3 +264,192 @@ pub(crate) fn clamp(start: i64, end: i64, len: usize) -> Option<std::ops::Range<
     let (start, end) = (place(start), place(end).min(len - 1));
     (start <= end).then(|| start as usize..end as usize + 1)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::clamp;
+    use crate::testing::Db;
+    use std::sync::atomic::Ordering::Relaxed;
+
+    const WRONG_TYPE: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    #[test]
+    fn parts_are_cut_to_what_is_there() {
+        let mut db = Db::new();
+        let int = "-ERR value is not an integer or out of range";
+        db.check(&[
+            ("set k hello", "OK"),
+            ("sadd s x", "1"),
+            ("getrange k 0 -1", "\"hello\""),
+            ("getrange k 1 2", "\"el\""),
+            ("getrange k -2 -1", "\"lo\""),
+            ("getrange k -1 -2", "\"\""),
+            ("getrange k 5 10", "\"\""),
+            ("getrange k -100 100", "\"hello\""),
+            ("getrange k -100 -50", "\"h\""),
+            ("getrange k -50 -100", "\"\""),
+            ("getrange k -9223372036854775808 9223372036854775807", "\"hello\""),
+            ("getrange none 0 -1", "\"\""),
+            ("getrange s 0 -1", WRONG_TYPE),
+            ("getrange s a 1", int),
+            ("getrange k 1 b", int),
+            ("substr k 1 1", "\"e\""),
+            ("strlen k", "5"),
+            ("strlen none", "0"),
+            ("strlen s", WRONG_TYPE),
+            ("get s", WRONG_TYPE),
+            ("mget k none s k", "[\"hello\", nil, nil, \"hello\"]"),
+        ]);
+        assert_eq!(clamp(0, -1, 0), None);
+    }
+
+    #[test]
+    fn long_strings_are_answered_as_streams_and_short_ones_at_once() {
+        Db::both(|mut db| {
+            let long = "0123456789".repeat(20_000);
+            let quoted = format!("{long:?}");
+            db.run(&["MSET", "k", &long, "short", "s"]);
+            for line in ["get k", "getrange k 0 -1", "getex k", "set k x GET"] {
+                assert_eq!(db.line(line), quoted, "{line}");
+                assert!(db.streamed, "{line}");
+                db.run(&["SET", "k", &long]);
+            }
+            assert_eq!(db.line("getrange k 3 70002"), format!("{:?}", &long[3..70_003]));
+            assert!(db.streamed);
+            assert_eq!(db.line("getrange k 3 60002"), format!("{:?}", &long[3..60_003]));
+            assert!(!db.streamed);
+            assert_eq!(
+                db.line("mget short k none k short"),
+                format!("[\"s\", {quoted}, nil, {quoted}, \"s\"]")
+            );
+            assert!(db.streamed);
+            db.caller.may_stream = false;
+            assert_eq!(db.line("mget k short"), format!("[{quoted}, \"s\"]"));
+            assert_eq!(db.line("getdel k"), quoted);
+            assert!(!db.streamed);
+            assert_eq!(db.line("get k"), "nil");
+        });
+    }
+
+    #[test]
+    fn a_sparse_string_is_given_with_its_zeros() {
+        let mut db = Db::new();
+        db.check(&[("setrange k 100000 end", "100003"), ("getrange k 99998 -1", "\"\\x00\\x00end\"")]);
+        let zeros = db.line("get k");
+        assert_eq!(zeros.len(), 2 + 4 * 100_000 + 3);
+        assert!(db.streamed);
+    }
+
+    #[test]
+    fn many_values_are_streamed_from_where_the_reply_grows_long() {
+        let mut db = Db::new();
+        let value = "v".repeat(200);
+        let keys: Vec<String> = (0..1000).map(|i| format!("k{i}")).collect();
+        keys.iter().filter(|key| !key.ends_with('7')).for_each(|key| {
+            db.run(&["SET", key, &value]);
+        });
+        let mut words = vec!["MGET"];
+        words.extend(keys.iter().map(String::as_str));
+        let expected = |key: &String| if key.ends_with('7') { "nil".into() } else { format!("{value:?}") };
+        let expected = keys.iter().map(expected).collect::<Vec<_>>().join(", ");
+        assert_eq!(db.run(&words), format!("[{expected}]"));
+        assert!(db.streamed && db.cost(&words) > 2000);
+        db.steps = 500;
+        assert!(db.run(&words).starts_with("-ERR internal"));
+    }
+
+    #[test]
+    fn look_ups_for_reading_are_counted_and_others_are_not() {
+        let mut db = Db::new();
+        let stats = db.keyspace.clone();
+        let mut counted = |line: &str| {
+            let before = (stats.stats.hits.load(Relaxed), stats.stats.misses.load(Relaxed));
+            db.line(line);
+            (stats.stats.hits.load(Relaxed) - before.0, stats.stats.misses.load(Relaxed) - before.1)
+        };
+        assert_eq!(counted("set k v"), (0, 0));
+        for line in
+            ["get k", "strlen k", "getrange k 0 0", "getex k EX 0", "set k v GET", "getset k v", "bitcount k"]
+        {
+            assert_eq!(counted(line), (1, 0), "{line}");
+        }
+        for line in [
+            "get none",
+            "getex none EX 0",
+            "getdel none",
+            "set none v XX GET",
+            "bitpos none 1",
+            "getbit none 1",
+        ] {
+            assert_eq!(counted(line), (0, 1), "{line}");
+        }
+        for line in [
+            "set k v XX",
+            "setnx k v",
+            "append k v",
+            "setbit k 1 1",
+            "delifeq k x",
+            "incr none",
+            "strlen k x",
+        ] {
+            assert_eq!(counted(line), (0, 0), "{line}");
+        }
+        assert_eq!(counted("mget k k nope"), (2, 1));
+        assert_eq!(counted("lcs k nope foo"), (1, 1));
+        assert_eq!(counted("bitop and d k nope"), (1, 1));
+        assert_eq!(counted("getdel d"), (1, 0));
+    }
+
+    #[test]
+    fn getex_looks_at_the_key_before_the_time() {
+        Db::both(|mut db| {
+            let invalid = "-ERR invalid expire time in 'getex' command";
+            db.check(&[
+                ("set k v", "OK"),
+                ("sadd s x", "1"),
+                ("getex k EX 10 PERSIST", "-ERR syntax error"),
+                ("getex k KEEPTTL", "-ERR syntax error"),
+                ("getex k NX", "-ERR syntax error"),
+                ("getex k EX 0", invalid),
+                ("getex k EXAT 9223372036854775807", invalid),
+                ("getex none EX 0", "nil"),
+                ("getex s EX 0", WRONG_TYPE),
+                ("getex none FOO", "-ERR syntax error"),
+            ]);
+            db.events();
+            db.check(&[
+                ("getex k", "\"v\""),
+                ("getex k PERSIST", "\"v\""),
+                ("getex k EX 10", "\"v\""),
+                ("getex k PERSIST", "\"v\""),
+                ("getex k PXAT 1", "\"v\""),
+            ]);
+            assert_eq!(db.events(), ["expire:k", "persist:k", "del:k"]);
+            db.check(&[("get k", "nil"), ("set k v", "OK"), ("getex k PX 5", "\"v\"")]);
+            db.now_ms += 5;
+            assert_eq!(db.line("get k"), "nil");
+        });
+    }
+
+    #[test]
+    fn a_key_is_removed_when_it_was_read_or_equals() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("set k v", "OK"),
+                ("delifeq k w", "0"),
+                ("delifeq k v", "1"),
+                ("delifeq k v", "0"),
+                ("set k v EX 10", "OK"),
+                ("getset k w", "\"v\""),
+                ("getdel k", "\"w\""),
+                ("getset k v", "nil"),
+                ("sadd s x", "1"),
+                ("delifeq s x", WRONG_TYPE),
+                ("getdel s", WRONG_TYPE),
+                ("getset s x", WRONG_TYPE),
+            ]);
+            db.now_ms += 20_000;
+            assert_eq!(db.line("get k"), "\"v\"");
+        });
+    }
+}

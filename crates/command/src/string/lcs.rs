@@ -14,7 +14,7 @@
 //! - L2: columns are taken in blocks, so that the match masks of a block stay in the cache; the carry of each row goes from
 //!   block to block in a bit of its own.
 //!
-//! Cost: O(n·m / 64) twice, n and m = the lengths; memory O(m·√n / 8): two strings of 100 KB take 8 MB and a third of a second
+//! Cost: O(n·m / 64) twice, n and m = the lengths; memory O(m·√n / 8): two strings of 100 KB take 8 MB and a second
 //! where the plain table takes 40 GB. What would pass [`MEMORY_MAX`] is refused.
 
 use super::BYTES_PER_STEP;
@@ -41,7 +41,9 @@ const MEMORY_MAX: usize = 1 << 30;
 /// Words of a block of columns.
 const BLOCK: usize = 1024;
 /// Words advanced in one step of the budget.
-const WORDS_PER_STEP: usize = 40;
+const WORDS_PER_STEP: usize = 32;
+/// What beginning a row costs, in words.
+const ROW: usize = 8;
 /// Rows are all kept if they take no more words than this.
 const KEEP_ALL: usize = 1 << 16;
 
@@ -51,7 +53,7 @@ fn cost(view: &View<'_>, args: Args<'_>) -> usize {
         _ => 0,
     };
     let (n, m) = (len(1), len(2));
-    if n == 0 || m == 0 { 0 } else { (n + m) / BYTES_PER_STEP + 2 * n * (1 + m / 64 / WORDS_PER_STEP) / 8 }
+    if n == 0 || m == 0 { 0 } else { (n + m) / BYTES_PER_STEP + 2 * n * (ROW + m / 64) / WORDS_PER_STEP }
 }
 
 /// What is wanted of the common subsequence.
@@ -228,12 +230,17 @@ impl Table<'_> {
             for (j, byte) in self.b[block * BLOCK * 64..].iter().take(width * 64).enumerate() {
                 masks[usize::from(*byte) * width + j / 64] |= 1 << (j % 64);
             }
+            let mut words = 0;
             for (i, carry) in rows.clone().zip(&mut carries) {
-                budget.charge(1 + width / WORDS_PER_STEP)?;
+                words += ROW + width;
+                if words > BLOCK {
+                    budget.charge(std::mem::take(&mut words) / WORDS_PER_STEP)?;
+                }
                 let at = usize::from(self.a[i]) * width;
                 *carry = advance(row, &masks[at..at + width], *carry);
                 keep(i, block * BLOCK, row);
             }
+            budget.charge(words / WORDS_PER_STEP)?;
         }
         Ok(())
     }
@@ -284,5 +291,114 @@ impl Walk<'_> {
         if self.run > 0 {
             f(Match { a: self.i, b: self.j, len: std::mem::take(&mut self.run) });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::Db;
+
+    /// The plain table and the way back through it, ties to the left.
+    fn plain(a: &[u8], b: &[u8]) -> Vec<(usize, usize, usize)> {
+        let width = b.len() + 1;
+        let mut table = vec![0u32; (a.len() + 1) * width];
+        for i in 1..=a.len() {
+            for j in 1..=b.len() {
+                table[i * width + j] = if a[i - 1] == b[j - 1] {
+                    table[(i - 1) * width + j - 1] + 1
+                } else {
+                    table[(i - 1) * width + j].max(table[i * width + j - 1])
+                };
+            }
+        }
+        let (mut i, mut j) = (a.len(), b.len());
+        let mut runs: Vec<(usize, usize, usize)> = Vec::new();
+        while i > 0 && j > 0 {
+            if a[i - 1] == b[j - 1] {
+                (i, j) = (i - 1, j - 1);
+                match runs.last_mut() {
+                    Some(run) if run.0 == i + 1 && run.1 == j + 1 => *run = (i, j, run.2 + 1),
+                    _ => runs.push((i, j, 1)),
+                }
+            } else if table[(i - 1) * width + j] > table[i * width + j - 1] {
+                i -= 1;
+            } else {
+                j -= 1;
+            }
+        }
+        runs
+    }
+
+    fn text(len: usize, letters: u8, seed: u64) -> Vec<u8> {
+        (0..len as u64)
+            .map(|i| b'a' + (stdx::hash::hash_u64(i ^ seed << 32) % u64::from(letters)) as u8)
+            .collect()
+    }
+
+    fn agrees(a: &[u8], b: &[u8]) {
+        let table = Table { a, b };
+        let mut budget = Budget::unlimited(None);
+        let mut runs = Vec::new();
+        table.walk(&mut budget, &mut |run| runs.push((run.a, run.b, run.len))).unwrap();
+        let expected = plain(a, b);
+        assert_eq!(runs, expected);
+        assert_eq!(table.len(&mut budget).unwrap(), expected.iter().map(|run| run.2).sum::<usize>());
+    }
+
+    #[test]
+    fn every_way_back_is_that_of_the_plain_table() {
+        for seed in 0..200 {
+            let letters = [1, 2, 3, 20][seed as usize % 4];
+            let lens = [0, 1, 5, 63, 64, 65, 130, 200];
+            let len = |i: u64| lens[(stdx::hash::hash_u64(seed * 2 + i) % 8) as usize];
+            agrees(&text(len(0), letters, seed), &text(len(1), letters, seed + 1000));
+        }
+    }
+
+    #[test]
+    fn strips_and_blocks_do_not_show() {
+        // More rows than are kept at once, and more columns than a block has.
+        agrees(&text(2100, 4, 1), &text(2200, 4, 2));
+        agrees(&text(300, 4, 1), &text(70_000, 6, 2));
+    }
+
+    #[test]
+    fn bytes_length_or_places_are_told() {
+        let mut db = Db::new();
+        db.check(&[
+            ("mset a abcde b xbxdexx e \"\"", "OK"),
+            ("sadd s x", "1"),
+            ("lcs a b", "\"bde\""),
+            ("lcs a b LEN", "3"),
+            ("lcs a b LEN LEN", "3"),
+            ("lcs a b IDX", "[\"matches\", [[[3, 4], [3, 4]], [[1, 1], [1, 1]]], \"len\", 3]"),
+            ("lcs a b IDX WITHMATCHLEN MINMATCHLEN 2", "[\"matches\", [[[3, 4], [3, 4], 2]], \"len\", 3]"),
+            ("lcs a b IDX MINMATCHLEN -5", "[\"matches\", [[[3, 4], [3, 4]], [[1, 1], [1, 1]]], \"len\", 3]"),
+            ("lcs a none", "\"\""),
+            ("lcs e a LEN", "0"),
+            ("lcs none e IDX", "[\"matches\", [], \"len\", 0]"),
+            ("lcs a b IDX LEN", "-ERR If you want both the length and indexes, please just use IDX."),
+            ("lcs a b IDX MINMATCHLEN", "-ERR syntax error"),
+            ("lcs a b MINMATCHLEN x", "-ERR value is not an integer or out of range"),
+            ("lcs a s foo", "-ERR The specified keys must contain string values"),
+        ]);
+        let mut db = Db::new().resp3();
+        db.line("mset a ab b b");
+        assert_eq!(db.line("lcs a b IDX"), "{\"matches\": [[[1, 1], [0, 0]]], \"len\": 1}");
+    }
+
+    #[test]
+    fn long_strings_are_work_for_others() {
+        let mut db = Db::new();
+        let long = "ab".repeat(20_000);
+        db.run(&["MSET", "a", &long, "b", &long]);
+        assert!(db.cost(&["LCS", "a", "b"]) > 100_000);
+        assert!(db.cost(&["LCS", "a", "none"]) == 0);
+        db.steps = 2000;
+        assert!(db.line("lcs a b").starts_with("-ERR internal"));
+        db.steps = usize::MAX;
+        assert_eq!(db.line("lcs a b LEN"), "40000");
+        assert_eq!(db.line("lcs a b"), format!("{long:?}"));
     }
 }
