@@ -22,11 +22,14 @@ pub struct Published {
     pub payload: Arc<[u8]>,
 }
 
+/// A key as it was at a snapshot: database, name, and what it held.
+pub type Found = (usize, Box<[u8]>, Option<keyspace::Owned>);
+
 /// Keys of an active snapshot to be read, and where the answer goes.
 pub struct ReadKeys {
     pub lsn: keyspace::Lsn,
     pub keys: Vec<(usize, Box<[u8]>)>,
-    pub reply: std::sync::mpsc::SyncSender<Vec<(usize, Box<[u8]>, Option<keyspace::Owned>)>>,
+    pub reply: std::sync::mpsc::SyncSender<Vec<Found>>,
 }
 
 impl ReadKeys {

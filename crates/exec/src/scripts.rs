@@ -709,7 +709,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJo
 
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<call::Delivery> {
-    let Some(overlay) = job.overlay.take() else { return None };
+    let overlay = job.overlay.take()?;
     let client = job.run.client;
     let reply = |bytes| Some(call::Delivery { client, bytes, stream: None });
     match job.ended {

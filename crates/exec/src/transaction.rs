@@ -8,7 +8,7 @@
 
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
-use crate::session::{Multi, Watch, flag};
+use crate::session::{Multi, flag};
 use crate::{Server, Session};
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
@@ -96,7 +96,7 @@ pub(crate) fn leave(server: &Server, session: &mut Session) {
 }
 
 pub(crate) fn forget_watched(server: &Server, session: &mut Session) {
-    let watch = std::mem::replace(&mut session.watch, Watch::default());
+    let watch = std::mem::take(&mut session.watch);
     for (db, key, _) in &watch.keys {
         server.keyspace.unwatch(*db, key, &watch.dirty);
     }

@@ -78,7 +78,7 @@ const _: () = assert!(size_of::<Table>() == 8192 && size_of::<Line>() == 64);
 #[inline]
 fn home(hash: u64, depth: u8) -> usize {
     let x = (hash << (SHARD_BITS + depth as u32)) >> 32;
-    (x * LINES as u64 >> 32) as usize
+    ((x * LINES as u64) >> 32) as usize
 }
 
 #[inline]
@@ -746,7 +746,7 @@ impl Directory {
             return next_multiple(position, 64 - shift);
         }
         // The smallest x whose line is `line + 1`.
-        let x = (((line as u64 + 1) << 32) + LINES as u64 - 1) / LINES as u64;
+        let x = ((line as u64 + 1) << 32).div_ceil(LINES as u64);
         let prefix = if shift == 0 { 0 } else { position >> (64 - shift) << (64 - shift) };
         Some(prefix | (x << 32) >> shift)
     }

@@ -393,7 +393,7 @@ impl<'k> View<'k> {
     fn drop_expired(&mut self, hash: u64, key: &[u8]) -> bool {
         let Store::Locked(guard) = &mut self.store else { return false };
         let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key);
-        if !entry.is_some_and(|entry| entry.expire_ms().is_some_and(|at| at <= self.now_ms)) {
+        if entry.is_none_or(|entry| entry.expire_ms().is_none_or(|at| at > self.now_ms)) {
             return false;
         }
         self.touch(hash, key);

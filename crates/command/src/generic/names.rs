@@ -100,7 +100,11 @@ fn kind(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 fn rename(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (from, to) = (args.at(1), args.at(2));
     if from == to {
-        return if cx.view.exists(from) { Ok(cx.out.ok()) } else { Err(Error::NoSuchKey) };
+        if !cx.view.exists(from) {
+            return Err(Error::NoSuchKey);
+        }
+        cx.out.ok();
+        return Ok(());
     }
     relabel(cx, from, to)?;
     cx.out.ok();
