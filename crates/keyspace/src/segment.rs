@@ -26,8 +26,6 @@
 //! with the entries prefetched (without: four times as long). Everything else is O(1). The directory of a shard is 8
 //! bytes per segment: at 1e9 keys 64 KB, copied in 4 µs when it doubles.
 
-#[cfg(test)]
-use crate::entry::EntryMut;
 use crate::entry::{EntryRef, Payload, Raw, room};
 use std::ptr::NonNull;
 use stdx::hash::hash_bytes;
@@ -487,13 +485,6 @@ impl Directory {
     pub(crate) fn find_raw(&self, hash: u64, key: &[u8]) -> Option<Raw> {
         let (segment, place) = self.locate(hash, key)?;
         Some(segment.at(place))
-    }
-
-    #[inline]
-    #[cfg(test)]
-    pub(crate) fn find_mut(&mut self, hash: u64, key: &[u8]) -> Option<EntryMut<'_>> {
-        let (segment, place) = self.locate(hash, key)?;
-        Some(EntryMut::new(segment.at(place)))
     }
 
     /// Brings the key's line into the cache; used when a batch's keys are looked up together.
