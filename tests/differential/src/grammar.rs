@@ -13,8 +13,8 @@
 //! The words of [`crate::words`] are drawn; all others, and 'quoted' ones, stand for themselves. `[a|b]` is one
 //! of the alternatives or nothing, `(a|b)` one of them, `x*` none to three, `x+` one to four of it, `#x` a number
 //! followed by that many. The check says how replies are compared ([`crate::step::Check`]); `!` after it forbids
-//! random damage (for commands that would wait, close or stop something), `@7.2`, `@redis8`, `@valkey9` or `@new` (Redis 8 or Valkey 9)
-//! says which oracles know the form. `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust ([`crate::scenes`]).
+//! random damage (for commands that would wait, close or stop something), `@7.2`, `@redis8`, `@valkey9`, `@new` (Redis 8 or Valkey 9)
+//! or `@not-redis8` says which oracles know the form. `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust ([`crate::scenes`]).
 
 use crate::rng::Rng;
 use crate::server::Identity;
@@ -69,9 +69,21 @@ pub enum Since {
     Redis8,
     Valkey9,
     New,
+    NotRedis8,
 }
 
 impl Since {
+    fn named(name: &str) -> Option<Since> {
+        Some(match name {
+            "7.2" => Since::V7_2,
+            "redis8" => Since::Redis8,
+            "valkey9" => Since::Valkey9,
+            "new" => Since::New,
+            "not-redis8" => Since::NotRedis8,
+            _ => return None,
+        })
+    }
+
     pub fn known_to(self, oracle: &Identity) -> bool {
         let redis = oracle.flavour == "redis";
         match self {
@@ -79,6 +91,7 @@ impl Since {
             Since::V7_2 => oracle.version >= (7, 2),
             Since::Redis8 => redis && oracle.version >= (8, 0),
             Since::Valkey9 => !redis && oracle.version >= (9, 0),
+            Since::NotRedis8 => !redis || oracle.version < (8, 0),
             Since::New => oracle.version >= if redis { (8, 0) } else { (9, 0) },
         }
     }
@@ -136,8 +149,8 @@ fn parse_group(name: &'static str, text: &'static str) -> Group {
             group.share = number(rest);
         } else if let Some(rest) = line.strip_prefix("mix ") {
             group.mix = number(rest);
-        } else if line == "oracles new" {
-            group.since = Since::New;
+        } else if let Some(rest) = line.strip_prefix("oracles ") {
+            group.since = Since::named(rest.trim()).unwrap_or_else(|| bad());
         } else {
             group.lines.push(parse_line(line).unwrap_or_else(|| bad()));
         }
@@ -151,11 +164,7 @@ fn parse_line(line: &'static str) -> Option<Line> {
     let rest = rest.trim();
     let weight = weight.parse().ok()?;
     let (check, since) = match check.split_once('@') {
-        Some((check, "7.2")) => (check, Since::V7_2),
-        Some((check, "redis8")) => (check, Since::Redis8),
-        Some((check, "valkey9")) => (check, Since::Valkey9),
-        Some((check, "new")) => (check, Since::New),
-        Some(_) => return None,
+        Some((check, since)) => (check, Since::named(since)?),
         None => (check, Since::Always),
     };
     let damage = !check.ends_with('!');

@@ -241,7 +241,8 @@ impl Run<'_> {
                 self.memory[step.client] = Memory::default();
                 Ok(None)
             }
-            Action::Dump => self.dump(at),
+            // Inside, steps are counted from 0; they all belong to this one.
+            Action::Dump => Ok(self.dump(at)?.map(|failure| Failure { at, ..failure })),
         }
     }
 

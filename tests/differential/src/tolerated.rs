@@ -1,7 +1,7 @@
 //! The checked-in list of differences that are meant, `tolerated.txt`.
 //!
 //! One line each: `oracle | command | ours | theirs | reason`, the first four as globs (`*` and `?`) over the texts the
-//! tester prints. The list is part of what the project promises, so its length is printed by every run, and lines
+//! tester prints. `<number> | <same>` for ours and theirs means two texts of the same number. The list is part of what the project promises, so its length is printed by every run, and lines
 //! that no longer match anything are named.
 
 use crate::compare::Difference;
@@ -47,6 +47,12 @@ impl Tolerated {
         Ok(Tolerated { lines })
     }
 
+    /// One more line.
+    pub fn add(&mut self, line: &str) -> Result<(), String> {
+        self.lines.extend(Tolerated::parse(line)?.lines);
+        Ok(())
+    }
+
     pub fn len(&self) -> usize {
         self.lines.len()
     }
@@ -55,8 +61,7 @@ impl Tolerated {
         let hit = self.lines.iter().find(|line| {
             glob(line.oracle.as_bytes(), oracle.as_bytes())
                 && glob(line.command.as_bytes(), difference.command.as_bytes())
-                && glob(line.ours.as_bytes(), difference.ours.as_bytes())
-                && glob(line.theirs.as_bytes(), difference.theirs.as_bytes())
+                && line.allows(&difference.ours, &difference.theirs)
         });
         if let Some(line) = hit {
             line.used.fetch_add(1, Ordering::Relaxed);
@@ -68,6 +73,20 @@ impl Tolerated {
     pub fn uses(&self) -> impl Iterator<Item = (&str, u64)> {
         self.lines.iter().map(|line| (line.text.as_str(), line.used.load(Ordering::Relaxed)))
     }
+}
+
+impl Line {
+    fn allows(&self, ours: &str, theirs: &str) -> bool {
+        if self.ours == "<number>" {
+            return number(ours).is_some() && number(ours) == number(theirs);
+        }
+        glob(self.ours.as_bytes(), ours.as_bytes()) && glob(self.theirs.as_bytes(), theirs.as_bytes())
+    }
+}
+
+/// The number a bulk or a RESP3 double shows.
+fn number(text: &str) -> Option<f64> {
+    text.strip_prefix(',').unwrap_or(text).parse().ok()
 }
 
 /// `*` any text, `?` one byte; letter case is ignored because commands are sent in either.
