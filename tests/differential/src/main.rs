@@ -285,7 +285,7 @@ fn plan(options: &Options, groups: &[Group], oracles: &[Oracle]) -> Result<Vec<P
         return Err("no oracle knows the groups asked for".to_owned());
     }
     let streams = options.commands.div_ceil(STREAM);
-    let coprime = |n: &usize| (2..=*n).all(|d| n % d != 0 || tickets.len() % d != 0);
+    let coprime = |n: &usize| (2..=*n).all(|d| !n.is_multiple_of(d) || !tickets.len().is_multiple_of(d));
     let stride = (tickets.len() * 5 / 8..).find(coprime).unwrap_or(1).max(1);
     let all = (0..streams.max(options.stream.map_or(0, |n| n + 1))).map(|number| {
         let mut rng = Rng::new(options.seed ^ 0x5eed, number as u64);
