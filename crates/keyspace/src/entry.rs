@@ -454,6 +454,23 @@ impl<'a> EntryRef<'a> {
         self.0.value()
     }
 
+    /// When the first field expires, if this is a hash with fields that do.
+    #[inline]
+    pub fn field_expiry(&self) -> Option<u64> {
+        match self.0.form() & FORM {
+            HASH => self.0.handle::<Hash>().next_expiry(),
+            _ => None,
+        }
+    }
+
+    /// When the key or its first field expires, whichever is sooner.
+    pub fn next_expiry(&self) -> Option<u64> {
+        match (self.expire_ms(), self.field_expiry()) {
+            (Some(key), Some(field)) => Some(key.min(field)),
+            (key, field) => key.or(field),
+        }
+    }
+
     #[inline]
     pub fn is_raw(&self) -> bool {
         self.0.form() & RAW != 0

@@ -33,7 +33,7 @@ pub use view::{Changes, Class, Event, Keys, View, WrongType};
 
 use sequence::Sequence;
 use shard::Shard;
-use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard, Sharded};
@@ -52,12 +52,15 @@ pub trait CommitSink: Send + Sync {
 struct Counts {
     keys: AtomicI64,
     expires: AtomicI64,
+    /// A field of a hash was given an expiry; stays, since the sweep costs little where nothing expires.
+    fields: AtomicBool,
 }
 
 /// Counters of the keyspace as a whole; all relaxed.
 #[derive(Default)]
 pub struct Stats {
     pub expired_keys: AtomicU64,
+    pub expired_fields: AtomicU64,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
     pub dirty: AtomicU64,
@@ -142,6 +145,18 @@ impl Keyspace {
     /// Keys with an expiry in a database. O(1).
     pub fn expires(&self, db: usize) -> usize {
         self.counts[db].expires.load(Ordering::Relaxed).max(0) as usize
+    }
+
+    /// Whether a database has anything for the sweep: keys that expire, or fields that ever did. O(1).
+    pub(crate) fn can_expire(&self, db: usize) -> bool {
+        self.expires(db) > 0 || self.counts[db].fields.load(Ordering::Relaxed)
+    }
+
+    /// Notes that a database has fields that expire.
+    pub(crate) fn note_fields(&self, db: usize) {
+        if !self.counts[db].fields.load(Ordering::Relaxed) {
+            self.counts[db].fields.store(true, Ordering::Relaxed);
+        }
     }
 
     #[inline]

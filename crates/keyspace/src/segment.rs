@@ -19,7 +19,7 @@
 //!   and then never lowered).
 //! - G3: pages belong to one segment and hold its entries only. `dead` counts bytes of dead entries; before a page is
 //!   added with more than a quarter dead, the segment is compacted instead. So pages follow what lives.
-//! - G4: `next_expire` is never later than the soonest expiry in the segment.
+//! - G4: `next_expire` is never later than the soonest expiry in the segment, of a key or of a hash's field.
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.
 //!
 //! Costs: split, merge and compaction move at most [`CAP`] entries of at most 320 bytes: 20–60 µs for 100-byte entries,
@@ -321,6 +321,20 @@ impl Segment {
         }
     }
 
+    /// Lowers the bound of G4.
+    fn note_due(self, at: u64) {
+        let header = &mut self.table_mut().header;
+        header.next_expire = header.next_expire.min(at);
+    }
+
+    /// `note_expire`, and the soonest expiry of a hash's fields.
+    fn note_entry(self, entry: Raw) {
+        self.note_expire(entry.expire_ms());
+        if let Some(at) = EntryRef::new(entry).field_expiry() {
+            self.note_due(at);
+        }
+    }
+
     fn forget_expire(self, at: Option<u64>) {
         if at.is_some() {
             self.table_mut().header.expires -= 1;
@@ -336,7 +350,7 @@ impl Segment {
             let hash = hash_bytes(entry.key());
             let half = halves[(hash >> bit & 1) as usize];
             half.link(hash, half.take_over(entry));
-            half.note_expire(entry.expire_ms());
+            half.note_entry(entry);
         }
         self.free_table();
         (halves[0], halves[1])
@@ -349,7 +363,7 @@ impl Segment {
             let mut walk = Walk::new(half);
             while let Some((_, entry)) = walk.next() {
                 merged.link(hash_bytes(entry.key()), merged.take_over(entry));
-                merged.note_expire(entry.expire_ms());
+                merged.note_entry(entry);
             }
             half.free_table();
         }
@@ -753,15 +767,22 @@ impl Directory {
         next_multiple(position, 64 - SHARD_BITS - segment.depth as u32)
     }
 
-    /// The keys of the segment at `position` that have expired by `now`, and the next segment's position. Looks into
-    /// the segment only if its soonest expiry may have come (G4). Cost: O(1), or O(entries of a segment).
+    /// Says that a field of a key's hash expires at `at` (G4).
+    pub(crate) fn field_expires(&mut self, hash: u64, at: u64) {
+        if let Some(segment) = self.segment(hash) {
+            segment.note_due(at);
+        }
+    }
+
+    /// The keys of the segment at `position` that have expired by `now` or have fields that did, and the next segment's
+    /// position. Looks into the segment only if its soonest expiry may have come (G4). Cost: O(1), or O(entries of a segment).
     pub(crate) fn expired(&mut self, position: u64, now: u64, keys: &mut Vec<Box<[u8]>>) -> Option<u64> {
         let Some(segment) = self.segment(position) else { return next_multiple(position, 64 - SHARD_BITS) };
         if segment.table().header.next_expire <= now {
             let mut soonest = u64::MAX;
             let mut walk = Walk::new(segment);
             while let Some((_, entry)) = walk.next() {
-                match entry.expire_ms() {
+                match EntryRef::new(entry).next_expiry() {
                     Some(at) if at <= now => keys.push(entry.key().into()),
                     Some(at) => soonest = soonest.min(at),
                     None => {}
@@ -842,6 +863,9 @@ impl Directory {
                 if let Some(at) = entry.expire_ms() {
                     expires += 1;
                     assert!(table.header.next_expire <= at, "G4");
+                }
+                if let Some(at) = EntryRef::new(entry).field_expiry() {
+                    assert!(table.header.next_expire <= at, "G4: a field");
                 }
             }
             for (line, expected) in over.into_iter().enumerate() {

@@ -1,4 +1,5 @@
-//! Active expiry: walks the segments in quanta and removes what has expired, without sampling luck.
+//! Active expiry: walks the segments in quanta and removes what has expired, keys and fields of hashes, without sampling
+//! luck.
 //!
 //! Each segment knows its soonest expiry, so a segment with nothing due costs one memory access. A whole round over
 //! 40 million keys is some 60,000 of those.
@@ -9,7 +10,7 @@ use stdx::locks::Bits;
 
 /// Segments looked at per lock.
 const SEGMENTS: usize = 16;
-/// Keys removed per lock: some 10 µs.
+/// Keys, and fields, removed per lock: some 10 µs.
 const REMOVALS: usize = 128;
 
 /// Where the sweep stands; one per keyspace, or one per event loop over disjoint shards.
@@ -39,7 +40,7 @@ impl Sweep {
         if !self.due.is_empty() {
             let rest = self.due.len().saturating_sub(REMOVALS);
             let batch = self.due.split_off(rest);
-            told(remove_expired(keyspace, self.shard, self.db, &batch, now_ms));
+            told(self.remove_expired(keyspace, batch, now_ms));
             return Swept::More;
         }
         if let Some(position) = self.position.take() {
@@ -68,13 +69,13 @@ impl Sweep {
             if self.shard >= SHARDS {
                 self.shard = 0;
                 self.db += 1;
-                while self.db < keyspace.databases() && keyspace.expires(self.db) == 0 {
+                while self.db < keyspace.databases() && !keyspace.can_expire(self.db) {
                     self.db += 1;
                 }
                 if self.db >= keyspace.databases() {
                     self.db = 0;
                     self.shard = 0;
-                    self.position = (keyspace.expires(0) > 0).then_some(0);
+                    self.position = keyspace.can_expire(0).then_some(0);
                     if self.position.is_none() {
                         // Nothing in database 0: the next round starts where something is.
                         self.shard = SHARDS;
@@ -82,25 +83,32 @@ impl Sweep {
                     return Swept::Round;
                 }
             }
-            if keyspace.expires(self.db) > 0 {
+            if keyspace.can_expire(self.db) {
                 self.position = Some((self.shard as u64) << 56);
                 return Swept::More;
             }
             self.shard = SHARDS;
         }
     }
-}
 
-fn remove_expired(
-    keyspace: &Keyspace,
-    shard: usize,
-    db: usize,
-    keys: &[Box<[u8]>],
-    now_ms: u64,
-) -> crate::Changes {
-    let mut view = View::locked(keyspace, Bits::one(shard), db, now_ms);
-    keys.iter().for_each(|key| view.expire_if_due(key));
-    view.finish()
+    /// Removes what has expired of some keys; those with more than [`REMOVALS`] fields to go come again.
+    fn remove_expired(&mut self, keyspace: &Keyspace, keys: Vec<Box<[u8]>>, now_ms: u64) -> crate::Changes {
+        let mut view = View::locked(keyspace, Bits::one(self.shard), self.db, now_ms);
+        view.set_quiet(true);
+        let mut left = REMOVALS;
+        for key in keys {
+            view.expire_if_due(&key);
+            if left > 0 {
+                view.expire_fields(&key, std::iter::empty(), left, &mut |_| left -= 1);
+                view.remove_if_empty(&key);
+            }
+            if left == 0 {
+                // Perhaps not all: its segment is looked at again otherwise only in the next round.
+                self.due.push(key);
+            }
+        }
+        view.finish()
+    }
 }
 
 impl Keyspace {

@@ -207,6 +207,54 @@ fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
     keyspace.check_invariants();
 }
 
+/// Gives every third of `n` fields of a hash an expiry, at once or through an overlay.
+fn put_hash(keyspace: &Arc<Keyspace>, db: usize, key: &str, n: usize, at: u64, over: bool) {
+    let mut hash: value::Hash = (0..n).map(|i| (format!("f{i}"), "v")).collect();
+    if over {
+        (0..n).step_by(3).for_each(|i| assert!(hash.set_expire(format!("f{i}").as_bytes(), Some(at))));
+    }
+    let mut view = View::locked(keyspace, Keyspace::shards_of([key.as_bytes()]), db, 1);
+    view.put(key.as_bytes(), Value::Hash(hash), None);
+    if !over {
+        let hash = view.hash_mut(key.as_bytes()).unwrap().unwrap();
+        (0..n).step_by(3).for_each(|i| assert!(hash.set_expire(format!("f{i}").as_bytes(), Some(at))));
+        view.field_expires(key.as_bytes(), at);
+    }
+    view.finish();
+}
+
+#[test]
+fn the_sweep_removes_expired_fields_and_the_hashes_left_empty() {
+    let keyspace = Keyspace::new(3);
+    keyspace.set_notify(u32::MAX);
+    for i in 0..5000 {
+        // Some split and merge their segments later on.
+        put_hash(&keyspace, 2, &format!("h{i}"), 1 + i % 3, 1000, i % 2 == 0);
+    }
+    put_hash(&keyspace, 2, "large", 9000, 1000, false);
+    put_hash(&keyspace, 2, "later", 9, 2000, true);
+    keyspace.check_invariants();
+    let (mut sweep, mut rounds, mut events) = (Sweep::default(), 0, std::collections::BTreeMap::new());
+    while rounds < 3 {
+        let swept = sweep.step(&keyspace, 1000, |changes| {
+            assert!(changes.dirty as usize <= 2 * 128, "a quantum is bounded");
+            changes.events.iter().for_each(|event| *events.entry(event.name).or_insert(0) += 1);
+        });
+        rounds += usize::from(swept == Swept::Round);
+    }
+    keyspace.check_invariants();
+    // A third had one field only, which expired.
+    assert_eq!(keyspace.len(2), 5000 - 1667 + 2);
+    assert_eq!(events["del"], 1667);
+    assert!(events["hexpired"] > 5000 + 3000 / 128);
+    assert_eq!(keyspace.stats.expired_fields.load(Ordering::Relaxed), 5000 + 3000);
+    let mut view = View::locked(&keyspace, Keyspace::shards_of([&b"large"[..], b"later"]), 2, 1000);
+    assert_eq!(view.hash(b"large").unwrap().map(value::Hash::len), Some(6000));
+    assert_eq!(view.hash(b"later").unwrap().map(value::Hash::len), Some(9));
+    assert!(!view.expire_fields(b"later", std::iter::empty(), 10, &mut |_| {}));
+    view.finish();
+}
+
 #[test]
 fn an_overlay_is_seen_by_nobody_until_it_commits_whole() {
     let keyspace = Keyspace::new(1);

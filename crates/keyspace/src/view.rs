@@ -551,6 +551,10 @@ impl<'k> View<'k> {
 
     fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, expire_ms: Option<u64>) {
         let hash = self.hash_of(key);
+        let fields = match &payload {
+            Payload::Handle(Value::Hash(hash)) => hash.next_expiry(),
+            _ => None,
+        };
         self.drop_expired(hash, key);
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return };
@@ -558,6 +562,9 @@ impl<'k> View<'k> {
         let put = directory.put(hash, key, payload, expire_ms, access_tick(self.now_ms));
         let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
         self.keyspace.count(self.db, i64::from(!put.was_there), expires);
+        if let Some(at) = fields {
+            self.field_expires(key, at);
+        }
         if !put.was_there {
             self.notify(key, Class::New, "new");
         }
@@ -640,6 +647,47 @@ impl<'k> View<'k> {
         let Store::Locked(guard) = &mut self.store else { return false };
         let had = guard.get_mut(shard_of(hash)).dbs[self.db].set_expire(hash, key, expire_ms);
         self.keyspace.count(self.db, 0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)));
+        true
+    }
+
+    /// Says that a field of the key's hash was made to expire at `at`, so that the sweep finds it. O(1).
+    pub fn field_expires(&mut self, key: &[u8], at: u64) {
+        let hash = self.hash_of(key);
+        // An overlay says so when it is committed.
+        let Store::Locked(guard) = &mut self.store else { return };
+        guard.get_mut(shard_of(hash)).dbs[self.db].field_expires(hash, at);
+        self.keyspace.note_fields(self.db);
+    }
+
+    /// Removes fields of a hash that have expired: all of `named`, and up to `limit` others; tells each to `f`. If there
+    /// were any, says `hexpired` and gives true. A hash left empty is the caller's to fill or remove. O(removed · log n).
+    pub fn expire_fields<'f>(
+        &mut self,
+        key: &[u8],
+        named: impl Iterator<Item = &'f [u8]>,
+        limit: usize,
+        f: &mut dyn FnMut(&[u8]),
+    ) -> bool {
+        let now = self.now_ms;
+        let due = |hash: &Hash| hash.next_expiry().is_some_and(|at| at <= now);
+        if !matches!(self.hash(key), Ok(Some(hash)) if due(hash)) {
+            return false;
+        }
+        let Ok(Some(hash)) = self.hash_mut(key) else { return false };
+        let mut removed = hash.remove_expired(now, limit, f);
+        if removed == limit {
+            for field in named {
+                if matches!(hash.expire_at(field), Some(Some(at)) if at <= now) && hash.remove(field) {
+                    f(field);
+                    removed += 1;
+                }
+            }
+        }
+        if let Some(at) = hash.next_expiry() {
+            self.field_expires(key, at);
+        }
+        self.keyspace.stats.expired_fields.fetch_add(removed as u64, Ordering::Relaxed);
+        self.changed(key, Class::Hash, "hexpired");
         true
     }
 
@@ -919,6 +967,8 @@ impl Keyspace {
             x.store(y.load(Ordering::Relaxed), Ordering::Relaxed);
             y.store(old, Ordering::Relaxed);
         }
+        let fields = a.fields.swap(b.fields.load(Ordering::Relaxed), Ordering::Relaxed);
+        b.fields.store(fields, Ordering::Relaxed);
         ready
     }
 
