@@ -12,6 +12,7 @@ mod connection;
 mod cx;
 mod error;
 mod generic;
+mod hash;
 pub mod options;
 pub mod places;
 mod pubsub;

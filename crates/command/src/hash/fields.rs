@@ -1,0 +1,253 @@
+//! Fields by name: HSET HMSET HSETNX, HGET HMGET, HLEN HSTRLEN HEXISTS, HDEL HGETDEL.
+
+use super::{is_due, per_argument, purge};
+use crate::table::*;
+use crate::{Cx, Error};
+use keyspace::Class;
+use resp::Args;
+use value::Hash;
+
+const NEW: u32 = WRITE | DENYOOM | FAST;
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("hset", -4, Run::Write(hset), NEW, acl::HASH)
+        .keys(&[KeySpec::one(1, RW_UPDATE)])
+        .cost(per_argument)
+        .doc(
+            "hash",
+            "2.0.0",
+            "O(1) per field, so O(N) for N fields.",
+            "Gives fields of a hash values, making fields and hash if needed.",
+        ),
+    Command::new("hmset", -4, Run::Write(hmset), NEW, acl::HASH)
+        .keys(&[KeySpec::one(1, RW_UPDATE)])
+        .cost(per_argument)
+        .doc("hash", "2.0.0", "O(N) for N fields.", "The older form of HSET, which answers OK."),
+    Command::new("hsetnx", 4, Run::Write(hsetnx), NEW, acl::HASH).keys(&[KeySpec::one(1, RW_INSERT)]).doc(
+        "hash",
+        "2.0.0",
+        "O(1)",
+        "Gives a field a value unless the hash has that field.",
+    ),
+    Command::new("hget", 3, Run::Read(hget), READONLY | FAST, acl::HASH)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .doc("hash", "2.0.0", "O(1)", "Answers the value of a field."),
+    Command::new("hmget", -3, Run::Read(hmget), READONLY | FAST, acl::HASH)
+        .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .cost(per_argument)
+        .doc("hash", "2.0.0", "O(N) for N fields asked.", "Answers the values of several fields."),
+    Command::new("hlen", 2, Run::Read(hlen), READONLY | FAST, acl::HASH).keys(&[KeySpec::one(1, RO)]).doc(
+        "hash",
+        "2.0.0",
+        "O(1)",
+        "Counts the fields of a hash.",
+    ),
+    Command::new("hstrlen", 3, Run::Read(hstrlen), READONLY | FAST, acl::HASH)
+        .keys(&[KeySpec::one(1, RO)])
+        .doc("hash", "3.2.0", "O(1)", "Tells how many bytes a field's value has."),
+    Command::new("hexists", 3, Run::Read(hexists), READONLY | FAST, acl::HASH)
+        .keys(&[KeySpec::one(1, RO)])
+        .doc("hash", "2.0.0", "O(1)", "Tells whether a hash has a field."),
+    Command::new("hdel", -3, Run::Write(hdel), WRITE | FAST, acl::HASH)
+        .keys(&[KeySpec::one(1, RW_DELETE)])
+        .cost(per_argument)
+        .doc(
+            "hash",
+            "2.0.0",
+            "O(N) for N fields named.",
+            "Takes fields out of a hash; an empty hash disappears.",
+        ),
+    Command::new("hgetdel", -5, Run::Write(hgetdel), WRITE | FAST, acl::HASH)
+        .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
+        .cost(per_argument)
+        .effect(Effect::Noted)
+        .doc("hash", "8.0.0", "O(N) for N fields named.", "Answers the values of fields and takes them out."),
+];
+
+/// Sets every pair; the number of new fields.
+#[inline]
+fn insert(hash: &mut Hash, pairs: Args<'_>) -> usize {
+    (0..pairs.len()).step_by(2).filter(|&i| hash.insert(pairs.at(i), pairs.at(i + 1))).count()
+}
+
+/// Sets the pairs of `HSET` and `HMSET`; the number of new fields.
+#[inline]
+fn set_pairs(cx: &mut Cx<'_, '_>, args: Args<'_>, name: &str) -> Result<usize, Error> {
+    let (key, pairs, now) = (args.at(1), args.from(2), cx.view.now_ms());
+    if !pairs.len().is_multiple_of(2) {
+        return Err(Error::Arity(name.to_owned()));
+    }
+    let added = match cx.view.hash_mut(key)? {
+        Some(hash) if !is_due(hash, now) => insert(hash, pairs),
+        Some(_) => {
+            purge(cx, args, pairs, 2, Effect::Itself)?;
+            insert(cx.view.hash_or_new(key)?, pairs)
+        }
+        None => insert(cx.view.hash_or_new(key)?, pairs),
+    };
+    cx.view.changed(key, Class::Hash, "hset");
+    Ok(added)
+}
+
+/// `HSET key field value [field value ...]`. The fields lose their expiry.
+///
+/// Cost: O(fields). Errors: WRONGTYPE.
+fn hset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let added = set_pairs(cx, args, "hset")?;
+    cx.out.int(added as i64);
+    Ok(())
+}
+
+/// `HMSET key field value [field value ...]`
+fn hmset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    set_pairs(cx, args, "hmset")?;
+    cx.out.ok();
+    Ok(())
+}
+
+/// `HSETNX key field value`
+fn hsetnx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (key, field, now) = (args.at(1), args.at(2), cx.view.now_ms());
+    let there = cx.view.hash(key)?.is_some_and(|hash| hash.get_at(field, now).is_some());
+    if !there {
+        purge(cx, args, args.to(3).from(2), 1, Effect::Itself)?;
+        cx.view.hash_or_new(key)?.insert(field, args.at(3));
+        cx.view.changed(key, Class::Hash, "hset");
+    }
+    cx.out.int((!there).into());
+    Ok(())
+}
+
+/// `HGET key field`
+fn hget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let now = cx.view.now_ms();
+    let hash = cx.view.hash(args.at(1))?;
+    let hit = hash.is_some();
+    cx.out.bulk_or_null(hash.and_then(|hash| hash.get_at(args.at(2), now)));
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `HMGET key field [field ...]`
+fn hmget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let now = cx.view.now_ms();
+    let hash = cx.view.hash(args.at(1))?;
+    let hit = hash.is_some();
+    cx.out.array(args.len() - 2);
+    for field in args.from(2).iter() {
+        cx.out.bulk_or_null(hash.and_then(|hash| hash.get_at(field, now)));
+    }
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `HLEN key`. Cost: O(1), and O(expired fields) until they are swept.
+fn hlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let now = cx.view.now_ms();
+    let hash = cx.view.hash(args.at(1))?;
+    let hit = hash.is_some();
+    let len = match hash {
+        Some(hash) if is_due(hash, now) => {
+            cx.budget.charge(hash.len())?;
+            hash.live_len(now)
+        }
+        Some(hash) => hash.len(),
+        None => 0,
+    };
+    cx.out.int(len as i64);
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `HSTRLEN key field`
+fn hstrlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let now = cx.view.now_ms();
+    let hash = cx.view.hash(args.at(1))?;
+    let hit = hash.is_some();
+    let value = hash.and_then(|hash| hash.get_at(args.at(2), now));
+    cx.out.int(value.map_or(0, <[u8]>::len) as i64);
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `HEXISTS key field`
+fn hexists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let now = cx.view.now_ms();
+    let hash = cx.view.hash(args.at(1))?;
+    let hit = hash.is_some();
+    cx.out.int(hash.is_some_and(|hash| hash.get_at(args.at(2), now).is_some()).into());
+    cx.view.count_lookup(args.at(1), hit);
+    Ok(())
+}
+
+/// `HDEL key field [field ...]`
+///
+/// Cost: O(fields). Errors: WRONGTYPE.
+fn hdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let key = args.at(1);
+    purge(cx, args, args.from(2), 1, Effect::Itself)?;
+    let Some(hash) = cx.view.hash_mut(key)? else {
+        cx.out.int(0);
+        return Ok(());
+    };
+    let removed = args.from(2).iter().filter(|field| hash.remove(field)).count();
+    let empty = hash.is_empty();
+    if removed > 0 {
+        cx.view.changed(key, Class::Hash, "hdel");
+    }
+    if empty {
+        cx.view.remove_if_empty(key);
+    }
+    cx.out.int(removed as i64);
+    Ok(())
+}
+
+/// The fields of `FIELDS numfields field [field ...]`, which end the command.
+pub(super) fn counted<'a>(words: Args<'a>) -> Result<Args<'a>, Error> {
+    counted_or(words, "ERR Number of fields must be a positive integer")
+}
+
+/// `counted`, with the error for a bad number.
+pub(super) fn counted_or<'a>(words: Args<'a>, bad: &'static str) -> Result<Args<'a>, Error> {
+    let missing = Error::new("ERR Mandatory argument FIELDS is missing or not at the right position");
+    if !words.first().is_some_and(|word| crate::options::is(word, "fields")) {
+        return Err(missing);
+    }
+    let count = words.get(1).and_then(stdx::num::parse_i64).filter(|count| *count > 0);
+    let count = count.ok_or(Error::new(bad))?;
+    if count as usize != words.len() - 2 {
+        return Err(Error::new("ERR The `numfields` parameter must match the number of arguments"));
+    }
+    Ok(words.from(2))
+}
+
+/// `HGETDEL key FIELDS numfields field [field ...]`
+///
+/// Cost: O(fields). Errors: WRONGTYPE, FIELDS not there, numbers that disagree.
+fn hgetdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let key = args.at(1);
+    cx.view.hash(key)?;
+    let fields = counted(args.from(2))?;
+    purge(cx, args, fields, 1, Effect::Noted)?;
+    cx.out.array(fields.len());
+    let Some(hash) = cx.view.hash_mut(key)? else {
+        fields.iter().for_each(|_| cx.out.null());
+        return Ok(());
+    };
+    let mut effect: Vec<&[u8]> = vec![b"HDEL", key];
+    for field in fields.iter() {
+        cx.out.bulk_or_null(hash.get(field));
+        if hash.remove(field) {
+            effect.push(field);
+        }
+    }
+    let empty = hash.is_empty();
+    if effect.len() > 2 {
+        cx.view.changed(key, Class::Hash, "hdel");
+        cx.effect(&effect);
+    }
+    if empty {
+        cx.view.remove_if_empty(key);
+    }
+    Ok(())
+}

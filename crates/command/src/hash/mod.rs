@@ -1,0 +1,73 @@
+//! Hashes: fields and their values, fields as numbers, whole hashes, fields that expire.
+//!
+//! - A field has expired from its millisecond on. Readers pass over it; a hash none of whose fields lives looks empty.
+//! - A write first removes what it meets of expired fields (`purge`): those it names, and some more; the sweep
+//!   removes the rest. What follows may take the hash as it lies, as far as the fields it names are concerned.
+//! - Whatever goes by for expired fields costs nothing to hashes without: [`Hash::next_expiry`] is one flag there.
+
+pub(crate) mod expiry;
+pub(crate) mod fields;
+pub(crate) mod number;
+pub(crate) mod random;
+pub(crate) mod walk;
+
+#[cfg(test)]
+mod tests;
+
+use crate::{Cx, Effect, Error};
+use keyspace::View;
+use resp::Args;
+use value::Hash;
+
+/// Expired fields a write removes besides those it names.
+const PURGE: usize = 64;
+
+/// About four steps per argument.
+fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
+    args.len() * 4
+}
+
+/// Whether any field has expired. O(1); O(fields) for small hashes with expiring fields.
+#[inline]
+fn is_due(hash: &Hash, now: u64) -> bool {
+    hash.next_expiry().is_some_and(|at| at <= now)
+}
+
+/// The hash without its expired fields: a clone in O(1), unless some have expired.
+fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Error> {
+    let now = cx.view.now_ms();
+    let Some(hash) = cx.view.hash(key)? else { return Ok(None) };
+    let mut hash = hash.clone();
+    if is_due(&hash, now) {
+        cx.charge(hash.len() * 4)?;
+        hash.remove_expired(now, usize::MAX, &mut |_| {});
+    }
+    Ok(Some(hash))
+}
+
+/// Removes expired fields: those of `named` (every `step`-th word is a field), and [`PURGE`] more. To be called when
+/// the command is sure to change something. The hash may be left empty: the caller adds to it or removes the key.
+///
+/// The removals are noted as an effect, followed by the command itself if its row says so.
+fn purge(
+    cx: &mut Cx<'_, '_>,
+    args: Args<'_>,
+    named: Args<'_>,
+    step: usize,
+    effect: Effect,
+) -> Result<(), Error> {
+    let (key, now) = (args.at(1), cx.view.now_ms());
+    if cx.caller.in_replay || !cx.view.hash(key)?.is_some_and(|hash| is_due(hash, now)) {
+        return Ok(());
+    }
+    let mut gone: Vec<Vec<u8>> = vec![b"HDEL".to_vec(), key.to_vec()];
+    cx.view.expire_fields(key, named.iter().step_by(step), PURGE, &mut |field| gone.push(field.to_vec()));
+    if gone.len() > 2 {
+        let words: Vec<&[u8]> = gone.iter().map(|word| &word[..]).collect();
+        cx.effect(&words);
+        if effect == Effect::Itself {
+            cx.effects.push(args.to_owned());
+        }
+    }
+    Ok(())
+}

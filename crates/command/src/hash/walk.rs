@@ -1,0 +1,151 @@
+//! Whole hashes: HGETALL HKEYS HVALS, HSCAN. Large replies stream from a clone.
+
+use super::{is_due, live};
+use crate::options::ScanOptions;
+use crate::table::*;
+use crate::{Cx, Error, STREAM_FROM, Stream};
+use keyspace::View;
+use resp::{Args, Reply};
+use value::Hash;
+
+const KEY: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
+
+const fn whole(name: &'static str, run: Handler, summary: &'static str) -> Command {
+    Command::new(name, 2, Run::Read(run), READONLY, acl::HASH)
+        .keys(KEY)
+        .tips(&["nondeterministic_output_order"])
+        .doc("hash", "2.0.0", "O(N) for N fields.", summary)
+}
+
+pub(crate) static COMMANDS: &[Command] = &[
+    whole(
+        "hgetall",
+        |cx, args| answer(cx, args, Part::Both),
+        "Lists all fields of a hash with their values.",
+    ),
+    whole("hkeys", |cx, args| answer(cx, args, Part::Fields), "Lists all fields of a hash."),
+    whole("hvals", |cx, args| answer(cx, args, Part::Values), "Lists all values of a hash."),
+    Command::new("hscan", -3, Run::Read(hscan), READONLY, acl::HASH)
+        .keys(KEY)
+        .tips(&["nondeterministic_output"])
+        .cost(scan_cost)
+        .doc(
+            "hash",
+            "2.8.0",
+            "O(1) per call, O(N) for a whole walk.",
+            "Walks through the fields of a hash by a cursor.",
+        ),
+];
+
+/// What of each field is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Part {
+    Fields,
+    Values,
+    Both,
+}
+
+impl Part {
+    #[inline]
+    fn write(self, out: &mut Reply, field: &[u8], value: &[u8]) {
+        if self != Part::Values {
+            out.bulk(field);
+        }
+        if self != Part::Fields {
+            out.bulk(value);
+        }
+    }
+
+    fn header(self, out: &mut Reply, len: usize) {
+        match self {
+            Part::Both => out.map(len),
+            Part::Fields | Part::Values => out.array(len),
+        }
+    }
+}
+
+/// `HGETALL key`, `HKEYS key`, `HVALS key`
+///
+/// Cost: O(fields). Errors: WRONGTYPE.
+fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> {
+    let (key, now) = (args.at(1), cx.view.now_ms());
+    let hash = cx.view.hash(key)?;
+    let hit = hash.is_some();
+    match hash {
+        None => part.header(cx.out, 0),
+        Some(hash) if hash.len() > STREAM_FROM => {
+            let hash = live(cx, key)?.unwrap_or_default();
+            part.header(cx.out, hash.len());
+            cx.stream(Fields { hash, part, next: 0 });
+        }
+        Some(hash) if is_due(hash, now) => {
+            part.header(cx.out, hash.live_len(now));
+            hash.iter_at(now).for_each(|(field, value)| part.write(cx.out, field, value));
+        }
+        Some(hash) => {
+            part.header(cx.out, hash.len());
+            hash.iter().for_each(|(field, value)| part.write(cx.out, field, value));
+        }
+    }
+    cx.view.count_lookup(key, hit);
+    Ok(())
+}
+
+/// The fields of a hash from a rank on; none of them has expired.
+struct Fields {
+    hash: Hash,
+    part: Part,
+    next: usize,
+}
+
+impl Stream for Fields {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        for (field, value) in self.hash.iter_from(self.next) {
+            self.part.write(out, field, value);
+            self.next += 1;
+            if out.len() >= end {
+                break;
+            }
+        }
+        self.next < self.hash.len()
+    }
+}
+
+fn scan_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    if args.len() == 3 {
+        return 0;
+    }
+    let len = view.hash(args.at(1)).ok().flatten().map_or(0, Hash::len);
+    ScanOptions::parse(args.from(3), &["novalues"]).map_or(0, |options| options.count.min(len) * 4)
+}
+
+/// `HSCAN key cursor [MATCH pattern] [COUNT count] [NOVALUES]`
+///
+/// Errors: bad cursor, WRONGTYPE, syntax (if there is a hash).
+fn hscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (key, now) = (args.at(1), cx.view.now_ms());
+    let cursor = crate::options::cursor(args.at(2))?;
+    let Some(hash) = cx.view.hash(key)? else {
+        cx.out.array(2);
+        cx.out.bulk(b"0");
+        cx.out.array(0);
+        cx.view.count_lookup(key, false);
+        return Ok(());
+    };
+    let options = ScanOptions::parse(args.from(3), &["novalues"])?;
+    let part = if options.bare { Part::Fields } else { Part::Both };
+    let (mut found, mut count) = (Reply::new(false), 0);
+    let next = hash.scan_entries(cursor, options.count, &mut |entry| {
+        if entry.expire_at > now && options.matches(entry.field) {
+            part.write(&mut found, entry.field, entry.value);
+            count += if options.bare { 1 } else { 2 };
+        }
+    });
+    cx.out.array(2);
+    cx.out.bulk(itoa::Buffer::new().format(next).as_bytes());
+    cx.out.array(count);
+    cx.out.encoded(found.as_bytes());
+    cx.view.count_lookup(key, true);
+    Ok(())
+}
