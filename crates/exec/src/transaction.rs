@@ -82,7 +82,10 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
 }
 
 pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    forget_watched(act.server, act.session);
+    // Inside EXEC the locks of the watched keys are held, and EXEC forgets them at its end anyway.
+    if act.view.is_none() {
+        forget_watched(act.server, act.session);
+    }
     act.out.ok();
     Ok(Flow::Done)
 }
