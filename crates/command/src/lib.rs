@@ -13,6 +13,7 @@ mod cx;
 mod error;
 mod generic;
 mod hash;
+mod list;
 pub mod options;
 pub mod places;
 mod pubsub;

@@ -1,0 +1,221 @@
+//! BLPOP, BRPOP, BLMOVE, BRPOPLPUSH, BLMPOP: as the commands they are named after, but they wait.
+//!
+//! Each tries; if there is nothing it has changed nothing and asks to wait, and runs again when one of its keys is
+//! filled. The log hears of what was popped, not of the waiting.
+
+use super::End;
+use super::ends::{MOVED, Several, move_one, pop_one};
+use crate::options::timeout_ms;
+use crate::table::{
+    BLOCKING, Command, DENYOOM, Effect, KeySpec, MOVABLEKEYS, RW_ACCESS_DELETE, Run, WRITE, acl,
+};
+use crate::{Cx, Error};
+use resp::Args;
+
+pub(crate) static COMMANDS: &[Command] = &[
+    Command::new("blpop", -3, Run::Write(blpop), WRITE | BLOCKING, acl::LIST)
+        .keys(&[KeySpec::range(1, -2, 1, RW_ACCESS_DELETE)])
+        .effect(Effect::Noted)
+        .doc(
+            "list",
+            "2.0.0",
+            "O(N) for N keys.",
+            "Takes the first element of the first list that is not empty, or waits for one.",
+        ),
+    Command::new("brpop", -3, Run::Write(brpop), WRITE | BLOCKING, acl::LIST)
+        .keys(&[KeySpec::range(1, -2, 1, RW_ACCESS_DELETE)])
+        .effect(Effect::Noted)
+        .doc(
+            "list",
+            "2.0.0",
+            "O(N) for N keys.",
+            "Takes the last element of the first list that is not empty, or waits for one.",
+        ),
+    Command::new("blmove", 6, Run::Write(blmove), WRITE | DENYOOM | BLOCKING, acl::LIST)
+        .keys(MOVED)
+        .effect(Effect::Noted)
+        .doc(
+            "list",
+            "6.2.0",
+            "O(1)",
+            "Moves an element from an end of one list to an end of another, or waits for one.",
+        ),
+    Command::new("brpoplpush", 4, Run::Write(brpoplpush), WRITE | DENYOOM | BLOCKING, acl::LIST)
+        .keys(MOVED)
+        .effect(Effect::Noted)
+        .doc(
+            "list",
+            "2.2.0",
+            "O(1)",
+            "Moves the last element of one list to the front of another, or waits for one.",
+        ),
+    Command::new("blmpop", -5, Run::Write(blmpop), WRITE | BLOCKING | MOVABLEKEYS, acl::LIST)
+        .keys(&[KeySpec::numkeys(2, RW_ACCESS_DELETE)])
+        .effect(Effect::Noted)
+        .doc(
+            "list",
+            "7.0.0",
+            "O(N+M) for N keys and M elements answered.",
+            "Takes elements from the first of several lists that is not empty, or waits for one.",
+        ),
+];
+
+/// `BLPOP key [key ...] timeout`
+///
+/// Errors: the time-out; WRONGTYPE of a key before the first list.
+fn blpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    pop_or_wait(cx, args, End::Left)
+}
+
+/// `BRPOP key [key ...] timeout`
+fn brpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    pop_or_wait(cx, args, End::Right)
+}
+
+fn pop_or_wait(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Error> {
+    let last = args.len() - 1;
+    let timeout = timeout_ms(args.at(last))?;
+    for key in args.to(last).from(1).iter() {
+        if cx.view.list(key)?.is_some() {
+            cx.out.array(2);
+            cx.out.bulk(key);
+            pop_one(cx, key, end)?;
+            cx.effect(&[end.pop_command(), key]);
+            return Ok(());
+        }
+    }
+    cx.block(timeout, true);
+    Ok(())
+}
+
+/// `BLMOVE source destination LEFT|RIGHT LEFT|RIGHT timeout`
+///
+/// Errors: syntax, the time-out; WRONGTYPE of either key, if the source exists.
+fn blmove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let (take, put) = (End::parse(args.at(3))?, End::parse(args.at(4))?);
+    let timeout = timeout_ms(args.at(5))?;
+    let (from, to) = (args.at(1), args.at(2));
+    if !move_one(cx, from, to, take, put)? {
+        wait_for_source(cx, timeout);
+        return Ok(());
+    }
+    cx.effect(&[b"LMOVE", from, to, take.word(), put.word()]);
+    Ok(())
+}
+
+/// `BRPOPLPUSH source destination timeout`
+fn brpoplpush(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let timeout = timeout_ms(args.at(3))?;
+    let (from, to) = (args.at(1), args.at(2));
+    if !move_one(cx, from, to, End::Right, End::Left)? {
+        wait_for_source(cx, timeout);
+        return Ok(());
+    }
+    cx.effect(&[b"RPOPLPUSH", from, to]);
+    Ok(())
+}
+
+/// A time-out answers a null array, but where waiting is not allowed the answer is a null.
+fn wait_for_source(cx: &mut Cx<'_, '_>, timeout: Option<u64>) {
+    cx.block(timeout, cx.caller.may_block);
+}
+
+/// `BLMPOP timeout numkeys key [key ...] LEFT|RIGHT [COUNT count]`
+///
+/// Errors: syntax, numbers below 1, the time-out; WRONGTYPE of a key before the first list.
+fn blmpop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let several = Several::parse(args.from(2))?;
+    let timeout = timeout_ms(args.at(1))?;
+    if !several.pop(cx)? {
+        cx.block(timeout, true);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::Block;
+    use crate::testing::Db;
+
+    const WRONG: &str = "-WRONGTYPE Operation against a key holding the wrong kind of value";
+
+    fn waits(timeout_ms: Option<u64>) -> Option<Block> {
+        Some(Block { timeout_ms, null_array: true })
+    }
+
+    #[test]
+    fn with_something_there_nobody_waits() {
+        Db::both(|mut db| {
+            db.check(&[("rpush l a b c d e f", "6"), ("set s x", "OK")]);
+            db.events();
+            db.check(&[("blpop none l s 0", r#"["l", "a"]"#)]);
+            assert_eq!(db.effect_lines(), ["LPOP l"]);
+            db.check(&[("brpop l 0", r#"["l", "f"]"#)]);
+            assert_eq!(db.effect_lines(), ["RPOP l"]);
+            db.check(&[("blmove l m left right 0", r#""b""#)]);
+            assert_eq!(db.effect_lines(), ["LMOVE l m LEFT RIGHT"]);
+            db.check(&[("brpoplpush l m 0", r#""e""#)]);
+            assert_eq!(db.effect_lines(), ["RPOPLPUSH l m"]);
+            db.check(&[("blmpop 0 2 none l right count 9", r#"["l", ["d", "c"]]"#)]);
+            assert_eq!(db.effect_lines(), ["RPOP l 2"]);
+            let events =
+                ["lpop:l", "rpop:l", "new:m", "rpush:m", "lpop:l", "lpush:m", "rpop:l", "rpop:l", "del:l"];
+            assert_eq!(db.events(), events);
+        });
+    }
+
+    #[test]
+    fn without_anything_they_wait() {
+        Db::both(|mut db| {
+            let commands = [
+                ("blpop a b 0.25", Some(250)),
+                ("brpop a b 0", None),
+                ("blmove a b left left 1", Some(1000)),
+                ("brpoplpush a b 1", Some(1000)),
+                ("blmpop 2 1 a left", Some(2000)),
+            ];
+            for (command, timeout_ms) in commands {
+                assert_eq!(db.line(command), "nil");
+                assert_eq!(db.blocked, waits(timeout_ms), "{command}");
+                assert!(db.effects.is_empty());
+            }
+        });
+    }
+
+    #[test]
+    fn where_nobody_may_wait_the_answer_is_a_null() {
+        let mut db = Db::new();
+        db.caller.may_block = false;
+        db.check(&[
+            ("blpop a 0", "nil array"),
+            ("brpop a 0", "nil array"),
+            ("blmove a b left left 0", "nil"),
+            ("brpoplpush a b 0", "nil"),
+            ("blmpop 0 1 a left", "nil array"),
+        ]);
+    }
+
+    #[test]
+    fn the_first_wrong_argument_decides() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("set s x", "OK"),
+                ("rpush l a", "1"),
+                ("blpop none x", "-ERR timeout is not a float or out of range"),
+                ("blpop s -1", "-ERR timeout is negative"),
+                ("blpop none 1e300", "-ERR timeout is out of range"),
+                ("blpop none s l 0", WRONG),
+                ("blmove l s left middle x", "-ERR syntax error"),
+                ("blmove l s left left x", "-ERR timeout is not a float or out of range"),
+                ("blmove l s left left 0", WRONG),
+                ("blmove s l left left 0", WRONG),
+                ("brpoplpush none s x", "-ERR timeout is not a float or out of range"),
+                ("blmpop x 0 l left", "-ERR numkeys should be greater than 0"),
+                ("blmpop x 1 l middle", "-ERR syntax error"),
+                ("blmpop -1 1 l left", "-ERR timeout is negative"),
+                ("blmpop 0 1 none left count 0", "-ERR count should be greater than 0"),
+                ("blmpop 0 1 s left", WRONG),
+            ]);
+        });
+    }
+}
