@@ -296,19 +296,17 @@ fn hgetex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Err(Error::Arity("hgetex".to_owned()));
     }
     let fields = counted(words)?;
-    let hit = cx.view.exists(key);
     match expiry {
-        Some(expiry) => get_and_apply(cx, args, fields, expiry)?,
+        Some(expiry) => get_and_apply(cx, args, fields, expiry),
         None => {
             let hash = cx.view.hash(key)?;
             cx.out.array(fields.len());
             for field in fields.iter() {
                 cx.out.bulk_or_null(hash.and_then(|hash| hash.get_at(field, now)));
             }
+            Ok(())
         }
     }
-    cx.view.count_lookup(key, hit);
-    Ok(())
 }
 
 fn get_and_apply(cx: &mut Cx<'_, '_>, args: Args<'_>, fields: Args<'_>, expiry: Expiry) -> Result<(), Error> {
@@ -357,11 +355,14 @@ impl<'a> SetOptions<'a> {
         while let Some(word) = args.get(i) {
             let unit = Unit::of(word);
             if is(word, "fields") {
+                if args.len() < i + 4 {
+                    return Err(arity());
+                }
                 let count = args.get(i + 1).and_then(stdx::num::parse_i64).unwrap_or(0);
                 if !(1..=i64::MAX / 2).contains(&count) {
                     return Err(Error::new("ERR invalid number of fields"));
                 }
-                let pairs = args.from((i + 2).min(args.len()));
+                let pairs = args.from(i + 2);
                 if pairs.len() as i64 != count.saturating_mul(2) {
                     return Err(arity());
                 }

@@ -374,7 +374,7 @@ fn values_are_set_with_an_expiry() {
             ("hsetex h fields 0 a 1", "-ERR invalid number of fields"),
             ("hsetex h fields 2 a 1", arity),
             ("hsetex h fields 1 a 1 ex 10", arity),
-            ("hsetex h ex 10 fxx fields 1", arity),
+            ("hsetex h ex 10 fxx fields 0", arity),
             ("hget h a", "\"6\""),
             ("hsetex h fxx px 100 fields 2 a 7 a 8", "1"),
         ]);
