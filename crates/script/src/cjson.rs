@@ -9,7 +9,7 @@
 //! * **J1** Nesting is bounded by `DEPTH_MAX` whatever the settings say (S4).
 //! * **J2** A text is encoded or decoded in O(length); the host is asked every thousand elements.
 
-use crate::lua::{NativeFn, Outcome, Raise, State, Type, native};
+use crate::lua::{NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
 use crate::session::{InvalidNumbers, JsonSettings, give_back};
 use crate::text;
@@ -189,10 +189,16 @@ struct Encoder {
 impl Encoder {
     /// Writes the value on top of the stack, which stays there.
     fn value(&mut self, s: &mut State<'_>, depth: i32) -> Result<(), Raise> {
-        match s.type_of(-1) {
-            Type::String => write_string(s.bytes(-1).unwrap_or_default(), &mut self.out),
-            Type::Number => self.number(s, -1)?,
-            Type::Table => return self.table(s, depth + 1),
+        let other = match s.view(-1) {
+            View::String(bytes) => {
+                write_string(bytes, &mut self.out);
+                return Ok(());
+            }
+            View::Number(value) => return self.number(s, value),
+            View::Other(Type::Table) => return self.table(s, depth + 1),
+            View::Other(other) => other,
+        };
+        match other {
             Type::Bool => self.out.extend_from_slice(if s.bool(-1) { b"true" } else { b"false" }),
             Type::Nil => self.out.extend_from_slice(b"null"),
             Type::LightUserdata if s.light(-1) == 0 => self.out.extend_from_slice(b"null"),
@@ -201,8 +207,7 @@ impl Encoder {
         Ok(())
     }
 
-    fn number(&mut self, s: &mut State<'_>, index: i32) -> Result<(), Raise> {
-        let value = s.number(index);
+    fn number(&mut self, s: &mut State<'_>, value: f64) -> Result<(), Raise> {
         if !value.is_finite() {
             match self.settings.encode_invalid {
                 InvalidNumbers::Refuse => return refuse(s, Type::Number, "must not be NaN or Inf"),
@@ -240,22 +245,25 @@ impl Encoder {
         s.push_nil();
         while s.next(table) {
             count += 1;
-            let in_order = s.type_of(-2) == Type::Number && s.number(-2) == count as f64;
-            if in_order && !settled && s.type_of(-1) == Type::Table {
-                settled = self.has_keys_in_order(s, table)?;
-                if !settled {
-                    s.pop(2);
-                    return Ok(false);
-                }
-            }
-            if !in_order {
+            if !matches!(s.view(-2), View::Number(key) if key == count as f64) {
                 s.pop(2);
                 return Ok(false);
             }
             if count > 1 {
                 self.out.push(b',');
             }
-            self.value(s, depth)?;
+            if let View::String(bytes) = s.view(-1) {
+                write_string(bytes, &mut self.out);
+            } else {
+                if !settled && s.type_of(-1) == Type::Table {
+                    settled = self.has_keys_in_order(s, table)?;
+                    if !settled {
+                        s.pop(2);
+                        return Ok(false);
+                    }
+                }
+                self.value(s, depth)?;
+            }
             s.pop(1);
             s.tick()?;
         }
@@ -346,14 +354,14 @@ impl Encoder {
             if !std::mem::take(&mut first) {
                 self.out.push(b',');
             }
-            match s.type_of(-2) {
-                Type::String => write_string(s.bytes(-2).unwrap_or_default(), &mut self.out),
-                Type::Number => {
+            match s.view(-2) {
+                View::String(key) => write_string(key, &mut self.out),
+                View::Number(key) => {
                     self.out.push(b'"');
-                    self.number(s, -2)?;
+                    self.number(s, key)?;
                     self.out.push(b'"');
                 }
-                other => return refuse(s, other, "table key must be a number or string"),
+                View::Other(other) => return refuse(s, other, "table key must be a number or string"),
             }
             self.out.push(b':');
             self.value(s, depth)?;
@@ -410,18 +418,33 @@ fn write_string(bytes: &[u8], out: &mut Vec<u8>) {
     out.push(b'"');
 }
 
-/// How many bytes from the start need no escape.
+/// How many bytes from the start need no escape. Looks at 16 at a time; the last 16 (or 8) may overlap those before.
 #[inline]
 fn plain_prefix(bytes: &[u8]) -> usize {
-    let special = |c: u8| (c < 32) | (c == b'"') | (c == b'\\') | (c == b'/') | (c == 127);
     let mut done = 0;
-    while let Some(chunk) = bytes.get(done..done + 16) {
-        if chunk.iter().fold(false, |any, &c| any | special(c)) {
-            break;
+    while let Some(chunk) = bytes[done..].first_chunk::<16>() {
+        if !is_plain(chunk) {
+            return done + first_special(chunk);
         }
         done += 16;
     }
-    done + bytes[done..].iter().position(|&c| ESCAPES[usize::from(c)] != 0).unwrap_or(bytes.len() - done)
+    let rest = &bytes[done..];
+    let plain = match (bytes.last_chunk::<16>(), rest.first_chunk::<8>(), rest.last_chunk::<8>()) {
+        (Some(tail), ..) => is_plain(tail),
+        (_, Some(head), Some(tail)) => is_plain(head) && is_plain(tail),
+        _ => false,
+    };
+    if plain { bytes.len() } else { done + first_special(rest) }
+}
+
+#[inline]
+fn is_plain<const N: usize>(chunk: &[u8; N]) -> bool {
+    let special = |c: u8| (c < 32) | (c == b'"') | (c == b'\\') | (c == b'/') | (c == 127);
+    !chunk.iter().fold(false, |any, &c| any | special(c))
+}
+
+fn first_special(bytes: &[u8]) -> usize {
+    bytes.iter().position(|&c| ESCAPES[usize::from(c)] != 0).unwrap_or(bytes.len())
 }
 
 // ---- decoding

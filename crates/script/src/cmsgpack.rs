@@ -2,7 +2,7 @@
 //!
 //! Cost: O(size). Decoding recurses at most `DEPTH_MAX` deep (S4).
 
-use crate::lua::{NativeFn, Outcome, Raise, State, Type, native};
+use crate::lua::{NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
 use crate::session::give_back;
 
@@ -48,9 +48,8 @@ fn pack(s: &mut State<'_>) -> Outcome {
 
 /// Writes the value on top and pops it.
 fn write_value(s: &mut State<'_>, out: &mut Vec<u8>, level: u32) -> Result<(), Raise> {
-    match s.type_of(-1) {
-        Type::String => {
-            let bytes = s.bytes(-1).unwrap_or_default();
+    match s.view(-1) {
+        View::String(bytes) => {
             match bytes.len() {
                 n @ 0..=31 => out.push(0xa0 | n as u8),
                 n @ 32..=0xff => out.extend_from_slice(&[0xd9, n as u8]),
@@ -59,9 +58,9 @@ fn write_value(s: &mut State<'_>, out: &mut Vec<u8>, level: u32) -> Result<(), R
             }
             out.extend_from_slice(bytes);
         }
-        Type::Bool => out.push(if s.bool(-1) { 0xc3 } else { 0xc2 }),
-        Type::Number => write_number(s.number(-1), out),
-        Type::Table if level < NESTING_MAX => write_table(s, out, level)?,
+        View::Other(Type::Bool) => out.push(if s.bool(-1) { 0xc3 } else { 0xc2 }),
+        View::Number(value) => write_number(value, out),
+        View::Other(Type::Table) if level < NESTING_MAX => write_table(s, out, level)?,
         _ => out.push(0xc0),
     }
     s.pop(1);

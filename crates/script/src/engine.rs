@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::api::Table;
-use crate::lua::{Failure, Ref, State, Type, Vm};
+use crate::lua::{Ref, State, Type, Vm};
 use crate::reply::{self, Wire};
 use crate::sandbox::{self, Globals};
 use crate::{Function, FunctionRef, Host, Library, ScriptFlags, Stop, header};
@@ -63,7 +63,8 @@ impl Hasher for DigestHasher {
 
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes one Lua state may hold; 0: no limit. A script that needs more gets "not enough memory".
+    /// Bytes one Lua state may hold (for moments twice that, garbage included); 0: no limit. A script that needs more gets
+    /// "not enough memory".
     pub memory_bytes: usize,
     /// Instructions between two calls of [`Host::interrupt`].
     pub hook_every: u32,
@@ -404,7 +405,7 @@ impl Room {
                 out.truncate(start);
                 Ended::Stopped(stop)
             }
-            (None, Err(Failure::Memory)) => Ended::OutOfMemory,
+            (None, Err(_)) if self.vm.over_half() => Ended::OutOfMemory,
             (None, _) => Ended::Done,
         }
     }

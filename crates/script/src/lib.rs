@@ -16,6 +16,7 @@
 //! | `sandbox` | the globals a script finds, and what keeps it from changing them |
 //! | `api` | the `redis` table |
 //! | `reply` | RESP to Lua values and back |
+//! | `pattern` | Lua's string patterns, so that no pattern runs for ever or too deep |
 //! | `header` | the first line, `#!lua name=… flags=…` |
 //! | `cjson`, `cmsgpack`, `pack`, `bit` | the libraries scripts expect |
 //!
@@ -40,6 +41,7 @@ mod header;
 mod library;
 mod lua;
 mod pack;
+mod pattern;
 mod random;
 mod reply;
 mod sandbox;
@@ -71,7 +73,8 @@ pub trait Host {
     /// it runs afterwards, whatever it catches.
     fn interrupt(&mut self) -> Option<Stop>;
 
-    /// Work that cannot be interrupted follows, of about so many bytes (at least [`HEAVY_BYTES`]).
+    /// Work that cannot be interrupted follows, of about so many bytes (at least [`HEAVY_BYTES`]). Called from within Lua's
+    /// allocator too.
     fn heavy(&mut self, bytes: usize) -> Option<Stop> {
         let _ = bytes;
         self.interrupt()

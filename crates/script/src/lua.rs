@@ -102,6 +102,13 @@ impl Type {
     }
 }
 
+/// A value as the encoders want it.
+pub(crate) enum View<'a> {
+    String(&'a [u8]),
+    Number(f64),
+    Other(Type),
+}
+
 /// How a protected call failed; the error value is on top of the stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Failure {
@@ -120,8 +127,9 @@ pub(crate) struct Shared {
     hook_every: Cell<c_int>,
     /// Rust code is working on the state (L1).
     section: Cell<bool>,
-    /// An error raised by the hook is under way: hooks are off until it is caught.
-    raised_by_hook: Cell<bool>,
+    /// "Not enough memory" is being raised, perhaps by the hook: no handler of a script may run (hooks may be off), and
+    /// the limit is not looked at again until it is caught.
+    raising_memory: Cell<bool>,
     stop: Cell<Option<Stop>>,
     panic: Cell<Option<Box<dyn Any + Send>>>,
     host: Cell<Option<NonNull<dyn Host>>>,
@@ -148,7 +156,7 @@ impl Vm {
             limit_bytes: Cell::new(limit_bytes),
             hook_every: Cell::new(hook_every.clamp(1, 1 << 30) as c_int),
             section: Cell::new(true),
-            raised_by_hook: Cell::new(false),
+            raising_memory: Cell::new(false),
             stop: Cell::new(None),
             panic: Cell::new(None),
             host: Cell::new(None),
@@ -239,6 +247,12 @@ impl Vm {
         result
     }
 
+    /// Is more than half of the limit in use?
+    pub(crate) fn over_half(&self) -> bool {
+        let limit = self.shared().limit_bytes.get();
+        limit != 0 && self.used_bytes() > limit / 2
+    }
+
     pub(crate) fn stopped(&self) -> Option<Stop> {
         self.shared().stop.get()
     }
@@ -260,7 +274,8 @@ impl Drop for Vm {
     }
 }
 
-/// The allocator. Refuses only outside of sections (L1), when one block or the sum would be too large.
+/// The allocator. Refuses only outside of sections (L1): when one block or the sum would be too large, or the host has no
+/// time for the copying that a large block means (strings that double, tables that grow).
 unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, new: usize) -> *mut c_void {
     // SAFETY: `ud` is the `Shared` given to lua_newstate, alive as long as the state.
     let shared = unsafe { &*ud.cast::<Shared>() };
@@ -269,8 +284,14 @@ unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, n
     if new > old {
         let used = shared.used_bytes.get() + (new - old);
         let limit = shared.limit_bytes.get();
-        if !shared.section.get() && (new > BLOCK_BYTES_MAX || (limit != 0 && used > limit)) {
-            return std::ptr::null_mut();
+        if !shared.section.get() {
+            // Garbage counts too, and is collected by the hook: hence twice the limit.
+            if new > BLOCK_BYTES_MAX || (limit != 0 && used / 2 > limit) {
+                return std::ptr::null_mut();
+            }
+            if new >= crate::HEAVY_BYTES && !shared.may_do(new) {
+                return std::ptr::null_mut();
+            }
         }
     }
     // SAFETY: `block` came from here with size `old` (Lua passes the size it asked for); sizes are not zero where asked.
@@ -329,7 +350,6 @@ unsafe extern "C-unwind" fn hook(l: *mut lua_State, _: *mut ffi::lua_Debug) {
         if shared.over_limit() {
             ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
             if shared.over_limit() {
-                shared.raised_by_hook.set(true);
                 raise_memory(l);
             }
         }
@@ -353,6 +373,7 @@ unsafe fn raise_memory(l: *mut lua_State) -> ! {
     // SAFETY: by the caller.
     unsafe {
         const TEXT: &[u8] = b"not enough memory";
+        shared_of(l).raising_memory.set(true);
         ffi::lua_pushlstring_(l, TEXT.as_ptr().cast(), TEXT.len());
         ffi::lua_error(l)
     }
@@ -380,6 +401,14 @@ impl Shared {
         }
     }
 
+    /// Announces work from outside of sections.
+    fn may_do(&self, bytes: usize) -> bool {
+        self.section.set(true);
+        self.ask(|host| host.heavy(bytes));
+        self.section.set(false);
+        self.stop.get().is_none()
+    }
+
     fn keep_panic(&self, panic: Box<dyn Any + Send>) {
         self.panic.set(Some(panic));
         self.stop.set(Some(Stop::Killed));
@@ -395,7 +424,7 @@ impl Shared {
 
     fn over_limit(&self) -> bool {
         let limit = self.limit_bytes.get();
-        limit != 0 && self.used_bytes.get() > limit
+        limit != 0 && self.used_bytes.get() > limit && !self.raising_memory.get()
     }
 }
 
@@ -412,45 +441,86 @@ where
     NativeFn(entry::<F>)
 }
 
-/// What Lua calls in place of `F`: L2 and L4.
+/// What Lua calls in place of `F`.
 unsafe extern "C-unwind" fn entry<F>(l: *mut lua_State) -> c_int
 where
     F: Fn(&mut State<'_>) -> Outcome + Copy + 'static,
 {
-    // SAFETY: called by Lua with a thread of a live state. `F` has no size and a value of it was given to `native`, so
-    // any well-aligned address is one. When something is raised, all that was owned is gone or moved to `shared`.
+    // SAFETY: called by Lua with a thread of a live state, owning nothing. `F` has no size and a value of it was given to
+    // `native`, so any well-aligned address is one.
+    unsafe { section(l, |s| NonNull::<F>::dangling().as_ref()(s)) as c_int }
+}
+
+/// What a function that calls back into Lua wants next.
+#[derive(Clone, Copy)]
+pub(crate) enum Step {
+    /// Return so many values.
+    Return(usize),
+    /// Call the function below the top so many values, for one result.
+    Call(usize),
+}
+
+/// As [`native`], for functions that need Lua functions called: `f` leaves its frame for that, and is run again with
+/// `true` when the result is on top. What it wants to remember is on the stack.
+pub(crate) fn calling<F>(_: F) -> NativeFn
+where
+    F: Fn(&mut State<'_>, bool) -> Result<Step, Raise> + Copy + 'static,
+{
+    const { assert!(size_of::<F>() == 0) };
+    NativeFn(entry_calling::<F>)
+}
+
+unsafe extern "C-unwind" fn entry_calling<F>(l: *mut lua_State) -> c_int
+where
+    F: Fn(&mut State<'_>, bool) -> Result<Step, Raise> + Copy + 'static,
+{
+    let mut called = false;
+    // SAFETY: as `entry`; owns nothing while Lua code runs (L3). The function and its arguments are on the stack.
+    unsafe {
+        loop {
+            match section(l, |s| NonNull::<F>::dangling().as_ref()(s, called)) {
+                Step::Return(count) => return count as c_int,
+                Step::Call(args) => ffi::lua_call(l, args as c_int, 1),
+            }
+            called = true;
+        }
+    }
+}
+
+/// Runs `f` in a section and raises for it: L2 and L4.
+///
+/// # Safety
+/// Called from a function that Lua called, which owns nothing; `f` owns nothing that needs dropping.
+unsafe fn section<R: Copy>(l: *mut lua_State, f: impl FnOnce(&mut State<'_>) -> Result<R, Raise>) -> R {
+    // SAFETY: by the caller. When something is raised, all that was owned is gone or moved to `shared`.
     unsafe {
         let shared = shared_of(l);
         if shared.stop.get().is_some() {
             raise_stop(l);
         }
         shared.section.set(true);
-        let result = catch_unwind(AssertUnwindSafe(|| {
-            let mut state = State::enter(l, shared);
-            NonNull::<F>::dangling().as_ref()(&mut state)
-        }));
+        let result = catch_unwind(AssertUnwindSafe(|| f(&mut State::enter(l, shared))));
         shared.section.set(false);
-        let returned = match result {
-            Ok(Ok(count)) => count as c_int,
-            Ok(Err(Raise)) => -1,
+        let result = match result {
+            Ok(result) => result.ok(),
             Err(panic) => {
                 shared.keep_panic(panic);
-                -1
+                None
             }
         };
         if shared.stop.get().is_some() {
             raise_stop(l);
         }
-        if returned < 0 {
+        let Some(result) = result else {
             ffi::lua_error(l);
-        }
+        };
         if shared.over_limit() {
             ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
             if shared.over_limit() {
                 raise_memory(l);
             }
         }
-        returned
+        result
     }
 }
 
@@ -462,7 +532,11 @@ unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
         let Some(function) = ffi::lua_tocfunction(l, ffi::lua_upvalueindex(1)) else {
             return 0;
         };
+        let shared = shared_of(l);
+        let mark = shared.session.pattern_len();
         let results = function(l);
+        shared.session.cut_pattern(mark);
+        shared.raising_memory.set(false);
         if shared_of(l).stop.get().is_some() {
             raise_stop(l);
         }
@@ -492,9 +566,7 @@ unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
                 _ => 0,
             };
             if bytes >= crate::HEAVY_BYTES {
-                shared.section.set(true);
-                shared.ask(|host| host.heavy(bytes));
-                shared.section.set(false);
+                shared.may_do(bytes);
             }
         }
         if shared.stop.get().is_some() {
@@ -504,8 +576,8 @@ unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
     }
 }
 
-/// `xpcall`. The script's handler does not run for a stop, nor for an error raised by the hook: it would run with hooks
-/// off, and nothing could end it.
+/// `xpcall`. The script's handler does not run for a stop, nor for want of memory: both are raised by the hook, the
+/// handler would run with hooks off, and nothing could end it.
 unsafe extern "C-unwind" fn guarded_xpcall(l: *mut lua_State) -> c_int {
     // SAFETY: called by Lua; slots are free by LUA_MINSTACK; nothing is owned (L3).
     unsafe {
@@ -513,9 +585,11 @@ unsafe extern "C-unwind" fn guarded_xpcall(l: *mut lua_State) -> c_int {
         ffi::lua_settop(l, 2);
         ffi::lua_pushcclosure(l, guarded_handler, 1);
         ffi::lua_insert(l, 1);
-        let status = ffi::lua_pcall(l, 0, ffi::LUA_MULTRET, 1);
         let shared = shared_of(l);
-        shared.raised_by_hook.set(false);
+        let mark = shared.session.pattern_len();
+        let status = ffi::lua_pcall(l, 0, ffi::LUA_MULTRET, 1);
+        shared.session.cut_pattern(mark);
+        shared.raising_memory.set(false);
         if shared.stop.get().is_some() {
             raise_stop(l);
         }
@@ -531,7 +605,7 @@ unsafe extern "C-unwind" fn guarded_handler(l: *mut lua_State) -> c_int {
     unsafe {
         let shared = shared_of(l);
         ffi::lua_settop(l, 1);
-        if shared.stop.get().is_some() || shared.raised_by_hook.get() {
+        if shared.stop.get().is_some() || shared.raising_memory.get() {
             return 1;
         }
         ffi::lua_pushvalue(l, ffi::lua_upvalueindex(1));
@@ -549,8 +623,11 @@ unsafe extern "C-unwind" fn redis_pcall(l: *mut lua_State) -> c_int {
         // The first result goes below the others before they come: they may fill the frame.
         ffi::lua_pushboolean(l, 1);
         ffi::lua_insert(l, 1);
+        let session = &shared_of(l).session;
+        let mark = session.pattern_len();
         let status = ffi::lua_pcall(l, ffi::lua_gettop(l) - 2, ffi::LUA_MULTRET, 0);
-        shared_of(l).raised_by_hook.set(false);
+        session.cut_pattern(mark);
+        shared_of(l).raising_memory.set(false);
         if shared_of(l).stop.get().is_some() {
             raise_stop(l);
         }
@@ -577,6 +654,8 @@ pub(crate) struct State<'a> {
     top: c_int,
     /// The stack has room up to here.
     room: c_int,
+    /// A slot seen to hold a table, and not touched since; 0 for none.
+    known_table: Cell<c_int>,
     /// Where the traversal helper counts its calls of [`State::tick`].
     ticks: u32,
     _not_send: PhantomData<*mut ()>,
@@ -588,7 +667,15 @@ impl<'a> State<'a> {
     unsafe fn enter(l: *mut lua_State, shared: &'a Shared) -> State<'a> {
         // SAFETY: by the caller.
         let top = unsafe { ffi::lua_gettop(l) };
-        State { l, shared, top, room: top + ffi::LUA_MINSTACK - 4, ticks: 0, _not_send: PhantomData }
+        State {
+            l,
+            shared,
+            top,
+            room: top + ffi::LUA_MINSTACK - 4,
+            known_table: Cell::new(0),
+            ticks: 0,
+            _not_send: PhantomData,
+        }
     }
 
     pub(crate) fn session(&self) -> &'a Session {
@@ -617,6 +704,14 @@ impl<'a> State<'a> {
             self.shared.ask(|host| host.interrupt());
         }
         if self.shared.stop.get().is_some() { self.raise("script stopped") } else { Ok(()) }
+    }
+
+    /// As [`State::check_stop`], while strings of the state are borrowed.
+    pub(crate) fn may_go_on(&self) -> bool {
+        if self.shared.stop.get().is_none() {
+            self.shared.ask(|host| host.interrupt());
+        }
+        self.shared.stop.get().is_none()
     }
 
     /// Announces work that cannot be interrupted, of about so many bytes.
@@ -655,6 +750,14 @@ impl<'a> State<'a> {
     }
 
     #[inline]
+    fn shrink(&mut self, n: c_int) {
+        self.top -= n;
+        if self.known_table.get() > self.top {
+            self.known_table.set(0);
+        }
+    }
+
+    #[inline]
     fn grow(&mut self) {
         if self.top >= self.room {
             assert!(self.reserve(1), "depth is bounded by the caller with `reserve`");
@@ -673,14 +776,17 @@ impl<'a> State<'a> {
     #[inline]
     fn table(&self, index: c_int) -> c_int {
         let slot = self.slot(index);
-        // SAFETY: any positive index may be asked for its type.
-        assert!(unsafe { ffi::lua_type(self.l, slot) } == ffi::LUA_TTABLE);
+        if self.known_table.get() != slot {
+            // SAFETY: any positive index may be asked for its type.
+            assert!(unsafe { ffi::lua_type(self.l, slot) } == ffi::LUA_TTABLE);
+            self.known_table.set(slot);
+        }
         slot
     }
 
     pub(crate) fn pop(&mut self, n: c_int) {
         assert!(n >= 0 && n <= self.top);
-        self.top -= n;
+        self.shrink(n);
         // SAFETY: lower than before.
         unsafe { ffi::lua_settop(self.l, self.top) };
     }
@@ -689,6 +795,7 @@ impl<'a> State<'a> {
     pub(crate) fn set_top(&mut self, top: c_int) {
         assert!(top >= 0 && (top <= self.top || self.reserve(top - self.top)));
         self.top = top;
+        self.known_table.set(0);
         // SAFETY: there is room.
         unsafe { ffi::lua_settop(self.l, top) };
     }
@@ -697,14 +804,26 @@ impl<'a> State<'a> {
     pub(crate) fn insert(&mut self, index: c_int) {
         let slot = self.slot(index);
         assert!(slot <= self.top);
+        self.known_table.set(0);
         // SAFETY: a valid slot.
         unsafe { ffi::lua_insert(self.l, slot) };
+    }
+
+    /// Pops the top value into the slot at `index`.
+    pub(crate) fn replace(&mut self, index: c_int) {
+        let slot = self.slot(index);
+        assert!(slot < self.top);
+        self.shrink(1);
+        self.known_table.set(0);
+        // SAFETY: a valid slot below the top.
+        unsafe { ffi::lua_replace(self.l, slot) };
     }
 
     pub(crate) fn remove(&mut self, index: c_int) {
         let slot = self.slot(index);
         assert!(slot <= self.top);
-        self.top -= 1;
+        self.shrink(1);
+        self.known_table.set(0);
         // SAFETY: a valid slot.
         unsafe { ffi::lua_remove(self.l, slot) };
     }
@@ -751,6 +870,24 @@ impl<'a> State<'a> {
             let mut len = 0;
             let text = ffi::lua_tolstring(self.l, slot, &mut len);
             Some(std::slice::from_raw_parts(text.cast(), len))
+        }
+    }
+
+    /// What is at `index`, without asking twice.
+    #[inline]
+    pub(crate) fn view(&self, index: c_int) -> View<'_> {
+        let slot = self.slot(index);
+        // SAFETY: as `bytes` and `number`.
+        unsafe {
+            match ffi::lua_type(self.l, slot) {
+                ffi::LUA_TSTRING => {
+                    let mut len = 0;
+                    let text = ffi::lua_tolstring(self.l, slot, &mut len);
+                    View::String(std::slice::from_raw_parts(text.cast(), len))
+                }
+                ffi::LUA_TNUMBER => View::Number(ffi::lua_tonumber(self.l, slot)),
+                other => View::Other(Type::from_raw(other)),
+            }
         }
     }
 
@@ -841,7 +978,7 @@ impl<'a> State<'a> {
     /// Pops the top value into the registry.
     pub(crate) fn keep(&mut self) -> Ref {
         assert!(self.top >= 1);
-        self.top -= 1;
+        self.shrink(1);
         // SAFETY: one value there; luaL_ref uses raw access only and needs two slots of its own, from LUA_MINSTACK.
         Ref(unsafe { ffi::luaL_ref(self.l, ffi::LUA_REGISTRYINDEX) })
     }
@@ -858,7 +995,7 @@ impl<'a> State<'a> {
         if upvalues == 0 {
             self.grow();
         } else {
-            self.top -= upvalues - 1;
+            self.shrink(upvalues - 1);
         }
         // SAFETY: room, the upvalues are there.
         unsafe { ffi::lua_pushcclosure(self.l, function.0, upvalues) };
@@ -876,7 +1013,7 @@ impl<'a> State<'a> {
     pub(crate) fn through_function(&mut self, announce: bool) {
         assert!(self.top >= 1);
         self.push_bool(announce);
-        self.top -= 1;
+        self.shrink(1);
         // SAFETY: two values there.
         unsafe { ffi::lua_pushcclosure(self.l, through, 2) };
     }
@@ -900,6 +1037,30 @@ impl<'a> State<'a> {
         self.grow();
         // SAFETY: room; an upvalue that is not there reads as nil.
         unsafe { ffi::lua_pushvalue(self.l, ffi::lua_upvalueindex(n)) };
+    }
+
+    /// Pops the top value into upvalue `n`, which the running function must have.
+    pub(crate) fn set_upvalue(&mut self, n: c_int) {
+        assert!(self.top >= 1 && (1..200).contains(&n));
+        // SAFETY: asks for the type; an upvalue that is not there is none.
+        assert!(unsafe { ffi::lua_type(self.l, ffi::lua_upvalueindex(n)) } != ffi::LUA_TNONE);
+        self.shrink(1);
+        // SAFETY: a value on top, an upvalue that is there.
+        unsafe { ffi::lua_replace(self.l, ffi::lua_upvalueindex(n)) };
+    }
+
+    /// Pushes bytes `from..to` of the string at `index`.
+    pub(crate) fn push_part(&mut self, index: c_int, from: usize, to: usize) {
+        let slot = self.slot(index);
+        self.grow();
+        // SAFETY: a string (checked), a range within it (checked); it stays in its slot while it is copied.
+        unsafe {
+            assert!(ffi::lua_type(self.l, slot) == ffi::LUA_TSTRING);
+            let mut len = 0;
+            let text = ffi::lua_tolstring(self.l, slot, &mut len);
+            assert!(from <= to && to <= len);
+            ffi::lua_pushlstring_(self.l, text.add(from), to - from);
+        }
     }
 
     // ---- tables
@@ -939,7 +1100,7 @@ impl<'a> State<'a> {
             Type::Number => !self.number(key).is_nan(),
             _ => true,
         };
-        self.top -= 2;
+        self.shrink(2);
         // SAFETY: a table below the two; the key is valid, so nothing is raised.
         unsafe {
             if valid {
@@ -955,7 +1116,7 @@ impl<'a> State<'a> {
     pub(crate) fn raw_set_i(&mut self, table: c_int, n: c_int) {
         let slot = self.table(table);
         assert!(slot < self.top);
-        self.top -= 1;
+        self.shrink(1);
         // SAFETY: a table below the value.
         unsafe { ffi::lua_rawseti_(self.l, slot, n) };
     }
@@ -986,7 +1147,7 @@ impl<'a> State<'a> {
         // traverse tables that no Lua code can touch meanwhile.
         let more = unsafe { ffi::lua_next(self.l, slot) != 0 };
         if !more {
-            self.top -= 2;
+            self.shrink(2);
         }
         more
     }
@@ -999,7 +1160,7 @@ impl<'a> State<'a> {
         // SAFETY: room.
         let found = unsafe { ffi::lua_getmetatable(self.l, slot) != 0 };
         if !found {
-            self.top -= 1;
+            self.shrink(1);
         }
         found
     }
@@ -1008,7 +1169,7 @@ impl<'a> State<'a> {
     pub(crate) fn set_metatable(&mut self, index: c_int) {
         let slot = self.slot(index);
         assert!(slot < self.top && matches!(self.type_of(-1), Type::Table | Type::Nil));
-        self.top -= 1;
+        self.shrink(1);
         // SAFETY: a table or nil on top.
         unsafe { ffi::lua_setmetatable(self.l, slot) };
     }
@@ -1016,7 +1177,7 @@ impl<'a> State<'a> {
     /// Pops a table and makes it the one that functions loaded from now on have as their globals.
     pub(crate) fn set_globals(&mut self) {
         assert!(self.type_of(-1) == Type::Table);
-        self.top -= 1;
+        self.shrink(1);
         // SAFETY: a table on top.
         unsafe { ffi::lua_replace(self.l, ffi::LUA_GLOBALSINDEX) };
     }
@@ -1211,7 +1372,8 @@ impl<'a> State<'a> {
         // SAFETY: function and arguments are on the stack, there is room for the results; errors end here.
         let status = unsafe { ffi::lua_pcall(self.l, args, results, handler) };
         self.shared.section.set(true);
-        self.shared.raised_by_hook.set(false);
+        self.shared.raising_memory.set(false);
+        self.known_table.set(0);
         // SAFETY: asks for the height.
         self.top = unsafe { ffi::lua_gettop(self.l) };
         if let Some(panic) = self.shared.panic.take() {

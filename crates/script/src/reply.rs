@@ -16,7 +16,7 @@
 use memchr::memchr;
 use stdx::num;
 
-use crate::lua::{Outcome, Raise, State, Type};
+use crate::lua::{Outcome, Raise, State, Type, View};
 use crate::text;
 
 /// Pushes the value of the reply at the start of `bytes`.
@@ -331,18 +331,14 @@ fn encode_top(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<O
         s.pop(1);
         return;
     }
-    match s.type_of(-1) {
-        Type::String => {
-            if let Some(bytes) = s.bytes(-1) {
-                bulk(bytes, out);
-            }
-        }
-        Type::Number => {
+    match s.view(-1) {
+        View::String(bytes) => bulk(bytes, out),
+        View::Number(value) => {
             out.push(b':');
-            text::write_int(text::cut(s.number(-1)), out);
+            text::write_int(text::cut(value), out);
             out.extend_from_slice(b"\r\n");
         }
-        Type::Bool => out.extend_from_slice(match (wire.script_resp3, s.bool(-1)) {
+        View::Other(Type::Bool) => out.extend_from_slice(match (wire.script_resp3, s.bool(-1)) {
             (false, true) => b":1\r\n",
             (false, false) => null(wire),
             (true, _) if !wire.resp3 => {
@@ -355,7 +351,7 @@ fn encode_top(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<O
             (true, true) => b"#t\r\n",
             (true, false) => b"#f\r\n",
         }),
-        Type::Table => {
+        View::Other(Type::Table) => {
             if !encode_special(s, out, wire, open) {
                 let guessed = s.len(-1);
                 open.push(Open::Array { header: out.len(), guessed, done: 0 });
@@ -374,6 +370,7 @@ fn null(wire: Wire) -> &'static [u8] {
 
 #[inline]
 fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
+    out.reserve(bytes.len() + 32);
     out.push(b'$');
     text::write_int(bytes.len() as i64, out);
     out.extend_from_slice(b"\r\n");

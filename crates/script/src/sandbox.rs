@@ -20,7 +20,7 @@ use crate::lua::{NativeFn, Outcome, Raise, Ref, Standard, State, Type, native};
 use crate::random::Random;
 use crate::reply::ONE;
 use crate::session::{Names, give_back};
-use crate::{bit, cjson, cmsgpack, pack};
+use crate::{bit, cjson, cmsgpack, pack, pattern};
 
 const READ_ONLY: &str = "Attempt to modify a readonly table";
 const TEXT_BYTES_MAX: usize = 512 << 20;
@@ -402,6 +402,7 @@ fn load_string(s: &mut State<'_>) -> Outcome {
 fn string_functions(s: &mut State<'_>) {
     let table = s.top();
     add(s, table, "rep", native(repeat));
+    pattern::replace_functions(s);
 }
 
 fn repeat(s: &mut State<'_>) -> Outcome {

@@ -26,6 +26,8 @@ pub(crate) struct Session {
     /// The reply of the last command, the numbers among its arguments.
     pub(crate) reply: Cell<Vec<u8>>,
     pub(crate) numbers: Cell<Vec<u8>>,
+    /// The output of the running gsubs, outer ones first.
+    pub(crate) pattern: Cell<Vec<u8>>,
     /// What cjson, cmsgpack and struct write to.
     pub(crate) buffer: Cell<Vec<u8>>,
 }
@@ -34,7 +36,22 @@ impl Session {
     pub(crate) fn begin(&self) {
         self.resp3.set(false);
         self.seeded.set(None);
+        give_back(&self.pattern, self.pattern.take());
         self.json.set(JsonSettings::default());
+    }
+
+    pub(crate) fn pattern_len(&self) -> usize {
+        let pattern = self.pattern.take();
+        let len = pattern.len();
+        self.pattern.set(pattern);
+        len
+    }
+
+    /// Drops what gsubs left behind that an error ended.
+    pub(crate) fn cut_pattern(&self, len: usize) {
+        let mut pattern = self.pattern.take();
+        pattern.truncate(len);
+        self.pattern.set(pattern);
     }
 
     /// In [0, 1).
@@ -59,9 +76,13 @@ impl Session {
     }
 }
 
+/// A buffer larger than this is freed after use. Smaller ones are worth keeping: growing one afresh costs more in page
+/// faults than filling it.
+const KEPT_BYTES_MAX: usize = 2 << 20;
+
 /// Puts a buffer back, unless it grew large.
 pub(crate) fn give_back(cell: &Cell<Vec<u8>>, mut buffer: Vec<u8>) {
-    if buffer.capacity() <= 256 << 10 {
+    if buffer.capacity() <= KEPT_BYTES_MAX {
         buffer.clear();
         cell.set(buffer);
     }

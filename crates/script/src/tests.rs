@@ -128,6 +128,12 @@ fn nothing_a_script_catches_keeps_it_alive() {
         "while true do pcall(redis.call, 'nosuch') end",
         "local t = {} for i = 1, 1e6 do t[i] = i end return cjson.encode(t)",
         "local t = {} for i = 1, 1e6 do t[i] = i end return t",
+        "return ('a'):rep(5000):find('.-.-.-.-.-.-b')",
+        "return ('a'):rep(5000):match('(.-)(.-)(.-)(.-)b')",
+        "for w in ('a'):rep(5000):gmatch('.-.-.-.-.-b') do end",
+        "return ('a'):rep(5000):gsub('.-.-.-.-.-b', 'x')",
+        "return ('a'):rep(5000):gsub('.', function() while true do end end)",
+        "return ('('):rep(200000):gsub('%b()', 'x')",
     ];
     let mut engine = Engine::new(Limits { hook_every: 1000, ..Limits::default() });
     for script in loops {
@@ -149,6 +155,20 @@ fn a_stop_leaves_no_reply_and_runs_no_further_command() {
     let script = "for i = 1, 1e9 do local x = i end redis.call('set', 'a', 'b')";
     assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), "stopped: Killed");
     assert_eq!(host.calls, 0);
+}
+
+#[test]
+fn large_work_is_announced_before_it_is_done() {
+    for script in [
+        "local s = 'x' while true do s = s .. s end",
+        "return ('x'):rep(2^20)",
+        "local t = {} for i = 1, 2^15 do t[i] = i end table.sort(t)",
+        "return table.concat({('x'):rep(2^17), ('y'):rep(2^17)}, '', 1, 2) .. ('z'):rep(2^17)",
+    ] {
+        let mut engine = Engine::new(Limits { hook_every: 1 << 30, ..Limits::default() });
+        let mut host = Map { patience: Some(0), ..Map::default() };
+        assert_eq!(eval(&mut engine, &mut host, script, &[], &[]), "stopped: Killed", "{script}");
+    }
 }
 
 #[test]
@@ -359,6 +379,10 @@ fn deep_nesting_ends_in_errors() {
         "return redis.call('raw', ('*1\\r\\n'):rep(100000) .. ':1\\r\\n')",
         "local function f() return coroutine.wrap(f)() end return f()",
         "local function f() return pcall(f) end return f()",
+        "return {pcall(string.find, ('a'):rep(300000), ('a?'):rep(300000))}",
+        "return {pcall(string.find, ('a'):rep(300000), ('('):rep(300000))}",
+        "local function f(x) return (x:gsub('.', f)) end return f('a')",
+        "return ('abc'):gsub('.', function(c) return (c:gsub('.', function(d) return d .. d end)) end)",
     ] {
         let reply = once(script);
         assert!(!reply.is_empty(), "{script}");
