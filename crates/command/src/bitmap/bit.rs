@@ -4,7 +4,7 @@
 
 use super::{kernel, offset};
 use crate::options::{int, is};
-use crate::string::edit::write_at;
+use crate::string::edit::{touch, write_at};
 use crate::string::get::clamp;
 use crate::string::{BYTES_PER_STEP, read};
 use crate::table::{Command, DENYOOM, FAST, KeySpec, READONLY, RO_ACCESS, RW_ACCESS_UPDATE, Run, WRITE, acl};
@@ -53,6 +53,8 @@ fn setbit(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let new = if on { old.unwrap_or(0) | mask } else { old.unwrap_or(0) & !mask };
         write_at(cx.view, key, byte, &[new])?;
         cx.view.changed(key, Class::String, "setbit");
+    } else {
+        touch(cx.view, key)?;
     }
     cx.out.int(was.into());
     Ok(())

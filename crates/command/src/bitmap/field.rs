@@ -8,7 +8,7 @@
 
 use super::offset;
 use crate::options::{int, is};
-use crate::string::edit::write_at;
+use crate::string::edit::{touch, write_at};
 use crate::string::read;
 use crate::table::{Command, DENYOOM, FAST, KeySpec, READONLY, RO_ACCESS, Run, Use, WRITE, acl};
 use crate::{Cx, Error};
@@ -190,6 +190,8 @@ fn bitfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     if changes {
         cx.view.changed(key, Class::String, "setbit");
+    } else {
+        touch(cx.view, key)?;
     }
     Ok(())
 }

@@ -114,6 +114,14 @@ pub(crate) fn write_at(view: &mut View<'_>, key: &[u8], at: usize, bytes: &[u8])
     Ok(())
 }
 
+/// For an edit that changed nothing: Redis would call the string `raw` from now on all the same.
+pub(crate) fn touch(view: &mut View<'_>, key: &[u8]) -> Result<(), WrongType> {
+    if !view.is_raw(key) {
+        view.string_mut(key)?;
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use crate::testing::{Db, Over};
