@@ -43,6 +43,17 @@ pub fn execute(
     }
     let flow = match resolve(args) {
         Ok(command) => admit(server, local, session, command, args, out),
+        // A browser or a web server was led here to post commands: nothing of it is answered.
+        Err(_) if is_http(args) => {
+            log::warn!("client {} speaks HTTP: closed", session.id);
+            return Flow::Close;
+        }
+        Err(Error::Arity(name)) if name == "exec" && session.multi.is_some() => {
+            crate::transaction::leave(server, session);
+            let error = Error::Arity(name).text().replacen("ERR ", "", 1);
+            out.error(&format!("EXECABORT Transaction discarded because of: {error}"));
+            Flow::Done
+        }
         Err(error) => refuse(server, local, session, None, &error, out),
     };
     if let Flow::Held(_) = flow {
@@ -58,6 +69,10 @@ pub fn execute(
             muted(flow, mark, out)
         }
     }
+}
+
+fn is_http(args: Args<'_>) -> bool {
+    args.at(0).eq_ignore_ascii_case(b"post") || args.at(0).eq_ignore_ascii_case(b"host:")
 }
 
 fn muted(flow: Flow, mark: usize, out: &mut Reply) -> Flow {

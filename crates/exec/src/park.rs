@@ -19,6 +19,7 @@ use resp::{OwnedArgs, Reply};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use value::Kind;
 
 type KeyId = (usize, Box<[u8]>);
 
@@ -129,7 +130,7 @@ impl Park {
         }
         waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
         if waiter.claim() {
-            match attempt(server, local, &waiter, out) {
+            match attempt(server, local, &waiter, None, out) {
                 Some(changes) => {
                     self.forget(&server.keyspace, &waiter);
                     return Parked::Served(changes);
@@ -196,7 +197,7 @@ impl Park {
                     continue;
                 }
                 let mut out = Reply::new(waiter.resp3);
-                let Some(changes) = attempt(server, local, &waiter, &mut out) else {
+                let Some(changes) = attempt(server, local, &waiter, Some(&id), &mut out) else {
                     waiter.release();
                     // Another type, or nothing left. One who waits for another type may still be behind.
                     continue;
@@ -211,8 +212,15 @@ impl Park {
     }
 }
 
-/// Runs a waiter's command; None if it still has to wait (a key of another type counts as empty, as in Redis).
-fn attempt(server: &Server, local: &mut Local, waiter: &Waiter, out: &mut Reply) -> Option<Changes> {
+/// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of the right type
+/// does, even if the command then finds another of its keys to be wrong.
+fn attempt(
+    server: &Server,
+    local: &mut Local,
+    waiter: &Waiter,
+    filled: Option<&KeyId>,
+    out: &mut Reply,
+) -> Option<Changes> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
     let args = waiter.args.args();
     let mut shards = stdx::locks::Bits::EMPTY;
@@ -221,6 +229,14 @@ fn attempt(server: &Server, local: &mut Local, waiter: &Waiter, out: &mut Reply)
     });
     let mark = out.len();
     let mut view = View::locked(&server.keyspace, shards, waiter.db, local.now_ms);
+    if let Some((db, key)) = filled {
+        view.select(*db);
+        let wanted = if waiter.command.group == "list" { Kind::List } else { Kind::ZSet };
+        if view.kind(key) != Some(wanted) {
+            return None;
+        }
+        view.select(waiter.db);
+    }
     let caller = Caller { may_block: true, client_id: waiter.client, ..Caller::default() };
     let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
     let result = handler(&mut cx, args);
@@ -231,11 +247,6 @@ fn attempt(server: &Server, local: &mut Local, waiter: &Waiter, out: &mut Reply)
         return None;
     }
     match result {
-        // A waiter ignores keys of another type until they are right.
-        Err(command::Error::WrongType) => {
-            out.truncate(mark);
-            return None;
-        }
         Err(error) => {
             out.truncate(mark);
             out.error(&error.text());

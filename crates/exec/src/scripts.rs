@@ -809,7 +809,17 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
     let Some(view) = act.view.take() else { return };
     let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
     let mut out = act.out.take();
-    let ground = Ground::Whole(&mut *view, None);
+    let mut spare = Reply::new(act.out.resp3());
+    let mut inner = Act {
+        server: act.server,
+        local: act.local,
+        session: act.session,
+        out: &mut spare,
+        view: None,
+        in_script: true,
+        in_multi: true,
+    };
+    let ground = Ground::Whole(&mut *view, Some(&mut inner));
     let (_, told) = run_once(&server, &mut lua, run, ground, None, None, false, &mut out);
     act.out.swap(&mut out);
     act.local.lua = Some(lua);

@@ -114,8 +114,8 @@ impl Conditions {
 /// `EXPIRE key seconds [NX | XX | GT | LT]` and its three kin. A time that has passed removes the key.
 fn expire(cx: &mut Cx<'_, '_>, args: Args<'_>, unit_ms: i64, relative: bool) -> Result<(), Error> {
     let key = args.at(1);
-    let amount = int(args.at(2))?;
     let conditions = Conditions::parse(args.from(3))?;
+    let amount = int(args.at(2))?;
     let base = if relative { cx.view.now_ms() as i64 } else { 0 };
     let at = amount
         .checked_mul(unit_ms)

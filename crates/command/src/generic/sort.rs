@@ -203,8 +203,17 @@ fn sorted(cx: &mut Cx<'_, '_>, elements: Vec<Vec<u8>>, options: &Options<'_>) ->
     Ok(weighed.into_iter().map(|(_, element)| element).collect())
 }
 
+/// As strtod reads it: blanks in front and nothing at all are fine, hexadecimal is not.
 fn number(text: &[u8]) -> Result<f64, Error> {
-    stdx::num::parse_f64(text).ok_or(Error::new("ERR One or more scores can't be converted into double"))
+    let text = text.trim_ascii_start();
+    if text.is_empty() {
+        return Ok(0.0);
+    }
+    let decimal = !text.iter().any(|b| matches!(b, b'x' | b'X'));
+    decimal
+        .then(|| stdx::num::parse_f64(text))
+        .flatten()
+        .ok_or(Error::new("ERR One or more scores can't be converted into double"))
 }
 
 /// Equal numbers are told apart by the elements themselves, so that the result is always the same.

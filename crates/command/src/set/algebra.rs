@@ -143,6 +143,14 @@ fn sum_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 static EMPTY: Set = Set::new();
 
+/// Counts the look-ups of some keys as hits and misses.
+fn count_lookups(view: &mut View<'_>, keys: Args<'_>) {
+    for key in keys.iter() {
+        let hit = view.exists(key);
+        view.count_lookup(key, hit);
+    }
+}
+
 /// The sets of some keys; a missing one is empty. Every key's type is checked.
 fn sets<'v>(view: &'v View<'_>, keys: Args<'_>) -> Result<Vec<&'v Set>, Error> {
     keys.iter().map(|key| Ok(view.set(key)?.unwrap_or(&EMPTY))).collect()
@@ -234,6 +242,7 @@ fn is_large(cx: &Cx<'_, '_>, len: usize) -> bool {
 /// Cost: O(n·m), n = members of the smallest set, m = keys. Errors: WRONGTYPE.
 fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = args.from(1);
+    count_lookups(cx.view, keys);
     let mut all = sets(cx.view, keys)?;
     all.sort_by_key(|set| set.len());
     if !is_large(cx, all[0].len()) {
@@ -249,6 +258,7 @@ fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// Cost: O(n·m), n = members of the first set, m = keys. Errors: WRONGTYPE.
 fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = args.from(1);
+    count_lookups(cx.view, keys);
     let all = sets(cx.view, keys)?;
     if !is_large(cx, all[0].len()) {
         return answer(cx, keys, diff_kernel);
@@ -275,6 +285,7 @@ fn stream_one(
 /// Cost: O(n·m), n = members of all sets, m = keys. Errors: WRONGTYPE.
 fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = args.from(1);
+    count_lookups(cx.view, keys);
     let all = sets(cx.view, keys)?;
     if !is_large(cx, all.iter().map(|set| set.len()).sum()) {
         return answer(cx, keys, algebra::union);

@@ -212,14 +212,15 @@ fn smove(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 /// `SSCAN key cursor [MATCH pattern] [COUNT count]`
 fn sscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let cursor = crate::options::cursor(args.at(2))?;
-    let options = ScanOptions::parse(args.from(3), &[])?;
-    let set = cx.view.set(args.at(1))?;
-    cx.out.array(2);
-    let Some(set) = set else {
+    let Some(set) = cx.view.set(args.at(1))? else {
+        cx.out.array(2);
         cx.out.bulk(b"0");
         cx.out.array(0);
+        cx.view.count_lookup(args.at(1), false);
         return Ok(());
     };
+    let options = ScanOptions::parse(args.from(3), &[])?;
+    cx.out.array(2);
     let mut found = Reply::new(false);
     let mut count = 0;
     let next = set.scan(cursor, options.count, &mut |member| {

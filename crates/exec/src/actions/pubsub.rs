@@ -137,7 +137,7 @@ fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, E
 }
 
 fn numsub(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
-    act.out.map(args.len() - 2);
+    act.out.array(2 * (args.len() - 2));
     for name in args.from(2).iter() {
         act.out.bulk(name);
         act.out.int(act.server.pubsub.count(kind, name) as i64);

@@ -115,6 +115,7 @@ fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, 
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    split(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
     let body = act.server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
     let (sha, body, flags) = scripts::compile(act.server, act.local, &body)?;

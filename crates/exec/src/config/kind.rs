@@ -441,7 +441,8 @@ fn notify_shown(flags: u32) -> Vec<u8> {
         out.push(b'A');
     }
     for (letter, flag) in notify::LETTERS {
-        if flags & flag != 0 && !(all && notify::ALL & flag != 0) {
+        // Redis leaves `n` out behind an `A`, though it is not part of it.
+        if flags & flag != 0 && !(all && (notify::ALL | notify::NEW) & flag != 0) {
             out.push(letter);
         }
     }
