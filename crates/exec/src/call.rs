@@ -48,7 +48,7 @@ pub fn execute(
             log::warn!("client {} speaks HTTP: closed", session.id);
             return Flow::Close;
         }
-        Err(Error::Arity(name)) if name == "exec" && session.multi.is_some() => {
+        Err(Error::Arity(name)) if name == "exec" => {
             crate::transaction::leave(server, session);
             let error = Error::Arity(name).text().replacen("ERR ", "", 1);
             out.error(&format!("EXECABORT Transaction discarded because of: {error}"));

@@ -135,6 +135,10 @@ fn relabel(cx: &mut Cx<'_, '_>, from: &[u8], to: &[u8]) -> Result<(), Error> {
 
 fn database(cx: &Cx<'_, '_>, arg: &[u8]) -> Result<usize, Error> {
     let db = int(arg)?;
+    if i32::try_from(db).is_err() {
+        let text = "ERR value is out of range, value must between -2147483648 and 2147483647";
+        return Err(Error::new(text));
+    }
     if db < 0 || db >= cx.view.databases() as i64 {
         return Err(Error::new("ERR DB index is out of range"));
     }

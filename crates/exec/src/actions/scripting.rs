@@ -109,6 +109,7 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    split(args)?;
     let (sha, body, flags) = scripts::compile(act.server, act.local, args.at(1))?;
     run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
 }
