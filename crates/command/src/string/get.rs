@@ -49,6 +49,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("string", "1.0.0", "O(1)", "Sets a key to a string and gives the one it held before."),
     Command::new("delifeq", 3, Run::Write(delifeq), WRITE | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, RM_DELETE)])
+        .cost(super::argument_cost::<2>)
         .doc("string", "9.0.0", "O(1)", "Removes a key if its string equals the one given."),
     Command::new("strlen", 2, Run::Read(strlen), READONLY | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, RO)])

@@ -27,7 +27,7 @@ const MSETEX_KEYS: KeySpec = KeySpec {
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("set", -3, Run::Write(set), WRITE | DENYOOM, acl::STRING)
         .keys(&[SET_KEY])
-        .cost(argument_cost::<2>)
+        .cost(set_cost)
         .doc("string", "1.0.0", "O(1)", "Sets a key to a string, whatever it held, on conditions if wanted."),
     Command::new("setnx", 3, Run::Write(setnx), WRITE | DENYOOM | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, OW_INSERT)])
@@ -64,6 +64,11 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 /// Steps for setting one key among many.
 const STEPS_PER_KEY: usize = 6;
+
+/// With options there may be a second long argument, to compare with.
+fn set_cost(_: &View<'_>, args: Args<'_>) -> usize {
+    if args.len() == 3 { args.at(2).len() / BYTES_PER_STEP } else { args.bytes() / BYTES_PER_STEP }
+}
 
 fn many_cost(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() / 2 * STEPS_PER_KEY + args.bytes() / BYTES_PER_STEP
