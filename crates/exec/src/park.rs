@@ -246,12 +246,9 @@ fn attempt(
         out.truncate(mark);
         return None;
     }
-    match result {
-        Err(error) => {
-            out.truncate(mark);
-            out.error(&error.text());
-        }
-        Ok(()) => {}
+    if let Err(error) = result {
+        out.truncate(mark);
+        out.error(&error.text());
     }
     server.log_effect(waiter.command, args, &effects, &view);
     Some(view.finish())
