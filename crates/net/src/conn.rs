@@ -67,6 +67,10 @@ pub(crate) struct Conn {
     pub(crate) state: State,
     /// The peer will send no more; what came is still run.
     eof: bool,
+    /// The peer will send no more, and what came is run.
+    ended: bool,
+    /// The deadline the loop's timers know of.
+    pub(crate) timer_ms: Option<u64>,
     /// In the queue of connections to be continued.
     pub(crate) queued: bool,
     /// In the list of connections to be written this turn.
@@ -95,6 +99,8 @@ impl Conn {
             behind: Vec::new(),
             state: State::Running,
             eof: false,
+            ended: false,
+            timer_ms: None,
             queued: false,
             dirty: false,
             interest: (true, false),
@@ -198,6 +204,7 @@ impl Conn {
                 continue;
             }
             if !self.run_batch(server, local, batch, started + QUANTUM_NS) {
+                self.ended = self.eof;
                 break if self.eof { Next::Close } else { Next::Wait };
             }
         };
@@ -305,6 +312,18 @@ impl Conn {
         self.stream = stream;
     }
 
+    /// The deadline of the current wait, if the timers do not know it yet.
+    pub(crate) fn new_deadline(&mut self) -> Option<u64> {
+        let deadline = match self.state {
+            State::Parked(at) => at,
+            State::Held(at) => Some(at),
+            State::Running => None,
+        };
+        let changed = self.timer_ms != deadline;
+        self.timer_ms = deadline;
+        deadline.filter(|_| changed)
+    }
+
     /// Ends the wait without a reply: what was held is run again.
     pub(crate) fn release(&mut self) {
         self.session.set_flag(flag::BLOCKED, false);
@@ -376,7 +395,7 @@ impl Conn {
     }
 
     pub(crate) fn is_finished(&self) -> bool {
-        (self.session.closing || self.eof && self.unread() == 0)
+        (self.session.closing || self.ended)
             && self.pending_out() == 0
             && self.stream.is_none()
             && self.state == State::Running

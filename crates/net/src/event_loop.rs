@@ -186,9 +186,8 @@ impl EventLoop {
     fn advance(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let next = conn.advance(&self.server, &mut self.local, &mut self.batch);
-        match conn.state {
-            State::Parked(Some(at)) | State::Held(at) => self.timers.add(at, conn.session.id),
-            _ => {}
+        if let Some(at) = conn.new_deadline() {
+            self.timers.add(at, conn.session.id);
         }
         if conn.pending_out() > 0 || next == Next::Wait {
             self.mark_dirty(slot);

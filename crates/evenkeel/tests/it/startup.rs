@@ -36,11 +36,13 @@ fn a_port_in_use_is_named_together_with_a_command_that_works() {
 
 #[test]
 fn a_configuration_file_is_read_and_the_command_line_overrides_it() {
-    let server = Server::start_with(&["--maxmemory", "100mb"]);
-    server.client().expect("CONFIG GET maxmemory", r#"["maxmemory", "104857600"]"#);
+    let server = Server::start_with(&["--client-query-buffer-limit", "100mb"]);
+    server
+        .client()
+        .expect("CONFIG GET client-query-buffer-limit", r#"["client-query-buffer-limit", "104857600"]"#);
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("a.conf");
-    fs::write(&file, "# comment\n\nmaxmemory 1gb\r\ndatabases 4\nmaxmemory-policy \"allkeys-lru\"\n")
+    fs::write(&file, "# comment\n\nclient-query-buffer-limit 1gb\r\ndatabases 4\nloglevel \"warning\"\n")
         .expect("a file");
     // Redis takes the file only as its first word.
     if foreign() {
@@ -48,9 +50,9 @@ fn a_configuration_file_is_read_and_the_command_line_overrides_it() {
     }
     let server = Server::start_with(&["--include", &file.display().to_string()]);
     let mut client = server.client();
-    client.expect("CONFIG GET maxmemory", r#"["maxmemory", "1073741824"]"#);
+    client.expect("CONFIG GET client-query-buffer-limit", r#"["client-query-buffer-limit", "1073741824"]"#);
     client.expect("SELECT 4", "-ERR DB index is out of range");
-    client.expect("CONFIG GET maxmemory-policy", r#"["maxmemory-policy", "allkeys-lru"]"#);
+    client.expect("CONFIG GET loglevel", r#"["loglevel", "warning"]"#);
 }
 
 #[test]

@@ -506,7 +506,7 @@ mod tests {
             ("KEg", "gKE"),
             ("xKE$n", "$xnKE"),
             ("AKEm", "AKEm"),
-            ("An", "An"),
+            ("An", "A"),
         ] {
             assert_eq!(shown(Kind::Notify, given, "").unwrap(), expect);
         }
