@@ -8,9 +8,9 @@ use crate::wire::Frame;
 pub struct Memory {
     /// The checks of the commands queued since MULTI.
     queued: Option<Vec<(String, Check)>>,
-    /// The last `Probe` and the last `Sample` of each server (ours, theirs).
+    /// Our replies to the last `Probe` and the last `Sample`.
     probe: Option<Frame>,
-    sample: Option<(Frame, Frame)>,
+    sample: Option<Frame>,
 }
 
 /// One difference: the command it belongs to and the smallest frames that show it.
@@ -53,9 +53,10 @@ pub fn compare(
     }
     match check {
         Check::Probe => {
-            memory.probe = Some(theirs.clone());
+            memory.probe = Some(ours.clone());
             memory.sample = None;
-            differ(text, Check::Unordered, ours, theirs, &mut out);
+            let check = if name == b"ZRANGE" { Check::Exact } else { Check::Unordered };
+            differ(text, check, ours, theirs, &mut out);
         }
         Check::Sample => {
             if let Some(why) = implausible(args, memory.probe.as_ref(), ours, theirs) {
@@ -65,10 +66,10 @@ pub fn compare(
                     theirs: theirs.to_string(),
                 });
             }
-            memory.sample = Some((ours.clone(), theirs.clone()));
+            memory.sample = Some(ours.clone());
         }
         Check::Remaining => {
-            if let (Some(probe), Some((sample, _))) = (&memory.probe, &memory.sample)
+            if let (Some(probe), Some(sample)) = (&memory.probe, &memory.sample)
                 && probe.items().is_some()
                 && !sample.is_error()
             {

@@ -133,6 +133,7 @@ pub fn groups() -> Vec<Group> {
         group!("notifications"),
         group!("server"),
         group!("protocol"),
+        group!("additions"),
     ]
 }
 

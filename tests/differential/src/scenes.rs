@@ -46,8 +46,6 @@ const WAKING: &[&str] = &[
     "SET list val",
     "DEL list",
     "LINSERT list BEFORE val val",
-    "SORT list BY nosort STORE list",
-    "ZUNIONSTORE zset 2 zset zset",
     "EVAL redis.call('RPUSH',KEYS[1],'x');return(redis.call('LLEN',KEYS[1])) 1 list",
     "MOVE list 1",
     "SADD zset member",

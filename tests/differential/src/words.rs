@@ -28,7 +28,9 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "count" => count(rng),
         "rcount" => rng.between(-12, 12).to_string().into_bytes(),
         "limit" => rng.between(-2, 8).to_string().into_bytes(),
+        "skip" => rare(rng, 4, &["x", ""]).unwrap_or_else(|| rng.below(6).to_string().into_bytes()),
         "score" => score(rng),
+        "oddbound" => rng.pick(&["0x10", "(0x10", " 1", "( 1", "1 ", "(1 "]).as_bytes().to_vec(),
         "min" | "max" => score_bound(rng),
         "lex" => lex_bound(rng),
         "weight" => rng.pick(&["1", "2", "-1", "0", "0.5", "inf", "-inf", "nan", "x"]).as_bytes().to_vec(),
@@ -71,10 +73,11 @@ fn typed_key(rng: &mut Rng, kind: char) -> Vec<u8> {
     if rng.percent(8) { any_key(rng) } else { format!("{kind}{}", rng.below(5)).into_bytes() }
 }
 
-/// Sorted sets whose scores are all equal: lexicographic commands promise nothing for others.
+/// Sorted sets whose scores are all equal: lexicographic commands promise nothing for others. `y0` never exists,
+/// `y1` is a string if it does.
 fn lex_key(rng: &mut Rng) -> Vec<u8> {
-    let kind = if rng.percent(5) { *rng.pick(&['s', 'l', 'h', 't', 'n']) } else { 'x' };
-    format!("{kind}{}", rng.below(4)).into_bytes()
+    let kind = if rng.percent(5) { 'y' } else { 'x' };
+    format!("{kind}{}", rng.below(if kind == 'y' { 2 } else { 4 })).into_bytes()
 }
 
 fn rare(rng: &mut Rng, percent: usize, odd: &[&str]) -> Option<Vec<u8>> {
@@ -123,7 +126,6 @@ pub const ODD_INTEGERS: &[&str] = &[
     "",
     "0x10",
     "--1",
-    "1\u{0}",
     "99999999999999999999999",
 ];
 
@@ -180,12 +182,17 @@ fn score(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn score_bound(rng: &mut Rng) -> Vec<u8> {
+    let number = |rng: &mut Rng| match rng.below(4) {
+        0 => format!("{}.5", rng.between(-5, 12)).into_bytes(),
+        1 if rng.percent(20) => rng.pick(&["1e3", "-0", "1e400", "9223372036854775807", "", "abc", "1.5x"]).as_bytes().to_vec(),
+        _ => rng.between(-5, 12).to_string().into_bytes(),
+    };
     match rng.below(10) {
         0 | 1 => b"-inf".to_vec(),
         2 | 3 => b"+inf".to_vec(),
-        4 | 5 => [b"(".to_vec(), score(rng)].concat(),
+        4 | 5 => [b"(".to_vec(), number(rng)].concat(),
         6 if rng.percent(30) => rng.pick(&["(", "((1", "[1", "(inf", "(-inf", "nan"]).as_bytes().to_vec(),
-        _ => score(rng),
+        _ => number(rng),
     }
 }
 
@@ -281,7 +288,8 @@ pub fn junk(rng: &mut Rng) -> Vec<u8> {
             .pick(&["NX", "XX", "GT", "LT", "CH", "WITHSCORES", "LIMIT", "COUNT", "GET", "EX", "BY"])
             .as_bytes()
             .to_vec(),
-        4 => vec![0xff, 0x00, b'\r', b'\n'],
+        // No zero byte: Redis cuts texts that it quotes in errors there.
+        4 => vec![0xff, 0xfe, b'\r', b'\n'],
         _ => member(rng),
     }
 }
