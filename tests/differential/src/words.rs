@@ -184,7 +184,9 @@ fn score(rng: &mut Rng) -> Vec<u8> {
 fn score_bound(rng: &mut Rng) -> Vec<u8> {
     let number = |rng: &mut Rng| match rng.below(4) {
         0 => format!("{}.5", rng.between(-5, 12)).into_bytes(),
-        1 if rng.percent(20) => rng.pick(&["1e3", "-0", "1e400", "9223372036854775807", "", "abc", "1.5x"]).as_bytes().to_vec(),
+        1 if rng.percent(20) => {
+            rng.pick(&["1e3", "-0", "1e400", "9223372036854775807", "", "abc", "1.5x"]).as_bytes().to_vec()
+        }
         _ => rng.between(-5, 12).to_string().into_bytes(),
     };
     match rng.below(10) {
