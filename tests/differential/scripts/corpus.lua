@@ -172,9 +172,9 @@ return {redis.LOG_DEBUG, redis.LOG_VERBOSE, redis.LOG_NOTICE, redis.LOG_WARNING}
 return redis.acl_check_cmd('GET', 'k')
 --- = | 0
 return redis.acl_check_cmd('nosuch')
---- = | 0
+--- =@7.2 | 0
 return {type(os), type(io), type(require), type(dofile), type(loadfile), type(load), type(loadstring), type(print), type(setfenv), type(newproxy)}
---- = | 0
+--- =@7.2 | 0
 return os.clock() >= 0
 --- = | 0
 return {type(string), type(table), type(math), type(coroutine), type(debug), type(package)}
@@ -228,7 +228,7 @@ return tonumber('0x10') + tonumber('1e1') + (tonumber('z') or 0)
 return redis.call('MULTI')
 --- = | 0
 return redis.call('SUBSCRIBE', 'c')
---- = | 1 list
+--- =@7.2 | 1 list
 return redis.call('BLPOP', KEYS[1], 0)
 --- = | 0
 return redis.call('EVAL', 'return 1', 0)

@@ -66,7 +66,7 @@ pub fn compare(
                     theirs: theirs.to_string(),
                 });
             }
-            memory.sample = Some(ours.clone());
+            memory.sample = (name == b"SPOP").then(|| ours.clone());
         }
         Check::Remaining => {
             if let (Some(probe), Some(sample)) = (&memory.probe, &memory.sample)

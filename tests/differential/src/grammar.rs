@@ -73,7 +73,8 @@ pub enum Since {
 }
 
 impl Since {
-    fn named(name: &str) -> Option<Since> {
+    /// The name after `@` in the tables.
+    pub fn named(name: &str) -> Option<Since> {
         Some(match name {
             "7.2" => Since::V7_2,
             "redis8" => Since::Redis8,

@@ -374,8 +374,17 @@ impl Generator<'_> {
         }
     }
 
+    fn pick_script(&mut self) -> &'static corpus::Script {
+        loop {
+            let script = self.rng.pick(corpus::scripts());
+            if script.since.known_to(self.oracle) {
+                return script;
+            }
+        }
+    }
+
     fn script_call(&mut self) -> (Vec<Vec<u8>>, Check) {
-        let script = self.rng.pick(corpus::scripts());
+        let script = self.pick_script();
         let mut args = vec![b"EVAL".to_vec(), script.body.as_bytes().to_vec()];
         args.extend(script.arguments(&mut self.rng));
         (args, script.check)
@@ -390,7 +399,7 @@ impl Generator<'_> {
     }
 
     fn evalsha(&mut self) {
-        let script = self.rng.pick(corpus::scripts());
+        let script = self.pick_script();
         if self.rng.percent(60) {
             self.push(
                 0,
@@ -521,7 +530,7 @@ impl Generator<'_> {
         let mut bytes = self.rng.pick(corpus::RAW).to_vec();
         if self.rng.percent(20) {
             let at = self.rng.below(bytes.len());
-            bytes[at] = *self.rng.pick(b"\r\n*$0159- \"'\\x\0ag");
+            bytes[at] = *self.rng.pick(b"\r\n*$0159- \"'\\x\xffag");
         }
         self.act_checked(0, Action::Raw(bytes), Check::Exact);
     }

@@ -139,7 +139,7 @@ impl fmt::Display for Frame {
         };
         match self {
             Frame::Simple(text) => write!(f, "+{}", quote(text)),
-            Frame::Error(text) => write!(f, "-{}", String::from_utf8_lossy(text)),
+            Frame::Error(text) => write!(f, "-{}", String::from_utf8_lossy(text).replace('\0', "\\x00")),
             Frame::Int(number) => write!(f, ":{number}"),
             Frame::Bulk(text) => f.write_str(&quote(text)),
             Frame::NullBulk => f.write_str("$-1"),

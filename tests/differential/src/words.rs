@@ -25,6 +25,9 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "float" => float(rng),
         "member" | "field" => member(rng),
         "idx" => index(rng),
+        "pos" => {
+            rare(rng, 4, &["x", "", "1.5"]).unwrap_or_else(|| rng.between(-9, 9).to_string().into_bytes())
+        }
         "count" => count(rng),
         "rcount" => rng.between(-12, 12).to_string().into_bytes(),
         "limit" => rng.between(-2, 8).to_string().into_bytes(),
@@ -283,15 +286,14 @@ const GLOBS: &[&str] = &[
 /// An argument that belongs nowhere.
 pub fn junk(rng: &mut Rng) -> Vec<u8> {
     match rng.below(6) {
-        0 => rng.pick(ODD_INTEGERS).as_bytes().to_vec(),
-        1 => rng.pick(ODD_FLOATS).as_bytes().to_vec(),
+        0 => rng.pick(&ODD_INTEGERS[..10]).as_bytes().to_vec(),
+        1 => rng.pick(&["inf", "-inf", "nan", "1e400", "abc", "3.0e3", ".5"]).as_bytes().to_vec(),
         2 => any_key(rng),
         3 => rng
             .pick(&["NX", "XX", "GT", "LT", "CH", "WITHSCORES", "LIMIT", "COUNT", "GET", "EX", "BY"])
             .as_bytes()
             .to_vec(),
-        // No zero byte: Redis cuts texts that it quotes in errors there.
-        4 => vec![0xff, 0xfe, b'\r', b'\n'],
+        4 => b"\xff\xfe\r\nx".to_vec(),
         _ => member(rng),
     }
 }
