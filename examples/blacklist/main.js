@@ -132,7 +132,9 @@ async function measure(run, answers, bystander) {
 const data = makeData();
 const redis = new Redis(connection);
 const info = await redis.info('server');
-const version = /^(valkey|evenkeel|redis)_version:(\S+)/m.exec(info) ?? ['', 'server', '?'];
+// Servers that are not Redis say a redis_version too, for clients that look for features.
+const versions = ['evenkeel', 'valkey', 'redis'].map((name) => new RegExp(`^(${name})_version:(\\S+)`, 'm').exec(info));
+const version = versions.find((found) => found) ?? ['', 'server', '?'];
 await load(redis, data);
 const names = data.candidates.map((_, i) => `Y${i + 1}`);
 const total = data.candidates.reduce((sum, ids) => sum + ids.size, 0);
