@@ -5,6 +5,7 @@ use crate::{Server, Session};
 use command::Stream;
 use keyspace::Snapshot;
 use resp::{Args, Reply};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Keys matched under one lock and in one slice: one segment has at most 1,000.
@@ -17,10 +18,14 @@ struct Keys {
     /// The next segment; None: all seen.
     position: Option<u64>,
     found: usize,
-    /// The encoded keys, and how much of it is sent.
+    /// The encoded keys in pieces, so that nothing large is ever copied or freed at once.
+    pieces: VecDeque<Vec<u8>>,
     encoded: Reply,
-    sent: Option<usize>,
+    sending: bool,
 }
+
+/// Bytes of a piece.
+const PIECE: usize = 32 * 1024;
 
 /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply).
 pub(crate) fn start(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Flow {
@@ -32,8 +37,9 @@ pub(crate) fn start(server: &Arc<Server>, session: &Session, args: Args<'_>) -> 
         now_ms: stdx::clock::wall_ms(),
         position: Some(0),
         found: 0,
+        pieces: VecDeque::new(),
         encoded: Reply::new(session.resp3),
-        sent: None,
+        sending: false,
     }))
 }
 
@@ -46,6 +52,7 @@ impl Keys {
         self.position = Some(0);
         self.found = 0;
         self.encoded.clear();
+        self.pieces.clear();
         self.snapshot = Snapshot::open(&self.server.keyspace);
         self.snapshot.is_some()
     }
@@ -61,17 +68,23 @@ impl Keys {
                 *found += 1;
             }
         });
+        if self.encoded.len() >= PIECE {
+            self.pieces.push_back(self.encoded.take());
+        }
     }
 }
 
 impl Stream for Keys {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
-        if let Some(sent) = self.sent {
-            let rest = &self.encoded.as_bytes()[sent..];
-            let part = &rest[..rest.len().min(room)];
-            out.encoded(part);
-            self.sent = Some(sent + part.len());
-            return part.len() < rest.len();
+        if self.sending {
+            let end = out.len().saturating_add(room);
+            while let Some(piece) = self.pieces.pop_front() {
+                out.encoded(&piece);
+                if out.len() >= end {
+                    break;
+                }
+            }
+            return !self.pieces.is_empty();
         }
         if !self.ready() {
             return true;
@@ -80,8 +93,9 @@ impl Stream for Keys {
             Some(position) => self.collect(position),
             None => {
                 self.snapshot = None;
+                self.pieces.push_back(self.encoded.take());
                 out.array(self.found);
-                self.sent = Some(0);
+                self.sending = true;
             }
         }
         true
