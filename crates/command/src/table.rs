@@ -234,6 +234,13 @@ impl Command {
         self.has(WRITE)
     }
 
+    /// Whether it may have to reach replicas though it is no write itself: CLIENT PAUSE WRITE holds it, scripts that only
+    /// read may not call it. (Redis marks these too, without showing it.)
+    pub fn may_replicate(&self) -> bool {
+        self.has(MAY_REPLICATE)
+            || matches!(self.name, "publish" | "spublish" | "eval" | "evalsha" | "fcall" | "pfcount")
+    }
+
     #[inline]
     pub fn arity_fits(&self, args: usize) -> bool {
         if self.arity >= 0 { args == self.arity as usize } else { args >= self.arity.unsigned_abs() as usize }

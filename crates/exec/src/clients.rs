@@ -96,7 +96,7 @@ impl Pause {
             return false;
         }
         let changes = command.is_write()
-            || command.has(command::table::MAY_REPLICATE)
+            || command.may_replicate()
             || command.name == "exec"
                 && session.multi.as_ref().is_some_and(|m| m.queue.iter().any(|(c, _)| c.is_write()));
         !matches!(command.name, "client|unpause" | "client|pause")

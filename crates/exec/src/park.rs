@@ -12,6 +12,7 @@
 
 use crate::mail::Mail;
 use crate::{Local, Server};
+use command::table::RW_INSERT;
 use command::{Block, Budget, Caller, Command, Cx, Outcome, Run};
 use keyspace::{Changes, Keyspace, View};
 use parking_lot::Mutex;
@@ -109,7 +110,11 @@ impl Park {
         out: &mut Reply,
     ) -> Parked {
         let mut keys: Vec<KeyId> = Vec::new();
-        command.each_key(args.args(), &mut |i, _| {
+        command.each_key(args.args(), &mut |i, uses| {
+            // Nobody waits for the key something is moved to.
+            if uses == RW_INSERT {
+                return;
+            }
             let id = (db, Box::from(args.args().at(i)));
             if !keys.contains(&id) {
                 keys.push(id);

@@ -333,7 +333,7 @@ impl Runner<'_, '_, '_> {
         if command.has(table::NOSCRIPT) {
             return Err(Error::new("ERR This Redis command is not allowed from script"));
         }
-        if self.run.read_only && (command.is_write() || command.has(table::MAY_REPLICATE)) {
+        if self.run.read_only && (command.is_write() || command.may_replicate()) {
             return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
         }
         self.reply.clear();

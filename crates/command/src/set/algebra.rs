@@ -319,6 +319,7 @@ fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: Set, event: &'static str) -> R
 
 /// `SINTERSTORE destination key [key ...]`
 fn sinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    count_lookups(cx.view, args.from(2));
     let all = sets(cx.view, args.from(2))?;
     let mut refused = None;
     let result = Set::intersection(&all, pause!(cx.budget, refused));
@@ -328,6 +329,7 @@ fn sinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// `SUNIONSTORE destination key [key ...]`
 fn sunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    count_lookups(cx.view, args.from(2));
     let all = sets(cx.view, args.from(2))?;
     let mut refused = None;
     let result = Set::union(&all, pause!(cx.budget, refused));
@@ -337,6 +339,7 @@ fn sunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// `SDIFFSTORE destination key [key ...]`
 fn sdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    count_lookups(cx.view, args.from(2));
     let all = sets(cx.view, args.from(2))?;
     let mut refused = None;
     let result = Set::difference(all[0], &all[1..], pause!(cx.budget, refused));
@@ -369,6 +372,7 @@ fn sintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         };
         i += 2;
     }
+    count_lookups(cx.view, keys);
     let all = sets(cx.view, keys)?;
     let (mut refused, mut count) = (None, 0);
     let _ = algebra::inter(&all, pause!(cx.budget, refused), &mut |_| {

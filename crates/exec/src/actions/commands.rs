@@ -287,7 +287,12 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
     let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if (!told || found.is_empty()) && !command.has(NO_MANDATORY_KEYS) && !command.has(MOVABLEKEYS) {
+    if command.name == "sort" {
+        // The last STORE counts; the row cannot say so.
+        let store = (2..given.len().saturating_sub(1)).rev().find(|at| is(given.at(*at), "store"));
+        found.extend(store.map(|at| (at + 1, OW_UPDATE)));
+    }
+    if !told || found.is_empty() && !command.has(NO_MANDATORY_KEYS) && !command.has(MOVABLEKEYS) {
         return Err(Error::new("ERR Invalid arguments specified for command"));
     }
     act.out.array(found.len());

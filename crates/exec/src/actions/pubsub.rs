@@ -130,6 +130,13 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
 }
 
 fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
+    if args.len() > 3 {
+        let sub = String::from_utf8_lossy(args.at(1)).to_uppercase();
+        return Err(format!(
+            "ERR unknown subcommand or wrong number of arguments for '{sub}'. Try PUBSUB HELP."
+        )
+        .into());
+    }
     let names = act.server.pubsub.channels(kind, args.get(2));
     act.out.array(names.len());
     names.iter().for_each(|name| act.out.bulk(name));

@@ -111,16 +111,29 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
     split(args)?;
     let (sha, body, flags) = scripts::compile(act.server, act.local, args.at(1))?;
+    check_read_only(&body, read_only, flags)?;
     run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
 }
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    if args.at(1).len() != 40 {
+        return Err(NO_SCRIPT);
+    }
     split(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
     let body = act.server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
     let (sha, body, flags) = scripts::compile(act.server, act.local, &body)?;
+    check_read_only(&body, read_only, flags)?;
     run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
+}
+
+/// A script that declares what it does (`#!lua`) must declare that it does not write to be run read-only.
+fn check_read_only(body: &[u8], read_only: bool, flags: script::ScriptFlags) -> Result<(), Error> {
+    if read_only && body.starts_with(b"#!") && !flags.no_writes {
+        return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
+    }
+    Ok(())
 }
 
 /// `FCALL function numkeys [key ...] [arg ...]`
