@@ -13,7 +13,7 @@
 
 use crate::socket::Socket;
 use crate::{OUT_HIGH, QUANTUM_NS};
-use exec::session::flag;
+use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use resp::{Batch, Limits, Parser, Reply, Stop};
@@ -269,7 +269,9 @@ impl Conn {
                 false
             }
             Stop::Error(error) => {
-                error.write(&mut self.out);
+                if self.session.reply_mode == ReplyMode::On {
+                    error.write(&mut self.out);
+                }
                 log::info!("protocol error from client {}: {}", self.session.id, error.reason());
                 self.session.closing = true;
                 self.start = self.input.len();

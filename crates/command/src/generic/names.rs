@@ -168,6 +168,7 @@ fn copy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Err(SAME);
     }
     let owned = cx.view.owned(from);
+    cx.view.count_lookup(from, owned.is_some());
     cx.view.select(db);
     let free = replace || owned.is_none() || !cx.view.exists(to);
     let copied = match owned {
@@ -202,9 +203,11 @@ fn move_key(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     }
     if let Some(owned) = cx.view.take(key) {
-        cx.view.changed(key, Class::Generic, "move_from");
         cx.view.select(db);
         cx.view.put(key, owned.value, owned.expire_ms);
+        cx.view.select(here);
+        cx.view.changed(key, Class::Generic, "move_from");
+        cx.view.select(db);
         cx.view.changed(key, Class::Generic, "move_to");
         cx.view.select(here);
     }

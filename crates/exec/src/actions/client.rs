@@ -446,6 +446,10 @@ fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// `CLIENT UNBLOCK client-id [TIMEOUT | ERROR]`.
 fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let with_error = match args.get(3) {
+        Some(_) if args.len() > 4 => {
+            let text = "ERR unknown subcommand or wrong number of arguments for 'UNBLOCK'. Try CLIENT HELP.";
+            return Err(Error::new(text));
+        }
         None => false,
         Some(reason) if args.len() == 4 && is(reason, "timeout") => false,
         Some(reason) if args.len() == 4 && is(reason, "error") => true,

@@ -4,8 +4,7 @@ use super::{Act, PLAIN, Row, help};
 use crate::call::Flow;
 use command::options::is;
 use command::table::{
-    Begin, FLAG_NAMES, Find, KeySpec, MOVABLEKEYS, NO_MANDATORY_KEYS, OW_UPDATE, RO_ACCESS, RW_ACCESS_UPDATE,
-    Use,
+    Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, RO_ACCESS, RW_ACCESS_UPDATE, Use,
 };
 use command::{Command, Error, acl, registry};
 use resp::{Args, Reply};
@@ -292,7 +291,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
         let store = (2..given.len().saturating_sub(1)).rev().find(|at| is(given.at(*at), "store"));
         found.extend(store.map(|at| (at + 1, OW_UPDATE)));
     }
-    if !told || found.is_empty() && !command.has(NO_MANDATORY_KEYS) && !command.has(MOVABLEKEYS) {
+    if !told {
+        found.clear();
+    }
+    if found.is_empty() && !command.has(NO_MANDATORY_KEYS) {
         return Err(Error::new("ERR Invalid arguments specified for command"));
     }
     act.out.array(found.len());

@@ -144,6 +144,9 @@ fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow,
         let (_, _, flags) = libraries.functions.get(&name).ok_or(Error::new("ERR Function not found"))?;
         *flags
     };
+    if int(args.at(2)).is_err() {
+        return Err(Error::new("ERR Bad number of keys provided"));
+    }
     if read_only && !flags.no_writes {
         return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
     }
