@@ -327,7 +327,7 @@ impl KeySpec {
                 let start = first + offset;
                 // With a step of 2 a value follows each key.
                 let words = count.checked_mul(step as i64).unwrap_or(i64::MAX);
-                if count < 0 || words as usize > args.len().saturating_sub(start) {
+                if count < 1 || words as usize > args.len().saturating_sub(start) {
                     return false;
                 }
                 (0..count as usize).for_each(|i| f(start + i * step, self.uses));

@@ -13,7 +13,7 @@ use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::ops::ControlFlow::{self, Break, Continue};
 use value::set::{algebra, algebra::Ranks};
-use value::{Set, Value};
+use value::{Kind, Set, Value};
 
 const ORDER: &[&str] = &["nondeterministic_output_order"];
 const ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, RO_ACCESS)];
@@ -143,11 +143,14 @@ fn sum_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 static EMPTY: Set = Set::new();
 
-/// Counts the look-ups of some keys as hits and misses.
+/// Counts the look-ups of some keys as hits and misses, up to the first of another type.
 fn count_lookups(view: &mut View<'_>, keys: Args<'_>) {
     for key in keys.iter() {
-        let hit = view.exists(key);
-        view.count_lookup(key, hit);
+        let kind = view.kind(key);
+        view.count_lookup(key, kind.is_some());
+        if kind.is_some_and(|kind| kind != Kind::Set) {
+            return;
+        }
     }
 }
 
