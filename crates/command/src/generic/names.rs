@@ -127,6 +127,8 @@ fn renamenx(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 fn relabel(cx: &mut Cx<'_, '_>, from: &[u8], to: &[u8]) -> Result<(), Error> {
     let owned = cx.view.take(from).ok_or(Error::NoSuchKey)?;
+    // What was there goes first, so that the key counts as new, as in Redis.
+    cx.view.remove(to);
     cx.view.put(to, owned.value, owned.expire_ms);
     cx.view.changed(from, Class::Generic, "rename_from");
     cx.view.changed(to, Class::Generic, "rename_to");
@@ -173,6 +175,7 @@ fn copy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let free = replace || owned.is_none() || !cx.view.exists(to);
     let copied = match owned {
         Some(owned) if free => {
+            cx.view.remove(to);
             cx.view.put(to, owned.value, owned.expire_ms);
             cx.view.changed(to, Class::Generic, "copy_to");
             1
