@@ -1,0 +1,98 @@
+//! The envelope of a DUMP payload: `body ─► version ─► checksum`.
+
+use crate::crc64;
+
+/// The versions of Redis up to 8, and of Valkey 7.2 and 8.
+const REDIS_LAST: u16 = 12;
+/// Valkey left the numbers to Redis and went on here.
+const VALKEY_9: u16 = 80;
+
+/// Ends a payload: appends version and checksum. Cost: O(bytes).
+pub fn seal(payload: &mut Vec<u8>, version: u16) {
+    payload.extend_from_slice(&version.to_le_bytes());
+    let sum = crc64(0, payload);
+    payload.extend_from_slice(&sum.to_le_bytes());
+}
+
+/// The body of a payload and the version it was written in; None if the version is none we read or the checksum does not
+/// fit. Cost: O(bytes).
+pub fn open(payload: &[u8]) -> Option<(&[u8], u16)> {
+    let (summed, sum) = payload.split_last_chunk::<8>()?;
+    let (body, version) = summed.split_last_chunk::<2>()?;
+    let version = u16::from_le_bytes(*version);
+    let known = version <= REDIS_LAST || version == VALKEY_9;
+    (known && crc64(0, summed) == u64::from_le_bytes(*sum)).then_some((body, version))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{OPCODE_FUNCTION, Reader, put_string};
+    use proptest::prelude::*;
+
+    const SMALL: &[u8] = b"#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)";
+    const LARGE: &[u8] =
+        b"#!lua name=biglib\n-- aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\
+        aaaaaaaaaaaaaaaaaaaaaaaaaaaa\nredis.register_function('f2', function(k,a) return 1 end)";
+
+    /// What real servers answered to FUNCTION DUMP with the two libraries above: all but the footer, and the footers.
+    const BODY: &[u8] = b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)\
+        \xf5\xc3@P@\xb3\x15#!lua name=biglib\n-- a\xe0Z\x00\x1e\nredis.register_function('f2', \xe0\x00\x0e\
+        \x11k,a) return 1 end)";
+    const REDIS_7_0: &[u8] = b"\n\x00:XF=\xf8n\x0bu";
+    const REDIS_8_0: &[u8] = b"\x0c\x00\xf1.r\xfd\x02D\x95<";
+    const VALKEY_9_1: &[u8] = b"P\x00\xf5r\x8f\xacf<l\x81";
+
+    #[test]
+    fn payloads_of_real_servers_are_read() {
+        for (footer, version) in [(REDIS_7_0, 10), (REDIS_8_0, 12), (VALKEY_9_1, 80)] {
+            let payload = [BODY, footer].concat();
+            let (body, found) = open(&payload).expect("a sound payload");
+            assert_eq!((body, found), (BODY, version));
+            let mut reader = Reader::new(body);
+            for code in [SMALL, LARGE] {
+                assert_eq!(reader.byte(), Ok(OPCODE_FUNCTION));
+                assert_eq!(&*reader.string().unwrap(), code);
+            }
+            assert!(reader.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_is_sealed_is_what_a_real_server_writes() {
+        let mut payload = vec![OPCODE_FUNCTION];
+        put_string(&mut payload, SMALL);
+        seal(&mut payload, 10);
+        let real = b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)\
+            \n\x00\xd5\xae^\xf4X\xe7$\xa0";
+        assert_eq!(payload, real);
+    }
+
+    #[test]
+    fn versions_to_come_are_refused() {
+        for (version, known) in
+            [(0, true), (11, true), (12, true), (13, false), (79, false), (80, true), (81, false)]
+        {
+            let mut payload = b"body".to_vec();
+            seal(&mut payload, version);
+            assert_eq!(open(&payload).is_some(), known, "{version}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn one_changed_byte_is_noticed(body: Vec<u8>, at: usize, change in 1u8..) {
+            let mut payload = body.clone();
+            seal(&mut payload, 10);
+            prop_assert_eq!(open(&payload), Some((&body[..], 10)));
+            let at = at % payload.len();
+            payload[at] ^= change;
+            prop_assert_eq!(open(&payload), None);
+        }
+
+        #[test]
+        fn any_bytes_are_opened_or_refused(bytes: Vec<u8>) {
+            let _ = open(&bytes);
+        }
+    }
+}

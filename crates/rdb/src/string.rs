@@ -1,0 +1,176 @@
+//! Lengths and strings.
+
+use crate::{Malformed, lzf};
+use std::borrow::Cow;
+
+/// What the first byte of a length says.
+const BITS_6: u8 = 0;
+const BITS_14: u8 = 1;
+const BITS_32: u8 = 0x80;
+const BITS_64: u8 = 0x81;
+
+/// The kinds of strings whose first byte is no length.
+const INT_8: u8 = 0xc0;
+const INT_16: u8 = 0xc1;
+const INT_32: u8 = 0xc2;
+const COMPRESSED: u8 = 0xc3;
+
+/// Appends a length.
+pub fn put_len(out: &mut Vec<u8>, len: u64) {
+    match len {
+        0..0x40 => out.push(len as u8),
+        0x40..0x4000 => out.extend_from_slice(&(0x4000 | len as u16).to_be_bytes()),
+        0x4000..=0xffff_ffff => {
+            out.push(BITS_32);
+            out.extend_from_slice(&(len as u32).to_be_bytes());
+        }
+        _ => {
+            out.push(BITS_64);
+            out.extend_from_slice(&len.to_be_bytes());
+        }
+    }
+}
+
+/// Appends a string as it is: its length and its bytes.
+pub fn put_string(out: &mut Vec<u8>, bytes: &[u8]) {
+    put_len(out, bytes.len() as u64);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads from a body, front to back. After an error its place is of no meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    rest: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    pub fn new(body: &'a [u8]) -> Reader<'a> {
+        Reader { rest: body }
+    }
+
+    /// What was not read yet.
+    pub fn rest(&self) -> &'a [u8] {
+        self.rest
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.rest.is_empty()
+    }
+
+    pub fn byte(&mut self) -> Result<u8, Malformed> {
+        let (first, rest) = self.rest.split_first().ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(*first)
+    }
+
+    pub fn bytes(&mut self, n: usize) -> Result<&'a [u8], Malformed> {
+        let (bytes, rest) = self.rest.split_at_checked(n).ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(bytes)
+    }
+
+    pub fn array<const N: usize>(&mut self) -> Result<[u8; N], Malformed> {
+        let (bytes, rest) = self.rest.split_first_chunk().ok_or(Malformed)?;
+        self.rest = rest;
+        Ok(*bytes)
+    }
+
+    /// A length. It may be larger than anything there is: compare before memory is taken for it.
+    pub fn len(&mut self) -> Result<u64, Malformed> {
+        let first = self.byte()?;
+        self.len_after(first)
+    }
+
+    fn len_after(&mut self, first: u8) -> Result<u64, Malformed> {
+        match (first >> 6, first) {
+            (BITS_6, _) => Ok(u64::from(first)),
+            (BITS_14, _) => Ok(u64::from(first & 0x3f) << 8 | u64::from(self.byte()?)),
+            (_, BITS_32) => Ok(u64::from(u32::from_be_bytes(self.array()?))),
+            (_, BITS_64) => Ok(u64::from_be_bytes(self.array()?)),
+            _ => Err(Malformed),
+        }
+    }
+
+    /// A string in any of its encodings; borrowed if it stands there as it is.
+    pub fn string(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
+        let first = self.byte()?;
+        let number = match first {
+            INT_8 => i64::from(i8::from_le_bytes(self.array()?)),
+            INT_16 => i64::from(i16::from_le_bytes(self.array()?)),
+            INT_32 => i64::from(i32::from_le_bytes(self.array()?)),
+            COMPRESSED => {
+                let packed = self.small_len()?;
+                let unpacked = self.small_len()?;
+                return lzf::unpack(self.bytes(packed)?, unpacked).map(Cow::Owned);
+            }
+            _ => {
+                let len = usize::try_from(self.len_after(first)?).map_err(|_| Malformed)?;
+                return self.bytes(len).map(Cow::Borrowed);
+            }
+        };
+        Ok(Cow::Owned(itoa::Buffer::new().format(number).into()))
+    }
+
+    fn small_len(&mut self) -> Result<usize, Malformed> {
+        usize::try_from(self.len()?).map_err(|_| Malformed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn lengths_are_written_as_redis_writes_them() {
+        let written = |len| {
+            let mut out = Vec::new();
+            put_len(&mut out, len);
+            assert_eq!(Reader::new(&out).len(), Ok(len));
+            out
+        };
+        assert_eq!(written(0), [0]);
+        assert_eq!(written(63), [63]);
+        assert_eq!(written(64), [0x40, 64]);
+        assert_eq!(written(16_383), [0x7f, 0xff]);
+        assert_eq!(written(16_384), [0x80, 0, 0, 0x40, 0]);
+        assert_eq!(written(0xffff_ffff), [0x80, 0xff, 0xff, 0xff, 0xff]);
+        assert_eq!(written(0x1_0000_0000), [0x81, 0, 0, 0, 1, 0, 0, 0, 0]);
+    }
+
+    #[test]
+    fn every_encoding_of_a_string_is_read() {
+        let read =
+            |bytes: &[u8]| Reader::new(bytes).string().map(|s| String::from_utf8_lossy(&s).into_owned());
+        assert_eq!(read(b"\x03abcd").as_deref(), Ok("abc"));
+        assert_eq!(read(b"\xc0\xff").as_deref(), Ok("-1"));
+        assert_eq!(read(b"\xc1\x00\x80").as_deref(), Ok("-32768"));
+        assert_eq!(read(b"\xc2\x40\xe2\x01\x00").as_deref(), Ok("123456"));
+        assert_eq!(read(b"\xc3\x06\x06\x02abc\x20\x02").as_deref(), Ok("abcabc"));
+        for bad in
+            [&b"\x03ab"[..], b"", b"\xc0", b"\xc4", b"\x82", b"\xc3\x07\x06\x02abc\x20\x02", b"\xc3\x01\xc0"]
+        {
+            assert_eq!(read(bad), Err(Malformed), "{bad:?}");
+        }
+        assert_eq!(read(b"\x81\xff\xff\xff\xff\xff\xff\xff\xff"), Err(Malformed));
+    }
+
+    proptest! {
+        #[test]
+        fn strings_come_back(bytes: Vec<u8>, len: u64) {
+            let mut out = Vec::new();
+            put_string(&mut out, &bytes);
+            put_len(&mut out, len);
+            let mut reader = Reader::new(&out);
+            prop_assert_eq!(&*reader.string().unwrap(), &bytes[..]);
+            prop_assert_eq!(reader.len(), Ok(len));
+            prop_assert!(reader.is_empty());
+        }
+
+        #[test]
+        fn any_bytes_are_read_or_refused(bytes: Vec<u8>) {
+            let mut reader = Reader::new(&bytes);
+            while reader.string().is_ok() {}
+        }
+    }
+}
