@@ -177,7 +177,7 @@ impl Host for Silent {
     }
 }
 
-/// Loading a library must end: it has half a second, as in Redis.
+/// Loading a library must end: it has half a second, as in Redis. Holds the monotonic clock of the end.
 pub(crate) struct Deadline(pub u64);
 
 impl Host for Deadline {
@@ -829,23 +829,6 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
     }
     tell(&server, told);
     act.view = Some(view);
-}
-
-/// Loads a library into this loop's engine to see whether it is sound; gives what it registers.
-pub(crate) fn try_library(
-    server: &Server,
-    local: &mut Local,
-    code: &[u8],
-) -> Result<script::Library, String> {
-    let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
-    lua.sync(&server.scripts);
-    let deadline = stdx::clock::mono_ns() + 500_000_000;
-    let loaded = lua.engine.load_library(code, &mut Deadline(deadline));
-    if let Ok(library) = &loaded {
-        lua.engine.delete_library(library);
-    }
-    local.lua = Some(lua);
-    loaded
 }
 
 /// Compiles a script in this loop's engine and keeps its text.

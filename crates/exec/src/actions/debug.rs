@@ -4,10 +4,9 @@
 //!   own from shared values, so a digest of a keyspace that is being written is of no one moment.
 
 use super::server::sleep;
-use super::{Act, KEYSPACE, Row, help};
+use super::{Act, KEYSPACE, Row, aside, help};
 use crate::Server;
 use crate::call::Flow;
-use crate::mail::Mail;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
@@ -331,16 +330,7 @@ fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'st
     if act.view.is_some() {
         return Err(Error::new("ERR digests are not computed in a transaction: others would have to wait"));
     }
-    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
-    let mut out = Reply::new(act.out.resp3());
-    let run = move || {
-        work(&mut out);
-        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
-    };
-    match std::thread::Builder::new().name("digest".into()).spawn(run) {
-        Ok(_) => Ok(Flow::Parked(None)),
-        Err(e) => Err(format!("ERR no thread could be started: {e}").into()),
-    }
+    aside(act, "digest", work)
 }
 
 /// A digest of contents, the same however they are kept.

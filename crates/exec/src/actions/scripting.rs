@@ -7,7 +7,6 @@ use command::Error;
 use command::options::{int, is};
 use resp::{Args, OwnedArgs};
 use script::Sha;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(super) const ACTIONS: &[Row] = &[
@@ -25,9 +24,6 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("script|debug", script_debug, PLAIN),
     Row("script|help", |act, _| help(act, "SCRIPT", SCRIPT_HELP), PLAIN),
     Row("function|help", |act, _| help(act, "FUNCTION", FUNCTION_HELP), PLAIN),
-    Row("function|load", function_load, PLAIN),
-    Row("function|delete", function_delete, PLAIN),
-    Row("function|flush", function_flush, PLAIN),
     Row("function|list", function_list, PLAIN),
     Row("function|stats", function_stats, PLAIN),
     Row("function|kill", |act, _| kill(act, true), PLAIN),
@@ -204,61 +200,6 @@ fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
     if !killed {
         return Err(Error::new("NOTBUSY No scripts in execution right now."));
     }
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-fn function_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let mut replace = false;
-    for option in args.to(args.len() - 1).from(2).iter() {
-        if !is(option, "replace") {
-            let option = String::from_utf8_lossy(option);
-            return Err(format!("ERR Unknown option given: {option}").into());
-        }
-        replace = true;
-    }
-    let code: Arc<[u8]> = args.at(args.len() - 1).into();
-    let library = scripts::try_library(act.server, act.local, &code)?;
-    let mut libraries = act.server.scripts.libraries.lock();
-    if !replace && libraries.code.contains_key(&library.name) {
-        return Err(format!("ERR Library '{}' already exists", library.name).into());
-    }
-    let taken = |f: &&script::Function| {
-        libraries.functions.get(&f.name).is_some_and(|(lib, _, _)| *lib != library.name)
-    };
-    if let Some(function) = library.functions.iter().find(taken) {
-        return Err(format!("ERR Function {} already exists", function.name).into());
-    }
-    libraries.functions.retain(|_, (lib, _, _)| *lib != library.name);
-    for f in library.functions {
-        libraries.functions.insert(f.name, (library.name.clone(), f.description, f.flags));
-    }
-    libraries.code.insert(library.name.clone(), code);
-    drop(libraries);
-    act.server.scripts.touch_libraries();
-    act.out.bulk(library.name.as_bytes());
-    Ok(Flow::Done)
-}
-
-fn function_delete(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let name = String::from_utf8_lossy(args.at(2)).into_owned();
-    let mut libraries = act.server.scripts.libraries.lock();
-    if libraries.code.remove(&name).is_none() {
-        return Err(Error::new("ERR Library not found"));
-    }
-    libraries.functions.retain(|_, (lib, _, _)| *lib != name);
-    drop(libraries);
-    act.server.scripts.touch_libraries();
-    act.out.ok();
-    Ok(Flow::Done)
-}
-
-fn function_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
-        return Err(Error::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
-    }
-    *act.server.scripts.libraries.lock() = Default::default();
-    act.server.scripts.touch_libraries();
     act.out.ok();
     Ok(Flow::Done)
 }
