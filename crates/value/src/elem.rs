@@ -3,7 +3,7 @@
 //! The text of an element determines its form (E1): [`Elem::parse`] is the only way from text, so two elements are
 //! equal exactly if their forms are, and an integer hashes as an integer everywhere.
 
-use stdx::hash::{hash_bytes, hash_u64};
+use crate::place;
 use stdx::num::parse_i64;
 
 /// Elements of more bytes live in a block of their own; a leaf holds a pointer to it.
@@ -30,8 +30,8 @@ impl<'a> Elem<'a> {
     #[inline]
     pub fn hash(&self) -> u64 {
         match *self {
-            Elem::Int(n) => hash_u64(n as u64),
-            Elem::Bytes(bytes) => hash_bytes(bytes),
+            Elem::Int(n) => place::of_int(n),
+            Elem::Bytes(bytes) => place::of_bytes(bytes),
         }
     }
 

@@ -15,9 +15,9 @@ use crate::Enc;
 use crate::cell::{self, EXPIRY, EXPIRY_LEN};
 use crate::limits;
 use crate::packed::Packed;
+use crate::place;
 use crate::trie::{EntryKind, Iter, NEVER, Sixteen};
 use smallvec::SmallVec;
-use stdx::hash::hash_bytes;
 
 /// The kind of a hash's entries.
 pub struct Fields;
@@ -76,7 +76,7 @@ impl Hash {
     /// The whole entry of a field. O(log n).
     #[inline]
     pub fn entry(&self, field: &[u8]) -> Option<Entry<'_>> {
-        self.fields.get_hashed(field, hash_bytes(field))
+        self.fields.get_hashed(field, place::of_bytes(field))
     }
 
     /// True if the field is there (H1).
@@ -109,7 +109,7 @@ impl Hash {
 
     /// Sets a field's value and expiry. True if the field is new. O(log n).
     pub fn put(&mut self, entry: Entry<'_>) -> bool {
-        let new = self.fields.insert_hashed(entry, hash_bytes(entry.field));
+        let new = self.fields.insert_hashed(entry, place::of_bytes(entry.field));
         let old = self.fields.user();
         if old != HASHTABLE {
             let most = limits::HASH_MAX_LISTPACK_VALUE.get();
@@ -130,7 +130,7 @@ impl Hash {
 
     /// Removes a field; false if there is none. O(log n).
     pub fn remove(&mut self, field: &[u8]) -> bool {
-        self.fields.remove_hashed(field, hash_bytes(field))
+        self.fields.remove_hashed(field, place::of_bytes(field))
     }
 
     /// Removes a field and returns its value. O(log n + value).
@@ -196,7 +196,7 @@ impl Hash {
 
     /// Sets or drops a field's expiry; its value is not copied. False without such a field. O(log n).
     pub fn set_expire(&mut self, field: &[u8], expire_at: Option<u64>) -> bool {
-        let hash = hash_bytes(field);
+        let hash = place::of_bytes(field);
         let Some((i, was)) = self.fields.find_hashed(field, hash) else { return false };
         let time = expire_at.unwrap_or(NEVER);
         if was == time {
@@ -340,7 +340,7 @@ impl EntryKind for Fields {
 
     #[inline]
     fn hash(field: &[u8]) -> u64 {
-        hash_bytes(field)
+        place::of_bytes(field)
     }
 
     #[inline]

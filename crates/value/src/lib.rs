@@ -25,6 +25,7 @@ pub mod hash;
 pub mod limits;
 pub mod list;
 pub mod packed;
+mod place;
 pub mod set;
 pub mod str;
 #[cfg(test)]

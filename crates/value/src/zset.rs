@@ -28,11 +28,11 @@ use std::ptr::NonNull;
 
 use crate::arc::Arc;
 use crate::ctree::{Builder, Iter, LEAF_MAX, RevIter, Tree};
+use crate::place;
 use crate::trie::{Scores, Trie};
 use crate::{Enc, limits};
 pub use bound::{Bound, LexBound, ScoreBound};
 use entry::{At, Scored, decode, member, with_item};
-use stdx::hash::hash_bytes;
 
 /// Members of a single leaf, at most.
 const PACKED_MAX: usize = 128;
@@ -224,7 +224,7 @@ impl ZSet {
     }
 
     fn insert_into_pair(&mut self, member: &[u8], score: f64) -> Option<f64> {
-        let hash = hash_bytes(member);
+        let hash = place::of_bytes(member);
         let old = self.pair().and_then(|pair| pair.members.get_hashed(member, hash)).map(|(_, score)| score);
         if score.is_nan() || old == Some(score) {
             return old;
@@ -248,7 +248,7 @@ impl ZSet {
             *self = ZSet::from_order(order);
             return Some(score);
         };
-        let hash = hash_bytes(member);
+        let hash = place::of_bytes(member);
         let (_, score) = pair.members.get_hashed(member, hash)?;
         self.change_pair(|pair| {
             pair.members.remove_hashed(member, hash);

@@ -1,7 +1,7 @@
 //! What a trie's entries are: how they are packed, hashed and compared.
 
 use crate::cell;
-use stdx::hash::hash_bytes;
+use crate::place;
 
 /// How the entries of one kind of trie lie in leaves.
 ///
@@ -152,7 +152,7 @@ impl EntryKind for Scores {
 
     #[inline]
     fn hash(key: &[u8]) -> u64 {
-        hash_bytes(key)
+        place::of_bytes(key)
     }
 
     #[inline]

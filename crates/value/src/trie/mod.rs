@@ -10,6 +10,8 @@
 //! known. [`Scores`] is the kind for member → score: keys `&[u8]`, entries `(&[u8], f64)`. `Trie` is 24 bytes, its
 //! `clone` one count: keep it inside a shared root of your own.
 //!
+//! The hash of an entry is its [`crate::place`], bent so that leaves of all lengths are there at any time.
+//!
 //! - T1: an entry lies where its hash leads. Leaves hold at most [`LEAF_ENTRIES`] entries and [`LEAF_BYTES`] bytes
 //!   plus one entry, unless the 64 bits of the hash are used up.
 //! - T2: the order of iteration is by leaf in hash order, inside a leaf arbitrary but fixed; the rank of an entry is its
