@@ -103,7 +103,7 @@ pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8])
 pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
     let Some(mut command) = registry::find(args.at(0)) else { return Err(unknown(args)) };
     if !command.subs.is_empty() && args.len() > 1 {
-        command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(command, args))?;
+        command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(args))?;
     }
     if !command.arity_fits(args.len()) {
         return Err(Error::Arity(command.name.to_string()));
@@ -124,9 +124,11 @@ fn unknown(args: Args<'_>) -> Error {
     format!("ERR unknown command '{name}', with args beginning with: {rest}").into()
 }
 
-fn unknown_sub(container: &Command, args: Args<'_>) -> Error {
+fn unknown_sub(args: Args<'_>) -> Error {
     let sub = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]).into_owned();
-    format!("ERR unknown subcommand '{sub}'. Try {} HELP.", container.name.to_uppercase()).into()
+    // As the client calls it: it may have been renamed.
+    let container = String::from_utf8_lossy(args.at(0)).to_uppercase();
+    format!("ERR unknown subcommand '{sub}'. Try {container} HELP.").into()
 }
 
 /// Writes an error reply; an error before MULTI's EXEC spoils the transaction.

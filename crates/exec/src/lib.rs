@@ -38,6 +38,7 @@ pub use command::Stream;
 pub use session::Session;
 
 use command::Command;
+use command::registry::{self, Names};
 use config::Config;
 use keyspace::{Changes, Keyspace, View};
 use mail::{Mail, Mailbox};
@@ -150,6 +151,21 @@ impl Local {
     }
 }
 
+/// Applies `rename-command`.
+fn rename_commands(config: &Config) -> std::io::Result<()> {
+    if config.renames().is_empty() {
+        return Ok(());
+    }
+    let mut names = Names::usual();
+    for (from, to) in config.renames() {
+        names.rename(from, to).map_err(std::io::Error::other)?;
+    }
+    match registry::rename(names) {
+        true => Ok(()),
+        false => Err(std::io::Error::other("commands were looked up before rename-command was applied")),
+    }
+}
+
 /// Lets the keyspace collect only the events somebody wants.
 struct NotifyObserver(Arc<Keyspace>);
 
@@ -164,6 +180,7 @@ impl config::Observer for NotifyObserver {
 impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
+        rename_commands(&config)?;
         let keyspace = Keyspace::new(config.live.databases.size());
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         keyspace.set_notify(clients::wanted_classes(config.live.notify.get() as u32));

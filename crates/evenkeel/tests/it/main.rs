@@ -8,6 +8,7 @@
 
 mod connections;
 mod functions;
+mod renames;
 mod startup;
 mod support;
 mod wire;

@@ -62,7 +62,7 @@ fn count(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.out.array(registry::count());
-    registry::all().for_each(|command| facts(act.out, command));
+    registry::callable().iter().for_each(|command| facts(act.out, command));
     Ok(Flow::Done)
 }
 
@@ -189,7 +189,7 @@ fn uses(out: &mut Reply, uses: Use) {
 /// `COMMAND DOCS [name ...]`: names there is no command of are left out.
 fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let found: Vec<&Command> = match args.len() {
-        2 => registry::all().collect(),
+        2 => registry::callable().to_vec(),
         _ => args.from(2).iter().filter_map(by_full_name).collect(),
     };
     act.out.map(found.len());
@@ -238,7 +238,8 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn names(out: &mut Reply, fits: impl Fn(&Command) -> bool) {
-    let found: Vec<&str> = command::places::all().iter().filter(|c| fits(c)).map(|c| c.name).collect();
+    let all = registry::callable().iter().flat_map(|command| std::iter::once(*command).chain(command.subs));
+    let found: Vec<&str> = all.filter(|c| fits(c)).map(|c| c.name).collect();
     out.array(found.len());
     found.iter().for_each(|name| out.bulk(name.as_bytes()));
 }

@@ -200,7 +200,7 @@ pub(super) fn sleep(
     ms: Option<u64>,
     answer: Reply,
 ) -> Result<Flow, Error> {
-    let command: Option<&'static Command> = registry::find(name.as_bytes());
+    let command: Option<&'static Command> = registry::row(name);
     let (Some(ms), Some(command), false) = (ms, command, act.in_multi || act.in_script) else {
         act.out.encoded(answer.as_bytes());
         return Ok(Flow::Done);

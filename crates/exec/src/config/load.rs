@@ -10,6 +10,7 @@
 use super::args::Sources;
 use super::table::{find, nearest, table};
 use super::words;
+use command::registry::Names;
 use std::ffi::OsStr;
 use std::fmt;
 use std::io::Read;
@@ -85,13 +86,21 @@ pub(super) struct Draft {
     pub given: Vec<bool>,
     /// `rename-command`: the usual name, and the new one or nothing.
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
+    /// What the renames so far lead to.
+    names: Names,
     mistakes: Vec<Mistake>,
 }
 
 impl Draft {
     pub fn defaults() -> Draft {
         let values: Vec<Vec<u8>> = table().iter().map(|row| row.default.as_bytes().to_vec()).collect();
-        Draft { given: vec![false; values.len()], values, renames: Vec::new(), mistakes: Vec::new() }
+        Draft {
+            given: vec![false; values.len()],
+            values,
+            renames: Vec::new(),
+            names: Names::usual(),
+            mistakes: Vec::new(),
+        }
     }
 
     /// Reads everything the command line names, in order.
@@ -187,6 +196,7 @@ impl Draft {
 
     fn rename(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
         let [from, to] = args else { return Err("wrong number of arguments".into()) };
+        self.names.rename(from, to)?;
         self.renames.push((from.clone(), to.clone()));
         Ok(())
     }
