@@ -16,6 +16,8 @@
 //! - K5: a write is visible, kept for older snapshots, counted, and told to whoever watches, under the same locks.
 
 mod entry;
+mod guard;
+mod intent;
 mod overlay;
 mod segment;
 mod sequence;
@@ -26,6 +28,8 @@ mod tests;
 mod view;
 
 pub use entry::{EntryRef, Owned, Payload, StrMut};
+pub use guard::{Guarded, Protection};
+pub use intent::{Announce, Commit, Progress};
 pub use overlay::{Conflict, Overlay};
 pub use sequence::{Lsn, MAX_ACTIVE, Snapshot};
 pub use sweep::{Sweep, Swept};
@@ -33,7 +37,7 @@ pub use view::{Changes, Class, Event, Keys, View, WrongType};
 
 use sequence::Sequence;
 use shard::Shard;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard, Sharded};
@@ -77,6 +81,9 @@ pub struct Keyspace {
     active_expire: AtomicU32,
     pub stats: Stats,
     sink: OnceLock<Box<dyn CommitSink>>,
+    /// Records that may have intents in shards.
+    pub(crate) intents: AtomicUsize,
+    pub(crate) guards: guard::Guards,
 }
 
 #[inline]
@@ -98,6 +105,8 @@ impl Keyspace {
             active_expire: AtomicU32::new(1),
             stats: Stats::default(),
             sink: OnceLock::new(),
+            intents: AtomicUsize::new(0),
+            guards: guard::Guards::default(),
         })
     }
 

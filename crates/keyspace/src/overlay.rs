@@ -6,32 +6,51 @@
 //! - O3: a key the handler asked for and the overlay does not know is absent to it and noted in `missing`; the caller
 //!   loads those and runs the handler again.
 //!
-//! Cost of a commit: O(keys known), under the locks of their shards.
+//! - O4: a key that was only overwritten, never read, needs no base and is not checked.
+//!
+//! Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
+//! is done in pieces instead (`intent.rs`).
 
 use crate::entry::{EntryRef, Owned};
-use crate::sequence::{Lsn, Snapshot};
+use crate::intent::Intent;
+use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::shard::Shard;
 use crate::view::{Changes, Class, View};
 use crate::{Keyspace, shard_of};
+use hashbrown::HashTable;
+use smallvec::SmallVec;
 use std::cell::RefCell;
-use std::collections::HashMap;
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 
 #[derive(Default)]
 pub(crate) struct Cell {
-    base: Option<Owned>,
+    pub(crate) base: Option<Owned>,
     pub(crate) now: Option<Owned>,
     pub(crate) dirty: bool,
-    /// Read at the snapshot; false for a key that was written before anybody loaded it.
-    loaded: bool,
-    told: Vec<(Class, &'static str, bool)>,
+    /// Read at the snapshot; false for a key that was only overwritten.
+    pub(crate) loaded: bool,
+    told: SmallVec<[(Class, &'static str, bool); 1]>,
+}
+
+impl Cell {
+    /// Whether a commit changes the key or tells of it.
+    pub(crate) fn writes(&self) -> bool {
+        self.dirty || !self.told.is_empty()
+    }
+}
+
+struct Slot {
+    hash: u64,
+    db: usize,
+    key: Box<[u8]>,
+    cell: Cell,
 }
 
 /// See the module.
 pub struct Overlay {
     snapshot: Snapshot,
-    cells: Vec<HashMap<Box<[u8]>, Cell>>,
+    cells: HashTable<Slot>,
     missing: RefCell<Vec<(usize, Box<[u8]>)>>,
     whole: std::cell::Cell<bool>,
     /// When what ran over it first took place; 0 before.
@@ -44,14 +63,32 @@ pub struct Conflict;
 
 impl Overlay {
     pub fn new(snapshot: Snapshot) -> Overlay {
-        let databases = snapshot.keyspace().databases();
-        Overlay {
-            snapshot,
-            cells: (0..databases).map(|_| HashMap::new()).collect(),
-            missing: RefCell::default(),
-            whole: std::cell::Cell::new(false),
-            ran_ms: 0,
-        }
+        let (missing, whole) = (RefCell::default(), std::cell::Cell::new(false));
+        Overlay { snapshot, cells: HashTable::new(), missing, whole, ran_ms: 0 }
+    }
+
+    /// Keys known.
+    pub fn len(&self) -> usize {
+        self.cells.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.cells.is_empty()
+    }
+
+    fn known(&self, db: usize, key: &[u8]) -> Option<&Cell> {
+        let slot = self.cells.find(hash_bytes(key), |slot| slot.db == db && *slot.key == *key)?;
+        Some(&slot.cell)
+    }
+
+    /// The cell of a key, made empty if there is none; true if it was made.
+    fn make(&mut self, db: usize, key: &[u8]) -> (&mut Cell, bool) {
+        let hash = hash_bytes(key);
+        let same = |slot: &Slot| slot.db == db && *slot.key == *key;
+        let made = self.cells.find(hash, same).is_none();
+        let entry = self.cells.entry(hash, same, |slot| slot.hash);
+        let slot = entry.or_insert_with(|| Slot { hash, db, key: key.into(), cell: Cell::default() });
+        (&mut slot.into_mut().cell, made)
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -68,7 +105,7 @@ impl Overlay {
             let hash = hash_bytes(key);
             let shard = shard_of(hash);
             let guard = keyspace.shards.lock_one(shard);
-            let base = read_at(guard.get(shard), db, hash, key, self.snapshot.lsn());
+            let base = read_at(&keyspace.sequence, guard.get(shard), db, hash, key, self.snapshot.lsn());
             drop(guard);
             self.insert(db, key.into(), base);
         }
@@ -76,12 +113,12 @@ impl Overlay {
 
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
-        self.cells[db].get(key).is_some_and(|cell| cell.loaded)
+        self.known(db, key).is_some_and(|cell| cell.loaded)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
     pub fn insert(&mut self, db: usize, key: Box<[u8]>, base: Option<Owned>) {
-        let cell = self.cells[db].entry(key).or_default();
+        let (cell, _) = self.make(db, &key);
         if !cell.dirty {
             cell.now = base.clone();
         }
@@ -123,7 +160,7 @@ impl Overlay {
 
     /// Takes back every change, as if nothing had run; what was read stays.
     pub fn reset(&mut self) {
-        for cell in self.cells.iter_mut().flat_map(HashMap::values_mut) {
+        for Slot { cell, .. } in self.cells.iter_mut() {
             if cell.dirty {
                 cell.now = cell.base.clone();
                 cell.dirty = false;
@@ -134,12 +171,12 @@ impl Overlay {
 
     /// True if anything would be changed by a commit.
     pub fn is_dirty(&self) -> bool {
-        self.cells.iter().any(|cells| cells.values().any(|cell| cell.dirty || !cell.told.is_empty()))
+        self.cells.iter().any(|slot| slot.cell.writes())
     }
 
     #[inline]
     pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<&Owned> {
-        match self.cells[db].get(key) {
+        match self.known(db, key) {
             Some(cell) if cell.loaded || cell.dirty => {
                 cell.now.as_ref().filter(|owned| is_live(owned, now_ms))
             }
@@ -151,11 +188,29 @@ impl Overlay {
     }
 
     pub(crate) fn cell(&mut self, db: usize, key: &[u8]) -> &mut Cell {
-        if !self.cells[db].contains_key(key) {
+        if self.known(db, key).is_none() {
             // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
             self.missing.get_mut().push((db, key.into()));
         }
-        self.cells[db].entry(key.into()).or_default()
+        self.make(db, key).0
+    }
+
+    /// Sets a key whatever it was (O4).
+    pub(crate) fn overwrite(&mut self, db: usize, key: &[u8], owned: Owned) {
+        let (cell, _) = self.make(db, key);
+        cell.now = Some(owned);
+        cell.dirty = true;
+    }
+
+    pub(crate) fn into_cells(self) -> (Snapshot, u64, Vec<Intent>) {
+        let cells = self.cells.into_iter();
+        let intents = cells.map(|slot| Intent {
+            hash: slot.hash,
+            db: slot.db as u32,
+            key: slot.key,
+            cell: Some(slot.cell),
+        });
+        (self.snapshot, self.ran_ms, intents.collect())
     }
 
     pub(crate) fn tell(&mut self, db: usize, key: &[u8], class: Class, event: &'static str, changed: bool) {
@@ -169,36 +224,33 @@ impl Overlay {
         }
         let keyspace = self.snapshot.keyspace().clone();
         let mut shards = Bits::EMPTY;
-        for key in self.cells.iter().flat_map(HashMap::keys) {
-            shards.insert(shard_of(hash_bytes(key)));
+        for slot in &self.cells {
+            shards.insert(shard_of(slot.hash));
         }
         let mut view = View::locked(&keyspace, shards, 0, now_ms);
-        for (db, cells) in self.cells.iter().enumerate() {
-            for (key, cell) in cells {
-                // What had expired before the run was absent to it.
-                let expired = cell
-                    .base
-                    .as_ref()
-                    .is_some_and(|owned| is_live(owned, self.ran_ms) && !is_live(owned, now_ms));
-                if expired && cell.now.is_some() || view.changed_since(db, key, self.snapshot.lsn()) {
-                    return Err(Conflict);
-                }
+        if view.has_intents() {
+            let keys: Vec<_> = self.cells.iter().map(|slot| (slot.db, &*slot.key)).collect();
+            view.settle(&keys, true);
+        }
+        for Slot { db, key, cell, .. } in &self.cells {
+            // What had expired before the run was absent to it.
+            let due = crate::intent::expiry_relied_on(cell, self.ran_ms).is_some_and(|at| at <= now_ms);
+            if cell.loaded && (due || view.changed_since(*db, key, self.snapshot.lsn())) {
+                return Err(Conflict);
             }
         }
         if !self.snapshot.is_current() {
             return Err(Conflict);
         }
-        for (db, cells) in self.cells.into_iter().enumerate() {
-            view.select(db);
-            for (key, cell) in cells {
-                apply(&mut view, &key, cell);
-            }
+        for slot in self.cells {
+            view.select(slot.db);
+            apply(&mut view, &slot.key, slot.cell);
         }
         Ok(view.finish())
     }
 }
 
-fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
+pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
     if cell.dirty {
         match cell.now {
             Some(owned) => view.put(key, owned.value, owned.expire_ms),
@@ -216,12 +268,24 @@ pub(crate) fn is_live(owned: &Owned, now_ms: u64) -> bool {
     owned.expire_ms.is_none_or(|at| at > now_ms)
 }
 
-/// What a key was at `s`: the first pre-image with a later LSN, else the table.
-pub(crate) fn read_at(shard: &Shard, db: usize, hash: u64, key: &[u8], s: Lsn) -> Option<Owned> {
-    match shard.pre.at(db, key, s) {
-        Some(before) => before.cloned(),
-        None => shard.dbs[db].find(hash, key).map(|entry: EntryRef<'_>| entry.to_owned()),
+/// What a key was at `s`: the first pre-image with a later LSN, else what a commit up to `s` made of it, else the table.
+pub(crate) fn read_at(
+    sequence: &Sequence,
+    shard: &Shard,
+    db: usize,
+    hash: u64,
+    key: &[u8],
+    s: Lsn,
+) -> Option<Owned> {
+    if let Some(before) = shard.pre.at(db, key, s) {
+        return before.cloned();
     }
+    if !shard.intents.is_empty()
+        && let Some(cell) = shard.intents.at(sequence, db, hash, key, s)
+    {
+        return cell.now.clone();
+    }
+    shard.dbs[db].find(hash, key).map(|entry: EntryRef<'_>| entry.to_owned())
 }
 
 impl Keyspace {
@@ -230,7 +294,7 @@ impl Keyspace {
         let hash = hash_bytes(key);
         let shard = shard_of(hash);
         let guard = self.shards.lock_one(shard);
-        read_at(guard.get(shard), db, hash, key, s)
+        read_at(&self.sequence, guard.get(shard), db, hash, key, s)
     }
 
     /// Visits the keys of the segment at `position` as they were at the snapshot (expired ones included; filter by
@@ -242,26 +306,41 @@ impl Keyspace {
         position: u64,
         f: &mut dyn FnMut(&[u8], Option<u64>),
     ) -> Option<u64> {
-        let shard = shard_of(position);
-        let guard = self.shards.lock_one(shard);
-        let shard_ref = guard.get(shard);
+        let shard_id = shard_of(position);
+        let guard = self.shards.lock_one(shard_id);
+        let shard = guard.get(shard_id);
         let s = snapshot.lsn();
-        let next = shard_ref.dbs[db].visit_segment(position, &mut |entry| {
-            if shard_ref.pre.at(db, entry.key(), s).is_none() {
+        let made = |hash, key: &[u8]| match shard.intents.is_empty() {
+            true => None,
+            false => shard.intents.at(&self.sequence, db, hash, key, s),
+        };
+        let next = shard.dbs[db].visit_segment(position, &mut |entry| {
+            let replaced = !shard.intents.is_empty() && made(hash_bytes(entry.key()), entry.key()).is_some();
+            if !replaced && shard.pre.at(db, entry.key(), s).is_none() {
                 f(entry.key(), entry.expire_ms());
             }
         });
+        let end = next.map_or(u64::MAX, |next| next - 1);
         // What changed or went since stands in the pre-images; their keys belong to this part of the hash order.
-        if !shard_ref.pre.is_empty() {
-            let end = next.map_or(u64::MAX, |next| next - 1);
-            for (key, before) in shard_ref.pre.iter_at(db, s) {
+        if !shard.pre.is_empty() {
+            for (key, before) in shard.pre.iter_at(db, s) {
                 let hash = hash_bytes(key);
-                let here = shard_of(hash) == shard && (position..=end).contains(&hash);
+                let here = shard_of(hash) == shard_id && (position..=end).contains(&hash);
                 if let (true, Some(before)) = (here, before) {
                     f(key, before.expire_ms);
                 }
             }
         }
-        next.or_else(|| (shard as u64 + 1 < crate::SHARDS as u64).then(|| (shard as u64 + 1) << 56))
+        // What was committed up to the snapshot and is not in the table yet.
+        for intent in shard.intents.made_by(&self.sequence, s).flat_map(|placed| placed.within(position, end))
+        {
+            let now = intent.cell.as_ref().filter(|cell| cell.dirty).and_then(|cell| cell.now.as_ref());
+            if let (Some(now), true) =
+                (now, intent.db as usize == db && shard.pre.at(db, &intent.key, s).is_none())
+            {
+                f(&intent.key, now.expire_ms);
+            }
+        }
+        next.or_else(|| (shard_id as u64 + 1 < crate::SHARDS as u64).then(|| (shard_id as u64 + 1) << 56))
     }
 }

@@ -4,8 +4,10 @@
 //!   at n; several per key in ascending order. Reading at s: the first with n > s, else the table.
 //! - H2: `interest` holds keys that are WATCHed or that clients are blocked on; empty in ordinary life, so
 //!   that a write pays one branch.
+//! - H3: `intents` holds the keys of long commits under way (`intent.rs`); empty in ordinary life too.
 
 use crate::entry::Owned;
+use crate::intent::Intents;
 use crate::segment::Directory;
 use crate::sequence::Lsn;
 use std::collections::HashMap;
@@ -19,6 +21,7 @@ pub(crate) struct Shard {
     pub(crate) dbs: Vec<Directory>,
     pub(crate) pre: PreImages,
     pub(crate) interest: Interest,
+    pub(crate) intents: Intents,
 }
 
 /// What a write replaced: the LSN of that write and the entry before it.

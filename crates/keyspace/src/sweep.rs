@@ -97,6 +97,11 @@ impl Sweep {
         view.set_quiet(true);
         let mut left = REMOVALS;
         for key in keys {
+            if view.is_covered(self.db, &key) {
+                // A long commit will be done with it soon.
+                self.due.push(key);
+                continue;
+            }
             view.expire_if_due(&key);
             if left > 0 {
                 view.expire_fields(&key, std::iter::empty(), left, &mut |_| left -= 1);

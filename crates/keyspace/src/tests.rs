@@ -266,7 +266,7 @@ fn an_overlay_is_seen_by_nobody_until_it_commits_whole() {
     view.changed(b"b", Class::String, "set");
     assert!(view.remove(b"a"));
     view.finish();
-    assert!(overlay.load_missing(), "b was written before it was loaded");
+    assert!(!overlay.load_missing(), "what is overwritten need not be loaded");
     assert_eq!((get(&keyspace, "a", 1), get(&keyspace, "b", 1)), (Some("1".into()), None));
     assert!(overlay.commit(1).is_ok());
     assert_eq!(get(&keyspace, "a", 1), None);
@@ -382,4 +382,246 @@ fn pages_follow_what_lives() {
     assert!(full / 200_000 <= 105, "{} bytes per key", full / 200_000);
     // What stays is one table and two pages per shard: the least this many shards can have.
     assert!(after <= SHARDS * (8192 + 3 * 4096), "{full} bytes full, {after} after");
+}
+
+/// A long commit under way and what the model must become when it is decided.
+struct Attempt {
+    commit: Commit,
+    writes: Vec<(String, Option<String>)>,
+    reads: Vec<(String, Option<String>)>,
+}
+
+fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> Attempt {
+    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
+    let (mut writes, mut reads) = (Vec::new(), Vec::new());
+    let mut used = BTreeSet::new();
+    for i in 0..1 + dice.below(40) {
+        let key = format!("k{}", dice.below(60));
+        if !used.insert(key.clone()) {
+            continue;
+        }
+        let blind = dice.below(3) == 0;
+        if !blind {
+            overlay.load(0, [key.as_bytes()]);
+        }
+        let mut view = View::overlay(keyspace, &mut overlay, 0, 1);
+        if !blind {
+            let seen = view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8(s.to_vec()).unwrap());
+            assert_eq!(seen, model.get(&key).map(|(v, _)| v.clone()));
+            reads.push((key.clone(), seen));
+        }
+        match dice.below(3) {
+            0 if !blind => {}
+            1 if !blind => {
+                view.remove(key.as_bytes());
+                writes.push((key, None));
+            }
+            _ => {
+                let value = format!("long {age} {i}");
+                view.put_string(key.as_bytes(), value.as_bytes(), None);
+                view.changed(key.as_bytes(), Class::String, "set");
+                writes.push((key, Some(value)));
+            }
+        }
+        view.finish();
+    }
+    assert!(!overlay.has_missing());
+    Attempt { commit: overlay.seal(age, None), writes, reads }
+}
+
+/// Several keys at once, as a command reads them.
+fn read_many(keyspace: &Keyspace, keys: &[String]) -> Vec<Option<String>> {
+    let names: Vec<&[u8]> = keys.iter().map(|k| k.as_bytes()).collect();
+    let mut view = View::locked(keyspace, Keyspace::shards_of(names.iter().copied()), 0, 1);
+    if view.has_intents() {
+        let pairs: Vec<_> = names.iter().map(|name| (0, *name)).collect();
+        view.settle(&pairs, false);
+    }
+    let found = names
+        .iter()
+        .map(|k| view.string(k).unwrap().map(|s| String::from_utf8(s.to_vec()).unwrap()))
+        .collect();
+    view.finish();
+    found
+}
+
+fn write_one(keyspace: &Keyspace, key: &str, value: Option<&str>) {
+    let mut view = View::locked(keyspace, Keyspace::shards_of([key.as_bytes()]), 0, 1);
+    if view.has_intents() {
+        view.settle(&[(0, key.as_bytes())], true);
+    }
+    match value {
+        Some(value) => view.put_string(key.as_bytes(), value.as_bytes(), None),
+        None => drop(view.remove(key.as_bytes())),
+    }
+    view.changed(key.as_bytes(), Class::String, "x");
+    view.finish();
+}
+
+#[test]
+fn long_commits_are_seen_whole_or_not_at_all_whoever_comes_between() {
+    let (mut committed, mut lost) = (0, 0);
+    for seed in 1..=60u64 {
+        let mut dice = Dice(seed * 104_729);
+        let keyspace = Keyspace::new(1);
+        let mut model: Model = BTreeMap::new();
+        let mut attempts: Vec<Attempt> = Vec::new();
+        let mut snapshots: Vec<(Snapshot, Model)> = Vec::new();
+        for step in 0..2500u64 {
+            match dice.below(24) {
+                0 if attempts.len() < 3 => attempts.push(begin(&keyspace, &mut dice, &model, step)),
+                1 => {
+                    let key = format!("k{}", dice.below(60));
+                    let value = (dice.below(3) != 0).then(|| format!("short {step}"));
+                    write_one(&keyspace, &key, value.as_deref());
+                    match value {
+                        Some(value) => drop(model.insert(key, (value, None))),
+                        None => drop(model.remove(&key)),
+                    }
+                }
+                2..=4 => {
+                    let keys: Vec<String> = (0..8).map(|_| format!("k{}", dice.below(60))).collect();
+                    let expected: Vec<_> =
+                        keys.iter().map(|k| model.get(k).map(|(v, _)| v.clone())).collect();
+                    assert_eq!(read_many(&keyspace, &keys), expected);
+                }
+                5 if snapshots.len() < 3 => {
+                    snapshots.push((Snapshot::open(&keyspace).unwrap(), model.clone()));
+                }
+                6 if !snapshots.is_empty() => {
+                    let (snapshot, then) = snapshots.remove(0);
+                    if snapshot.is_current() {
+                        check_snapshot(&keyspace, &snapshot, &then, 1);
+                    }
+                }
+                7 => {
+                    let (mut found, mut cursor) = (BTreeSet::new(), 0);
+                    let mut view = View::open(&keyspace, 0, 1);
+                    loop {
+                        cursor = view.scan(cursor, 10, &mut |key, _| {
+                            found.insert(String::from_utf8(key.to_vec()).unwrap());
+                        });
+                        if cursor == 0 {
+                            break;
+                        }
+                    }
+                    assert_eq!(found, model.keys().cloned().collect());
+                }
+                8 if dice.below(30) == 0 => {
+                    let mut view = View::open(&keyspace, 0, 1);
+                    view.flush(None);
+                    view.finish();
+                    model.clear();
+                }
+                _ if !attempts.is_empty() => {
+                    let i = dice.below(attempts.len() as u64) as usize;
+                    let attempt = &mut attempts[i];
+                    let before = attempt.commit.is_decided();
+                    let keys = 1 + dice.below(4) as usize;
+                    let progress = attempt.commit.advance(1, keys, &mut Vec::new());
+                    if !before && attempt.commit.is_decided() {
+                        for (key, seen) in &attempt.reads {
+                            assert_eq!(
+                                model.get(key).map(|(v, _)| v),
+                                seen.as_ref(),
+                                "it read what has changed"
+                            );
+                        }
+                        for (key, value) in attempt.writes.drain(..) {
+                            match value {
+                                Some(value) => drop(model.insert(key, (value, None))),
+                                None => drop(model.remove(&key)),
+                            }
+                        }
+                    }
+                    match progress {
+                        Progress::More => continue,
+                        Progress::Committed(_) => committed += 1,
+                        Progress::Lost => lost += 1,
+                    }
+                    attempts.remove(i);
+                }
+                _ => {}
+            }
+        }
+        for mut attempt in attempts {
+            if attempt.commit.is_decided() {
+                while attempt.commit.advance(1, 100, &mut Vec::new()) == Progress::More {}
+            }
+        }
+        drop(snapshots);
+        assert_eq!(keyspace.intents.load(Ordering::Relaxed), 0);
+        let keys: Vec<String> = (0..60).map(|i| format!("k{i}")).collect();
+        let expected: Vec<_> = keys.iter().map(|k| model.get(k).map(|(v, _)| v.clone())).collect();
+        assert_eq!(read_many(&keyspace, &keys), expected);
+        keyspace.check_invariants();
+    }
+    assert!(committed > 300 && lost > 300, "{committed} committed, {lost} lost");
+}
+
+#[test]
+fn transfers_between_threads_keep_their_sum() {
+    let keyspace = Keyspace::new(1);
+    let accounts: Vec<String> = (0..300).map(|i| format!("account {i}")).collect();
+    accounts.iter().for_each(|a| write_one(&keyspace, a, Some("100")));
+    let number = |text: Option<String>| text.map_or(0, |t| t.parse::<i64>().unwrap());
+    std::thread::scope(|scope| {
+        for t in 0..3u64 {
+            let (keyspace, accounts) = (&keyspace, &accounts);
+            scope.spawn(move || {
+                let mut dice = Dice(t * 7 + 13);
+                for round in 0..120 {
+                    // All of them by one each from the first half to the second, in pieces.
+                    loop {
+                        let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
+                        overlay.load(0, accounts.iter().map(|a| a.as_bytes()));
+                        let mut view = View::overlay(keyspace, &mut overlay, 0, 1);
+                        for (i, account) in accounts.iter().enumerate() {
+                            let text = view.string(account.as_bytes()).unwrap();
+                            let had: i64 =
+                                String::from_utf8(text.unwrap().to_vec()).unwrap().parse().unwrap();
+                            let now = had + if i < 150 { -1 } else { 1 };
+                            view.put_string(account.as_bytes(), now.to_string().as_bytes(), None);
+                        }
+                        view.finish();
+                        let mut commit = overlay.seal(t * 1000 + round, None);
+                        let ended = loop {
+                            match commit.advance(1, 1 + dice.below(20) as usize, &mut Vec::new()) {
+                                Progress::More => {}
+                                ended => break ended,
+                            }
+                        };
+                        if ended != Progress::Lost {
+                            break;
+                        }
+                    }
+                }
+            });
+        }
+        for t in 0..2u64 {
+            let (keyspace, accounts) = (&keyspace, &accounts);
+            scope.spawn(move || {
+                let mut dice = Dice(t + 77);
+                for _ in 0..300 {
+                    // Short ones move between two accounts; every reader sees the sum.
+                    let pair = [0, 1].map(|_| accounts[dice.below(300) as usize].clone());
+                    if pair[0] != pair[1] && dice.below(8) == 0 {
+                        let names: Vec<_> = pair.iter().map(|a| (0, a.as_bytes())).collect();
+                        let shards = Keyspace::shards_of(pair.iter().map(|a| a.as_bytes()));
+                        let mut view = View::locked(keyspace, shards, 0, 1);
+                        view.settle(&names, true);
+                        for (account, by) in pair.iter().zip([-5, 5]) {
+                            let text = view.string(account.as_bytes()).unwrap().map(|s| s.to_vec());
+                            let had = number(text.map(|t| String::from_utf8(t).unwrap()));
+                            view.put_string(account.as_bytes(), (had + by).to_string().as_bytes(), None);
+                        }
+                        view.finish();
+                    }
+                    let all = read_many(keyspace, accounts);
+                    assert_eq!(all.into_iter().map(number).sum::<i64>(), 30_000);
+                }
+            });
+        }
+    });
+    keyspace.check_invariants();
 }

@@ -8,7 +8,7 @@
 //!   locks are released; the caller tells it before it runs another command of the same loop.
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, StrMut};
-use crate::overlay::{Overlay, is_live};
+use crate::overlay::{Cell, Overlay, apply, is_live};
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
@@ -65,6 +65,14 @@ pub struct Changes {
     pub events: Vec<Event>,
     /// Keys somebody is blocked on that were touched.
     pub ready: Vec<(usize, Box<[u8]>)>,
+}
+
+impl Changes {
+    /// Adds what must be told of another view's changes.
+    pub fn join(&mut self, other: Changes) {
+        self.events.extend(other.events);
+        self.ready.extend(other.ready);
+    }
 }
 
 /// Which keys a view may touch.
@@ -199,6 +207,43 @@ impl<'k> View<'k> {
     #[inline]
     pub fn select(&mut self, db: usize) -> usize {
         std::mem::replace(&mut self.db, db)
+    }
+
+    pub(crate) fn keyspace(&self) -> &'k Keyspace {
+        self.keyspace
+    }
+
+    /// The shards this view has locked.
+    pub(crate) fn held(&self) -> Bits {
+        match &self.store {
+            Store::Locked(guard) => guard.held(),
+            Store::Overlay(_) | Store::Open => Bits::EMPTY,
+        }
+    }
+
+    pub(crate) fn shard(&self, shard: usize) -> Option<&Shard> {
+        match &self.store {
+            Store::Locked(guard) => Some(guard.get(shard)),
+            Store::Overlay(_) | Store::Open => None,
+        }
+    }
+
+    pub(crate) fn shard_mut(&mut self, shard: usize) -> Option<&mut Shard> {
+        match &mut self.store {
+            Store::Locked(guard) => Some(guard.get_mut(shard)),
+            Store::Overlay(_) | Store::Open => None,
+        }
+    }
+
+    /// Writes a committed cell at its LSN, which is earlier than what this view itself may write.
+    pub(crate) fn apply_at(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], cell: Cell) {
+        let mine = (self.changes.lsn, self.keep, self.db, self.memo);
+        self.changes.lsn = n;
+        self.keep = self.keyspace.sequence.any_active();
+        self.db = db;
+        self.memo = (key.as_ptr() as usize, key.len(), hash);
+        apply(self, key, cell);
+        (self.changes.lsn, self.keep, self.db, self.memo) = mine;
     }
 
     /// Whether reads leave the record of accesses alone (TYPE, TTL, OBJECT, CLIENT NO-TOUCH).
@@ -396,6 +441,11 @@ impl<'k> View<'k> {
         if entry.is_none_or(|entry| entry.expire_ms().is_none_or(|at| at > self.now_ms)) {
             return false;
         }
+        let intents = &guard.get(shard_of(hash)).intents;
+        if !intents.is_empty() && intents.cover(&self.keyspace.sequence, self.db, hash, key) {
+            // A long commit relies on it or is about to replace it; it stays absent to everybody meanwhile.
+            return false;
+        }
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return false };
         guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
@@ -572,9 +622,7 @@ impl<'k> View<'k> {
 
     fn put_overlay(&mut self, key: &[u8], value: Value, expire_ms: Option<u64>) {
         let Store::Overlay(overlay) = &mut self.store else { return };
-        let cell = overlay.cell(self.db, key);
-        cell.now = Some(Owned { value, expire_ms });
-        cell.dirty = true;
+        overlay.overwrite(self.db, key, Owned { value, expire_ms });
     }
 
     /// Removes a key; true if it was there. The caller says `changed`.
@@ -777,9 +825,10 @@ impl<'k> View<'k> {
             return 0;
         }
         let (db, now_ms) = (self.db, self.now_ms);
-        let Store::Locked(guard) = &self.store else {
-            return self.keyspace.scan(db, cursor, count, now_ms, f);
-        };
+        if matches!(self.store, Store::Open) {
+            return self.scan_open(cursor, count, f);
+        }
+        let Store::Locked(guard) = &self.store else { return 0 };
         scan_lines(cursor, count, |position| {
             let directory = &guard.get(shard_of(position)).dbs[db];
             let mut visited = 0;
@@ -790,6 +839,19 @@ impl<'k> View<'k> {
                 }
             });
             (next, visited)
+        })
+    }
+
+    fn scan_open(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], ValueRef<'_>)) -> u64 {
+        let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
+        scan_lines(cursor, count, |position| {
+            if keyspace.intents.load(Ordering::Relaxed) != 0 {
+                // What was committed must be found, in the table or not: it is put there first.
+                let mut view = View::locked(keyspace, Bits::one(shard_of(position)), db, now_ms);
+                view.fold_committed();
+                self.changes.join(view.finish());
+            }
+            keyspace.scan_line(db, position, now_ms, f)
         })
     }
 
@@ -818,12 +880,13 @@ impl<'k> View<'k> {
             return 0;
         }
         self.lock_whole();
-        self.begin_write();
-        let Store::Locked(guard) = &mut self.store else { return 0 };
         let dbs = match db {
             Some(db) => db..db + 1,
             None => 0..self.keyspace.databases(),
         };
+        self.end_commits(dbs.clone());
+        self.begin_write();
+        let Store::Locked(guard) = &mut self.store else { return 0 };
         let mut removed = 0;
         for db in dbs {
             removed += self.keyspace.flush_db(guard, db);
@@ -844,6 +907,7 @@ impl<'k> View<'k> {
             return;
         }
         self.lock_whole();
+        self.settle_all();
         self.begin_write();
         let Store::Locked(guard) = &mut self.store else { return };
         self.changes.ready.extend(self.keyspace.swap_dbs(guard, a, b));
@@ -908,18 +972,26 @@ impl Keyspace {
         now_ms: u64,
         f: &mut dyn FnMut(&[u8], ValueRef<'_>),
     ) -> u64 {
-        scan_lines(cursor, count, |position| {
-            let shard = shard_of(position);
-            let guard = self.shards.lock_one(shard);
-            let mut visited = 0;
-            let next = guard.get(shard).dbs[db].visit_line(position, &mut |_, entry| {
-                visited += 1;
-                if entry.expire_ms().is_none_or(|at| at > now_ms) {
-                    f(entry.key(), entry.value());
-                }
-            });
-            (next, visited)
-        })
+        scan_lines(cursor, count, |position| self.scan_line(db, position, now_ms, f))
+    }
+
+    fn scan_line(
+        &self,
+        db: usize,
+        position: u64,
+        now_ms: u64,
+        f: &mut dyn FnMut(&[u8], ValueRef<'_>),
+    ) -> (Option<u64>, usize) {
+        let shard = shard_of(position);
+        let guard = self.shards.lock_one(shard);
+        let mut visited = 0;
+        let next = guard.get(shard).dbs[db].visit_line(position, &mut |_, entry| {
+            visited += 1;
+            if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                f(entry.key(), entry.value());
+            }
+        });
+        (next, visited)
     }
 
     fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {

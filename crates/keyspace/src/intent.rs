@@ -1,0 +1,588 @@
+//! Committing something long: intents in the shards, decided by one atomic step.
+//!
+//! ```text
+//! record:  preparing ──► deciding ──► committed at n
+//!              └──► aborted
+//! shard:   intents: [ (record, its cells of this shard sorted by hash, how many of them are placed) ]
+//! ```
+//!
+//! An overlay that knows more keys than a lock may be held for is committed in batches. For every key it read or
+//! wrote, its shard is locked, the key is found unchanged since the snapshot, and the shard's list of intents covers it
+//! from then on. When all are placed, one word decides. Afterwards every key is *folded*: written to the table at LSN n.
+//!
+//! - I1: a key under an intent of an undecided record is not written: a short writer aborts the record first
+//!   ([`View::settle`]), a long one does so unless the record is older. So what was validated stays true.
+//! - I2: the LSN n is drawn after `deciding`, under the record's mutex, by whoever needs it first. A reader takes its
+//!   position p with all its locks held and sees the record iff n ≤ p; what was undecided then gets n > p.
+//! - I3: whoever writes a key under a committed intent folds it first; so a key has at most one such intent.
+//! - I4: an intent's cell is in the list of its shard or taken; nobody reaches it without the shard's lock.
+//! - I5: `Keyspace::intents` counts the records that may have intents; at 0 nobody looks for any.
+//!
+//! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
+
+use crate::overlay::{Cell, Overlay, is_live};
+use crate::sequence::{Lsn, Sequence, Snapshot};
+use crate::view::{Changes, View};
+use crate::{Conflict, Keyspace};
+use parking_lot::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use stdx::locks::Bits;
+
+const PREPARING: u64 = 0;
+const ABORTED: u64 = 1;
+const DECIDING: u64 = 2;
+/// Words from here on are a committed record's LSN, shifted by so much.
+const COMMITTED: u64 = 3;
+
+/// Called once with the LSN of a commit, before anybody can see it.
+pub type Announce = Box<dyn FnOnce(Lsn) + Send>;
+
+/// See the module.
+pub(crate) struct Record {
+    word: AtomicU64,
+    announce: Mutex<Option<Announce>>,
+    /// When the work began that this is an attempt of: the older of two wins.
+    pub(crate) age: u64,
+}
+
+/// What a record is to somebody who met it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Open,
+    Aborted,
+    Committed(Lsn),
+}
+
+impl Record {
+    pub(crate) fn new(age: u64, announce: Option<Announce>) -> Arc<Record> {
+        Arc::new(Record { word: AtomicU64::new(PREPARING), announce: Mutex::new(announce), age })
+    }
+
+    /// What became of it; finishes a decision that is under way (I2).
+    pub(crate) fn fate(&self, sequence: &Sequence) -> Fate {
+        match self.word.load(Ordering::SeqCst) {
+            PREPARING => Fate::Open,
+            ABORTED => Fate::Aborted,
+            DECIDING => {
+                let mut announce = self.announce.lock();
+                match self.word.load(Ordering::SeqCst) {
+                    DECIDING => {
+                        let n = sequence.draw();
+                        if let Some(announce) = announce.take() {
+                            announce(n);
+                        }
+                        self.word.store(n + COMMITTED, Ordering::SeqCst);
+                        Fate::Committed(n)
+                    }
+                    word => Fate::Committed(word - COMMITTED),
+                }
+            }
+            word => Fate::Committed(word - COMMITTED),
+        }
+    }
+
+    /// Aborts it if it is undecided; what became of it.
+    pub(crate) fn end(&self, sequence: &Sequence) -> Fate {
+        let aborted = self.word.compare_exchange(PREPARING, ABORTED, Ordering::SeqCst, Ordering::SeqCst);
+        if aborted.is_ok() { Fate::Aborted } else { self.fate(sequence) }
+    }
+
+    fn decide(&self, sequence: &Sequence) -> Option<Lsn> {
+        self.word.compare_exchange(PREPARING, DECIDING, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+        match self.fate(sequence) {
+            Fate::Committed(n) => Some(n),
+            Fate::Open | Fate::Aborted => None,
+        }
+    }
+}
+
+/// One key of a commit; the cell is gone once it was folded.
+pub(crate) struct Intent {
+    pub(crate) hash: u64,
+    pub(crate) db: u32,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) cell: Option<Cell>,
+}
+
+/// A record's intents in one shard.
+pub(crate) struct Placed {
+    pub(crate) record: Arc<Record>,
+    /// Sorted by hash; the first `upto` are placed.
+    pub(crate) cells: Vec<Intent>,
+    upto: usize,
+}
+
+impl Placed {
+    /// The place of a key's intent, if there is one that was not folded.
+    pub(crate) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<usize> {
+        let cells = &self.cells[..self.upto.min(self.cells.len())];
+        let from = cells.partition_point(|intent| intent.hash < hash);
+        cells[from..]
+            .iter()
+            .take_while(|intent| intent.hash == hash)
+            .position(|intent| intent.db as usize == db && *intent.key == *key)
+            .map(|at| from + at)
+            .filter(|at| cells[*at].cell.is_some())
+    }
+
+    /// The placed intents whose hash lies in a range.
+    pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Intent> {
+        let cells = &self.cells[..self.upto.min(self.cells.len())];
+        let start = cells.partition_point(|intent| intent.hash < from);
+        cells[start..]
+            .iter()
+            .take_while(move |intent| intent.hash <= to)
+            .filter(|intent| intent.cell.is_some())
+    }
+}
+
+/// The intents of one shard; empty in ordinary life.
+#[derive(Default)]
+pub(crate) struct Intents(pub(crate) Vec<Placed>);
+
+impl Intents {
+    #[inline]
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// True if a key has an intent of a record that is not aborted.
+    pub(crate) fn cover(&self, sequence: &Sequence, db: usize, hash: u64, key: &[u8]) -> bool {
+        self.0.iter().any(|p| p.find(db, hash, key).is_some() && p.record.fate(sequence) != Fate::Aborted)
+    }
+
+    /// What a committed record that is not folded yet made of a key, as seen at `p`.
+    pub(crate) fn at(&self, sequence: &Sequence, db: usize, hash: u64, key: &[u8], p: Lsn) -> Option<&Cell> {
+        self.0.iter().find_map(|placed| {
+            let at = placed.find(db, hash, key)?;
+            let cell = placed.cells[at].cell.as_ref().filter(|cell| cell.dirty)?;
+            matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p).then_some(cell)
+        })
+    }
+
+    /// The intents of records committed up to `p`.
+    pub(crate) fn made_by(&self, sequence: &Sequence, p: Lsn) -> impl Iterator<Item = &Placed> {
+        self.0
+            .iter()
+            .filter(move |placed| matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p))
+    }
+
+    fn remove(&mut self, record: &Arc<Record>) -> Option<Placed> {
+        let at = self.0.iter().position(|placed| Arc::ptr_eq(&placed.record, record))?;
+        Some(self.0.swap_remove(at))
+    }
+}
+
+/// How far a commit is.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Progress {
+    /// Go on calling.
+    More,
+    Committed(Lsn),
+    /// Something it read has changed: run again on a new snapshot.
+    Lost,
+}
+
+enum Stage {
+    Placing(usize),
+    Folding(usize, Lsn),
+    Withdrawing(usize),
+}
+
+/// A long commit under way: call [`Commit::advance`] until it ends. Dropped earlier, it withdraws.
+pub struct Commit {
+    snapshot: Snapshot,
+    record: Arc<Record>,
+    ran_ms: u64,
+    /// The earliest expiry of a key that was there.
+    expires_ms: u64,
+    parts: Vec<(usize, Vec<Intent>)>,
+    stage: Stage,
+    counted: bool,
+}
+
+impl Commit {
+    /// `cells` sorted by hash.
+    pub(crate) fn new(
+        snapshot: Snapshot,
+        ran_ms: u64,
+        cells: Vec<Intent>,
+        age: u64,
+        announce: Option<Announce>,
+    ) -> Commit {
+        let mut parts: Vec<(usize, Vec<Intent>)> = Vec::new();
+        for intent in cells {
+            let shard = crate::shard_of(intent.hash);
+            match parts.last_mut() {
+                Some((last, part)) if *last == shard => part.push(intent),
+                _ => parts.push((shard, vec![intent])),
+            }
+        }
+        let record = Record::new(age, announce);
+        let (stage, counted) = (Stage::Placing(0), false);
+        Commit { snapshot, record, ran_ms, expires_ms: u64::MAX, parts, stage, counted }
+    }
+
+    /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
+    pub fn hashes(&self) -> Box<[u64]> {
+        self.parts.iter().flat_map(|(_, cells)| cells).map(|intent| intent.hash).collect()
+    }
+
+    /// True once it is committed, though perhaps not yet in the table.
+    pub fn is_decided(&self) -> bool {
+        matches!(self.stage, Stage::Folding(..))
+    }
+
+    /// Does up to `keys` keys' worth of it (some 0.3 µs each), in one shard. What must be told goes to `told`.
+    pub fn advance(&mut self, now_ms: u64, keys: usize, told: &mut Vec<Changes>) -> Progress {
+        let keyspace = self.snapshot.keyspace().clone();
+        if !self.counted {
+            self.counted = true;
+            keyspace.intents.fetch_add(1, Ordering::SeqCst);
+        }
+        match self.stage {
+            Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms),
+            Stage::Placing(part) => {
+                let (shard, cells) = &mut self.parts[part];
+                let mut view = View::locked(&keyspace, Bits::one(*shard), 0, now_ms);
+                let current =
+                    self.snapshot.is_current() && self.record.fate(&keyspace.sequence) == Fate::Open;
+                let placed = match current {
+                    true => view.place(&self.record, cells, self.snapshot.lsn(), self.ran_ms, keys),
+                    false => Err(Conflict),
+                };
+                if let Ok((_, expires_ms)) = placed {
+                    self.expires_ms = self.expires_ms.min(expires_ms);
+                }
+                told.push(view.finish());
+                self.stage = match placed {
+                    Ok((true, _)) => Stage::Placing(part + 1),
+                    Ok((false, _)) => Stage::Placing(part),
+                    Err(Conflict) => {
+                        self.record.end(&keyspace.sequence);
+                        Stage::Withdrawing(0)
+                    }
+                };
+                Progress::More
+            }
+            Stage::Folding(part, n) if part == self.parts.len() => {
+                self.uncount(&keyspace);
+                Progress::Committed(n)
+            }
+            Stage::Folding(part, n) => {
+                let mut view = View::locked(&keyspace, Bits::one(self.parts[part].0), 0, now_ms);
+                if view.fold_some(&self.record, n, keys) {
+                    self.stage = Stage::Folding(part + 1, n);
+                }
+                told.push(view.finish());
+                Progress::More
+            }
+            Stage::Withdrawing(part) if part >= self.parts.len() => {
+                self.uncount(&keyspace);
+                Progress::Lost
+            }
+            Stage::Withdrawing(part) => {
+                self.withdraw(&keyspace, part);
+                self.stage = Stage::Withdrawing(part + 1);
+                Progress::More
+            }
+        }
+    }
+
+    fn decide(&mut self, keyspace: &Keyspace, now_ms: u64) -> Progress {
+        // A flush of whole tables has aborted the record, or comes after it.
+        let due = now_ms >= self.expires_ms || !self.snapshot.is_current();
+        match (!due).then(|| self.record.decide(&keyspace.sequence)).flatten() {
+            Some(n) => self.stage = Stage::Folding(0, n),
+            None => {
+                self.record.end(&keyspace.sequence);
+                self.stage = Stage::Withdrawing(0);
+            }
+        }
+        Progress::More
+    }
+
+    fn withdraw(&mut self, keyspace: &Keyspace, part: usize) {
+        let (shard, cells) = &mut self.parts[part];
+        let placed = keyspace.shards.lock_one(*shard).get_mut(*shard).intents.remove(&self.record);
+        let rest = std::mem::take(cells);
+        let bytes = 100 * (rest.len() + placed.as_ref().map_or(0, |placed| placed.cells.len()));
+        stdx::reclaim::defer(bytes, move || drop((rest, placed)));
+    }
+
+    fn uncount(&mut self, keyspace: &Keyspace) {
+        if std::mem::take(&mut self.counted) {
+            keyspace.intents.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+}
+
+impl Drop for Commit {
+    fn drop(&mut self) {
+        if !self.counted {
+            return;
+        }
+        let keyspace = self.snapshot.keyspace().clone();
+        if let Fate::Committed(_) = self.record.end(&keyspace.sequence) {
+            // The process is ending: what was decided stays visible through its intents.
+            return;
+        }
+        (0..self.parts.len()).for_each(|part| self.withdraw(&keyspace, part));
+        self.uncount(&keyspace);
+    }
+}
+
+impl View<'_> {
+    /// True if a shard of this view has intents: then `settle` its keys before anything else.
+    #[inline]
+    pub fn has_intents(&self) -> bool {
+        self.keyspace().intents.load(Ordering::Relaxed) != 0 && self.any_intents()
+    }
+
+    /// Makes the tables true for some keys: folds what is committed (for readers: as of now), and, for a writer, aborts
+    /// what is undecided. Must come before anything is read, with all keys of the command at once (I2).
+    ///
+    /// Cost: O(keys · records).
+    pub fn settle(&mut self, keys: &[(usize, &[u8])], writes: bool) {
+        let position = match writes {
+            true => Lsn::MAX,
+            false => self.keyspace().sequence.last(),
+        };
+        let hashes: Vec<u64> = keys.iter().map(|(_, key)| stdx::hash::hash_bytes(key)).collect();
+        if writes {
+            for ((db, key), hash) in keys.iter().zip(&hashes) {
+                self.each_record(*db, *hash, key, &mut |record, sequence| {
+                    record.end(sequence);
+                });
+            }
+        }
+        for ((db, key), hash) in keys.iter().zip(&hashes) {
+            self.fold_key(*db, *hash, key, position);
+        }
+    }
+
+    /// `settle` for every intent of the shards held, as a writer. Cost: O(intents).
+    pub fn settle_all(&mut self) {
+        let records = self.records_held();
+        for record in &records {
+            if let Fate::Committed(n) = record.end(&self.keyspace().sequence) {
+                while !self.fold_some(record, n, usize::MAX) {}
+            }
+        }
+    }
+}
+
+/// When a key that was there goes by itself; what had expired before the run was absent to it.
+pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
+    let base = cell.base.as_ref().filter(|base| is_live(base, ran_ms))?;
+    cell.now.as_ref().and(base.expire_ms)
+}
+
+impl Overlay {
+    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
+    /// long commits. Cost: O(keys · log keys), no lock taken.
+    pub fn seal(self, age: u64, announce: Option<Announce>) -> Commit {
+        let (snapshot, ran_ms, mut cells) = self.into_cells();
+        cells.sort_unstable_by_key(|intent| intent.hash);
+        Commit::new(snapshot, ran_ms, cells, age, announce)
+    }
+}
+
+impl View<'_> {
+    fn any_intents(&self) -> bool {
+        self.held().iter().any(|shard| self.shard(shard).is_some_and(|s| !s.intents.is_empty()))
+    }
+
+    /// True if a long commit under way relies on a key or is about to write it.
+    pub(crate) fn is_covered(&self, db: usize, key: &[u8]) -> bool {
+        let hash = stdx::hash::hash_bytes(key);
+        let shard = self.shard(crate::shard_of(hash)).filter(|shard| !shard.intents.is_empty());
+        shard.is_some_and(|shard| shard.intents.cover(&self.keyspace().sequence, db, hash, key))
+    }
+
+    fn records_held(&self) -> Vec<Arc<Record>> {
+        let mut records: Vec<Arc<Record>> = Vec::new();
+        for placed in self.held().iter().filter_map(|i| self.shard(i)).flat_map(|shard| &shard.intents.0) {
+            if !records.iter().any(|known| Arc::ptr_eq(known, &placed.record)) {
+                records.push(placed.record.clone());
+            }
+        }
+        records
+    }
+
+    fn each_record(&self, db: usize, hash: u64, key: &[u8], f: &mut dyn FnMut(&Record, &Sequence)) {
+        let Some(shard) = self.shard(crate::shard_of(hash)) else { return };
+        for placed in &shard.intents.0 {
+            if placed.find(db, hash, key).is_some() {
+                f(&placed.record, &self.keyspace().sequence);
+            }
+        }
+    }
+
+    /// Folds what was committed about a key up to `position` (I3).
+    fn fold_key(&mut self, db: usize, hash: u64, key: &[u8], position: Lsn) {
+        let shard = crate::shard_of(hash);
+        loop {
+            let keyspace = self.keyspace();
+            let found = self.shard(shard).into_iter().flat_map(|s| s.intents.0.iter().enumerate()).find_map(
+                |(i, placed)| {
+                    let at = placed.find(db, hash, key)?;
+                    match placed.record.fate(&keyspace.sequence) {
+                        Fate::Committed(n) if n <= position => Some((i, at, n)),
+                        _ => None,
+                    }
+                },
+            );
+            let Some((i, at, n)) = found else { return };
+            let Some(cells) = self.shard_mut(shard).map(|s| &mut s.intents.0[i].cells) else { return };
+            let Some(cell) = cells[at].cell.take() else { return };
+            self.apply_at(n, db, hash, key, cell);
+        }
+    }
+
+    /// Places up to `keys` more of a record's intents; whether all are placed, and the earliest expiry relied on.
+    fn place(
+        &mut self,
+        record: &Arc<Record>,
+        cells: &mut Vec<Intent>,
+        s: Lsn,
+        ran_ms: u64,
+        keys: usize,
+    ) -> Result<(bool, u64), Conflict> {
+        let Some(shard) = self.held().iter().next() else { return Err(Conflict) };
+        let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(Conflict) };
+        let mut mine = intents.remove(record).unwrap_or_else(|| Placed {
+            record: record.clone(),
+            cells: std::mem::take(cells),
+            upto: 0,
+        });
+        let mut expires_ms = u64::MAX;
+        let mut checked = Ok(());
+        for _ in 0..keys.min(mine.cells.len() - mine.upto) {
+            let Intent { hash, db, key, cell: Some(cell) } = &mine.cells[mine.upto] else { break };
+            checked = self.check(record.age, *db as usize, *hash, key, cell, s);
+            if checked.is_err() {
+                break;
+            }
+            expires_ms = expires_ms.min(expiry_relied_on(cell, ran_ms).unwrap_or(u64::MAX));
+            mine.upto += 1;
+        }
+        let all = mine.upto == mine.cells.len();
+        if let Some(shard) = self.shard_mut(shard) {
+            shard.intents.0.push(mine);
+        }
+        checked.map(|()| (all, expires_ms))
+    }
+
+    /// Whether a key may be covered: no older long commit wants it, and what was read of it still holds (I1).
+    fn check(
+        &mut self,
+        age: u64,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        cell: &Cell,
+        s: Lsn,
+    ) -> Result<(), Conflict> {
+        let keyspace = self.keyspace();
+        let mut folds = false;
+        for placed in self.shard(crate::shard_of(hash)).into_iter().flat_map(|shard| &shard.intents.0) {
+            let Some(other) = placed.find(db, hash, key).and_then(|at| placed.cells[at].cell.as_ref()) else {
+                continue;
+            };
+            let compatible = !cell.writes() && !other.writes();
+            match placed.record.fate(&keyspace.sequence) {
+                Fate::Open if compatible => {}
+                Fate::Open if placed.record.age < age => return Err(Conflict),
+                Fate::Open => folds |= matches!(placed.record.end(&keyspace.sequence), Fate::Committed(_)),
+                Fate::Committed(_) => folds = true,
+                Fate::Aborted => {}
+            }
+        }
+        if folds {
+            self.fold_key(db, hash, key, Lsn::MAX);
+        }
+        if cell.loaded && self.changed_since(db, key, s) { Err(Conflict) } else { Ok(()) }
+    }
+
+    /// Folds up to `keys` of a committed record's intents in the shards held; true when none is left.
+    fn fold_some(&mut self, record: &Arc<Record>, n: Lsn, keys: usize) -> bool {
+        let mut left = keys;
+        for shard in self.held().iter() {
+            let Some(mut mine) = self.shard_mut(shard).and_then(|s| s.intents.remove(record)) else {
+                continue;
+            };
+            while left > 0
+                && let Some(Intent { hash, db, key, cell }) = mine.cells.pop()
+            {
+                left -= 1;
+                if let Some(cell) = cell {
+                    self.apply_at(n, db as usize, hash, &key, cell);
+                }
+            }
+            if !mine.cells.is_empty() {
+                if let Some(shard) = self.shard_mut(shard) {
+                    shard.intents.0.push(mine);
+                }
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Folds everything that is committed in the shards held. Cost: O(intents).
+    pub(crate) fn fold_committed(&mut self) {
+        for record in self.records_held() {
+            if let Fate::Committed(n) = record.fate(&self.keyspace().sequence) {
+                while !self.fold_some(&record, n, usize::MAX) {}
+            }
+        }
+    }
+
+    /// Before whole tables are replaced: ends every undecided commit, and drops what committed ones still had to do
+    /// in the databases that go.
+    pub(crate) fn end_commits(&mut self, dbs: std::ops::Range<usize>) {
+        for record in self.records_held() {
+            record.end(&self.keyspace().sequence);
+        }
+        for shard in self.held().iter() {
+            let Some(shard) = self.shard_mut(shard) else { continue };
+            for intent in shard.intents.0.iter_mut().flat_map(|placed| &mut placed.cells) {
+                if dbs.contains(&(intent.db as usize)) {
+                    intent.cell = None;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_decided_once() {
+        let sequence = Sequence::default();
+        let told = Arc::new(AtomicU64::new(0));
+        let hear = told.clone();
+        let record = Record::new(1, Some(Box::new(move |n| hear.store(n, Ordering::Relaxed))));
+        assert_eq!(record.fate(&sequence), Fate::Open);
+        assert_eq!(record.decide(&sequence), Some(1));
+        assert_eq!(record.end(&sequence), Fate::Committed(1));
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        let other = Record::new(2, None);
+        assert_eq!(other.end(&sequence), Fate::Aborted);
+        assert_eq!(other.decide(&sequence), None);
+        assert_eq!(sequence.last(), 1);
+    }
+
+    #[test]
+    fn whoever_meets_a_deciding_record_finishes_it() {
+        let sequence = Sequence::default();
+        let record = Record::new(1, None);
+        record.word.store(DECIDING, Ordering::SeqCst);
+        assert_eq!(record.end(&sequence), Fate::Committed(1));
+        assert_eq!(record.fate(&sequence), Fate::Committed(1));
+    }
+}
