@@ -20,7 +20,7 @@ run: ## build the server and start it on 127.0.0.1:6379
 
 # --- test ---------------------------------------------------------------------
 
-# PARTS: some of unit, differential, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
+# PARTS: some of unit, differential, linear, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
 .PHONY: test
 test: ## install what tests need, run them all, count
 	@tests/run.sh $(PARTS)

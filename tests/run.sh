@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # What `make test` does: everything the tests need, then all of them, then one line of totals.
-#   tests/run.sh [unit] [differential] [clients]      (default: all three)
-# Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_PEERS (where `make
-# peers` put Redis 8 and Valkey 9, which then serve as further oracles).
+#   tests/run.sh [unit] [differential] [linear] [clients]      (default: all four)
+# Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of the
+# linearizability test, as 1..20), EVENKEEL_PEERS (where `make peers` put Redis 8 and Valkey 9, which then serve as
+# further oracles).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
 cd "$root" || exit 2
@@ -97,6 +98,21 @@ compared() {
     sed -n 's/^differential: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/differential.log" | tail -n 1
 }
 
+linear() {
+    say "concurrent clients, and one order that explains what they saw"
+    cargo build --quiet -p evenkeel -p linear </dev/null &&
+        "$target/debug/linear" --server "$target/debug/evenkeel" --seeds "${EVENKEEL_LINEAR:-1..20}" 2>&1 </dev/null |
+        tee "$log/linear.log"
+    local status=${PIPESTATUS[0]}
+    local totals note
+    totals=$(sed -n 's/^linear: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p' "$log/linear.log" | tail -n 1)
+    note=$(sed -n 's/^linear: \([0-9]* operations\) ordered, \([0-9]* replies\) .*/\1, \2/p' "$log/linear.log" | tail -n 1)
+    [ -n "$totals" ] || status=1
+    # shellcheck disable=SC2086
+    set -- ${totals:-0 0}
+    count "linear" "$1" "$2" "$status" "$note"
+}
+
 clients() {
     say "real client libraries"
     cargo build --quiet -p evenkeel </dev/null &&
@@ -112,12 +128,12 @@ clients() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(unit differential clients)
+[ ${#parts[@]} -gt 0 ] || parts=(unit differential linear clients)
 install_oracle || { echo "0 passed, 1 failed"; exit 1; }
 for part in "${parts[@]}"; do
     case $part in
-    unit | differential | clients) : >"$log/$part.log" && "$part" ;;
-    *) echo "no part $part: unit, differential, clients" && exit 2 ;;
+    unit | differential | linear | clients) : >"$log/$part.log" && "$part" ;;
+    *) echo "no part $part: unit, differential, linear, clients" && exit 2 ;;
     esac
 done
 say "totals"

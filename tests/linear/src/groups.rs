@@ -1,0 +1,488 @@
+//! Clients that run random operations on small groups of keys, and record what they saw.
+//!
+//! ```text
+//!  client 0 ──┐  one connection per group; a group is a database, so FLUSHDB, KEYS and DBSIZE are of one group
+//!  client 1 ──┼──▶ server
+//!  client n ──┘         histories, by group ──▶ checker
+//! ```
+//!
+//! A client may also send an operation and hang up: that one has no return, and may have happened or not.
+
+use crate::check::{self, Entry, Verdict};
+use crate::model::{BALLAST, Combine, Dull, FILL, How, INTS, Key, LISTS, Op, Piece, Ret, SETS, State};
+use crate::rng::Rng;
+use crate::wire::{Conn, encode};
+use std::collections::HashMap;
+use std::fmt::Write as _;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+/// What the clients of one run do.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    pub seed: u64,
+    pub clients: usize,
+    pub groups: usize,
+    /// Operations recorded per group at most.
+    pub most: usize,
+    pub dull: Dull,
+    /// GET, SET, GETSET, INCR and nothing else: for servers that can do no more.
+    pub only_registers: bool,
+    pub long: bool,
+    pub expiry: bool,
+    pub flush_db: bool,
+    pub flush_all: bool,
+    /// KEYS and DBSIZE.
+    pub whole: bool,
+    pub scripts: bool,
+    pub blocking: bool,
+    pub hang_up: bool,
+}
+
+impl Plan {
+    /// What a seed stands for.
+    pub fn of(seed: u64) -> Plan {
+        let mut rng = Rng::new(seed, 1);
+        let expiry = rng.percent(30);
+        Plan {
+            seed,
+            clients: rng.between(3, 7),
+            groups: rng.between(1, 3),
+            most: 4000,
+            dull: Dull { fill_keys: *rng.pick(&[50, 700, 3000]), ballast: *rng.pick(&[150, 2500, 12_000]) },
+            only_registers: false,
+            long: rng.percent(80),
+            expiry,
+            flush_db: rng.percent(50),
+            flush_all: rng.percent(15),
+            // What has expired and is not yet removed is counted by DBSIZE.
+            whole: !expiry && rng.percent(60),
+            scripts: rng.percent(75),
+            blocking: rng.percent(60),
+            hang_up: rng.percent(30),
+        }
+    }
+
+    /// Registers alone.
+    #[cfg(test)]
+    pub fn registers(seed: u64) -> Plan {
+        let dull = Dull { fill_keys: 1, ballast: 1 };
+        Plan {
+            clients: 4,
+            groups: 1,
+            dull,
+            only_registers: true,
+            long: false,
+            expiry: false,
+            flush_db: false,
+            flush_all: false,
+            whole: false,
+            scripts: false,
+            blocking: false,
+            hang_up: false,
+            ..Plan::of(seed)
+        }
+    }
+}
+
+pub type Record = Entry<Op, Ret>;
+
+/// What all clients of a run share.
+pub struct Shared<'a> {
+    pub plan: &'a Plan,
+    pub addr: SocketAddr,
+    pub start: Instant,
+    pub stop: &'a AtomicBool,
+    pub connections: &'a AtomicU32,
+    /// Operations so far, per group.
+    pub counts: &'a [AtomicUsize],
+}
+
+struct Client<'a> {
+    shared: &'a Shared<'a>,
+    id: usize,
+    rng: Rng,
+    conns: HashMap<usize, (u32, Conn)>,
+    log: Vec<(usize, Record)>,
+    /// The next value to write: no two clients write the same.
+    next: i64,
+    /// The last number seen in a key, for compare and set.
+    last: HashMap<(usize, Key), i64>,
+    hung_up: usize,
+}
+
+/// Runs one client until its time is up; gives the operations by group, in order.
+pub fn client(shared: &Shared<'_>, id: usize) -> Result<Vec<(usize, Record)>, String> {
+    let rng = Rng::new(shared.plan.seed, 100 + id as u64);
+    let mut client = Client {
+        shared,
+        id,
+        rng,
+        conns: HashMap::new(),
+        log: Vec::new(),
+        next: (id as i64 + 1) * 1_000_000,
+        last: HashMap::new(),
+        hung_up: 0,
+    };
+    while !shared.stop.load(Ordering::Relaxed) {
+        let group = client.rng.below(shared.plan.groups);
+        if shared.counts[group].fetch_add(1, Ordering::Relaxed) >= shared.plan.most {
+            break;
+        }
+        client.turn(group).inspect_err(|_| shared.stop.store(true, Ordering::Relaxed))?;
+        if client.rng.percent(10) {
+            std::thread::sleep(Duration::from_micros(client.rng.below(1500) as u64));
+        }
+    }
+    Ok(client.log)
+}
+
+impl Client<'_> {
+    fn now_ns(&self) -> u64 {
+        self.shared.start.elapsed().as_nanos() as u64
+    }
+
+    fn turn(&mut self, group: usize) -> Result<(), String> {
+        if !self.shared.plan.only_registers && self.rng.percent(6) {
+            return self.watched(group);
+        }
+        let op = self.draw(group);
+        let vanish = self.shared.plan.hang_up
+            && self.hung_up < 3
+            && self.rng.percent(1)
+            && !matches!(op, Op::BLPop(..) | Op::FlushAll);
+        if vanish { self.leave(group, op) } else { self.perform(group, op).map(|_| ()) }
+    }
+
+    /// WATCH, perhaps a look, EXEC.
+    fn watched(&mut self, group: usize) -> Result<(), String> {
+        let serial = self.conn(group).map_err(|e| e.to_string())?.0;
+        let key = self.any_key();
+        self.perform(group, Op::Watch(serial, key))?;
+        if self.rng.percent(50) {
+            let op = self.simple(group);
+            self.perform(group, op)?;
+        }
+        if self.rng.percent(10) {
+            return self.perform(group, Op::Unwatch(serial)).map(|_| ());
+        }
+        let ops = (0..self.rng.between(1, 3)).map(|_| self.simple(group)).collect();
+        self.perform(group, Op::Exec(serial, ops)).map(|_| ())
+    }
+
+    fn conn(&mut self, group: usize) -> io::Result<&mut (u32, Conn)> {
+        let shared = self.shared;
+        match self.conns.entry(group) {
+            std::collections::hash_map::Entry::Occupied(held) => Ok(held.into_mut()),
+            std::collections::hash_map::Entry::Vacant(free) => {
+                let serial = shared.connections.fetch_add(1, Ordering::Relaxed);
+                Ok(free.insert((serial, Conn::open_db(shared.addr, group)?)))
+            }
+        }
+    }
+
+    fn perform(&mut self, group: usize, op: Op) -> Result<(), String> {
+        let requests = self.shared.plan.dull.requests(&op);
+        let failed = |e: io::Error| format!("{op:?}: {e}");
+        self.conn(group).map_err(failed)?;
+        let invoke_ns = self.now_ns();
+        let frames = self.conn(group).and_then(|(_, conn)| conn.pipeline(&requests)).map_err(failed)?;
+        let return_ns = self.now_ns();
+        // Nothing was done: no part of the history.
+        let Some(ret) = self.shared.plan.dull.result(&op, frames)? else { return Ok(()) };
+        match (&op, &ret) {
+            (Op::Get(key), Ret::Int(n)) => {
+                self.last.insert((group, *key), *n);
+            }
+            (Op::Set(key, n) | Op::GetSet(key, n), _) => {
+                self.last.insert((group, *key), *n);
+            }
+            _ => {}
+        }
+        let groups = if op == Op::FlushAll { 0..self.shared.plan.groups } else { group..group + 1 };
+        for group in groups {
+            let (op, ret) = (op.clone(), Some(ret.clone()));
+            self.log.push((group, Entry { client: self.id, op, ret, invoke_ns, return_ns }));
+        }
+        Ok(())
+    }
+
+    /// Sends an operation and hangs up. A read then leaves no trace.
+    fn leave(&mut self, group: usize, op: Op) -> Result<(), String> {
+        let mut out = Vec::new();
+        self.shared.plan.dull.requests(&op).iter().for_each(|request| encode(request, &mut out));
+        let failed = |e: io::Error| format!("{op:?}: {e}");
+        self.conn(group).map_err(failed)?;
+        let invoke_ns = self.now_ns();
+        let Some((_, mut conn)) = self.conns.remove(&group) else { return Ok(()) };
+        conn.send(&out).map_err(failed)?;
+        drop(conn);
+        self.hung_up += 1;
+        if !op.is_read() {
+            let entry = Entry { client: self.id, op, ret: None, invoke_ns, return_ns: u64::MAX };
+            self.log.push((group, entry));
+        }
+        Ok(())
+    }
+
+    // ----- what to ask for -------------------------------------------------------------------------------------------
+
+    fn fresh(&mut self) -> i64 {
+        self.next += 1;
+        self.next
+    }
+
+    fn one_of(&mut self, keys: std::ops::Range<Key>) -> Key {
+        keys.start + self.rng.below(keys.len()) as Key
+    }
+
+    fn any_key(&mut self) -> Key {
+        match self.rng.below(4) {
+            0 | 1 => self.one_of(INTS),
+            2 => self.one_of(SETS),
+            _ => self.one_of(LISTS),
+        }
+    }
+
+    /// Two different keys of one type.
+    fn pair(&mut self, keys: std::ops::Range<Key>) -> (Key, Key) {
+        let a = self.one_of(keys.clone());
+        let b = self.one_of(keys.clone());
+        if a == b { (a, keys.start + (a + 1 - keys.start) % keys.len() as Key) } else { (a, b) }
+    }
+
+    fn members(&mut self) -> u64 {
+        let ballast = self.shared.plan.long && self.rng.percent(15);
+        1 << self.rng.below(6) | 1 << self.rng.below(6) | if ballast { BALLAST } else { 0 }
+    }
+
+    fn piece(&mut self) -> Piece {
+        if self.shared.plan.long && self.rng.percent(8) {
+            return Piece::Run(0, self.shared.plan.dull.ballast as u32);
+        }
+        Piece::Live(self.fresh() as u32)
+    }
+
+    fn spin(&mut self) -> u32 {
+        let long = [2_000, 20_000, 100_000, 400_000];
+        if self.rng.percent(50) { self.rng.below(50) as u32 } else { *self.rng.pick(&long) }
+    }
+
+    fn draw(&mut self, group: usize) -> Op {
+        let plan = self.shared.plan;
+        if plan.only_registers {
+            return self.register(group);
+        }
+        let kind = self.rng.below(100);
+        match kind {
+            0..8 if plan.scripts => match self.rng.below(4) {
+                0 => Op::Bump(self.one_of(INTS), self.spin()),
+                1 => self.cas(group),
+                _ => Op::Atomic(How::Script(self.spin()), self.sequence(group, true)),
+            },
+            8..14 => Op::Atomic(How::Multi, self.sequence(group, false)),
+            14..24 if plan.long => self.long(),
+            24..28 if plan.blocking => {
+                let keys = if self.rng.percent(50) { vec![self.one_of(LISTS)] } else { LISTS.collect() };
+                Op::BLPop(keys, self.rng.between(1, 40) as u32)
+            }
+            28..32 if plan.expiry => match self.rng.below(4) {
+                0 => Op::SetPx(self.one_of(INTS), self.fresh(), self.rng.between(1, 40) as u32),
+                1 => Op::Persist(self.any_key()),
+                _ => Op::Expire(self.any_key(), self.rng.between(1, 40) as u32),
+            },
+            32..35 if plan.whole => {
+                if self.rng.percent(50) {
+                    Op::Keys
+                } else {
+                    Op::DbSize
+                }
+            }
+            35 if plan.flush_db && self.rng.percent(50) => Op::FlushDb,
+            35 if plan.flush_all && self.rng.percent(20) => Op::FlushAll,
+            _ => self.simple(group),
+        }
+    }
+
+    fn cas(&mut self, group: usize) -> Op {
+        let key = self.one_of(INTS);
+        let old = self.last.get(&(group, key)).copied().unwrap_or(0);
+        Op::Cas(key, old, self.fresh())
+    }
+
+    fn sequence(&mut self, group: usize, in_script: bool) -> Vec<Op> {
+        let n = self.rng.between(1, 4);
+        let mut ops = Vec::new();
+        while ops.len() < n {
+            let op =
+                if self.shared.plan.long && self.rng.percent(15) { self.long() } else { self.simple(group) };
+            // An error would end the script; what is thousands of words long does not fit on Lua's stack.
+            let unfit = match &op {
+                Op::Rename(..) => true,
+                Op::MGet(keys) | Op::Del(keys) => keys.contains(&FILL),
+                Op::MSet(pairs) => pairs.iter().any(|(key, _)| *key == FILL),
+                Op::SAdd(_, members) | Op::SRem(_, members) => members & BALLAST != 0,
+                Op::RPush(_, Piece::Run(..)) | Op::LPush(_, Piece::Run(..)) => true,
+                _ => false,
+            };
+            if !(in_script && unfit) {
+                ops.push(op);
+            }
+        }
+        ops
+    }
+
+    /// What is not done in a moment if values are large.
+    fn long(&mut self) -> Op {
+        let how = *self.rng.pick(&[Combine::Union, Combine::Union, Combine::Diff, Combine::Inter]);
+        let (a, b) = self.pair(SETS);
+        let third = self.one_of(SETS);
+        let (from, to) = self.pair(LISTS);
+        match self.rng.below(13) {
+            0 => Op::SMembers(a),
+            1 => Op::Combined(how, vec![a, b]),
+            2 | 3 => Op::Store(how, third, vec![a, b]),
+            4 => Op::LRange(from),
+            5 | 6 => Op::SortStore(from, to),
+            7 => Op::LPopMany(from, self.rng.between(1, self.shared.plan.dull.ballast)),
+            8 => Op::MSet(vec![(FILL, self.fresh()), (self.one_of(INTS), self.fresh())]),
+            9 => Op::MGet(vec![FILL, self.one_of(INTS)]),
+            10 => Op::MGet(vec![self.one_of(INTS), FILL]),
+            11 => Op::Del(vec![FILL]),
+            _ => Op::SAdd(a, BALLAST | 1),
+        }
+    }
+
+    fn register(&mut self, _: usize) -> Op {
+        let key = self.one_of(INTS);
+        match self.rng.below(4) {
+            0 => Op::Set(key, self.fresh()),
+            1 => Op::GetSet(key, self.fresh()),
+            2 => Op::Incr(key, 1),
+            _ => Op::Get(key),
+        }
+    }
+
+    fn simple(&mut self, group: usize) -> Op {
+        match self.rng.below(10) {
+            0..3 => self.simple_int(group),
+            3..6 => self.simple_set(),
+            6..9 => self.simple_list(),
+            _ => {
+                let keys = [INTS, SETS, LISTS][self.rng.below(3)].clone();
+                let (a, b) = self.pair(keys);
+                match self.rng.below(5) {
+                    0 => Op::Copy(a, b),
+                    1 => Op::Rename(a, b),
+                    2 => Op::Del(vec![a, self.any_key()]),
+                    3 => Op::Del(vec![a]),
+                    _ => Op::Exists(a),
+                }
+            }
+        }
+    }
+
+    fn simple_int(&mut self, group: usize) -> Op {
+        let (key, other) = self.pair(INTS);
+        match self.rng.below(10) {
+            0 => Op::SetNx(key, self.fresh()),
+            1 => Op::GetDel(key),
+            2 => Op::MSet(vec![(key, self.fresh()), (other, self.fresh())]),
+            3 => Op::MGet(vec![key, other]),
+            4 => Op::Incr(key, -3),
+            _ => self.register(group),
+        }
+    }
+
+    fn simple_set(&mut self) -> Op {
+        let (key, other) = self.pair(SETS);
+        match self.rng.below(8) {
+            0 | 1 => Op::SAdd(key, self.members()),
+            2 => Op::SRem(key, self.members()),
+            3 => Op::SMembers(key),
+            4 => Op::SCard(key),
+            5 => Op::SIsMember(key, self.rng.below(6) as u32),
+            6 => Op::SMove(key, other, self.rng.below(6) as u32),
+            _ => Op::Combined(Combine::Inter, vec![key, other]),
+        }
+    }
+
+    fn simple_list(&mut self) -> Op {
+        let (key, other) = self.pair(LISTS);
+        match self.rng.below(10) {
+            0..2 => Op::RPush(key, self.piece()),
+            2 => Op::LPush(key, self.piece()),
+            3..5 => Op::LPop(key),
+            5 => Op::RPop(key),
+            6 => Op::LRange(key),
+            7 => Op::LLen(key),
+            8 => Op::LMove(key, other),
+            // Without it lists would only grow.
+            _ => Op::LPopMany(key, 1 + self.rng.below(self.shared.plan.dull.ballast + 10)),
+        }
+    }
+}
+
+/// A group's verdict: how many operations were checked, or why they cannot be explained.
+pub enum Judged {
+    Fine(usize),
+    Undecided,
+    Wrong(String),
+}
+
+/// Checks the history of one group.
+pub fn judge(plan: &Plan, group: usize, mut history: Vec<Record>) -> Judged {
+    history.sort_by_key(|entry| entry.invoke_ns);
+    match check::check(&plan.dull, State::default(), &history) {
+        Verdict::Linearizable => Judged::Fine(history.len()),
+        Verdict::TooHard => Judged::Undecided,
+        Verdict::Broken(_) => Judged::Wrong(explain(plan, group, history)),
+    }
+}
+
+/// Leaves out every read that is not needed for the contradiction, and tells the rest.
+fn explain(plan: &Plan, group: usize, mut history: Vec<Record>) -> String {
+    let broken = |history: &[Record]| match check::check(&plan.dull, State::default(), history) {
+        Verdict::Broken(broken) => Some(broken),
+        _ => None,
+    };
+    let Some(mut found) = broken(&history) else { return String::new() };
+    let culprit = history[found.at].clone();
+    let end = if culprit.return_ns == u64::MAX { culprit.invoke_ns } else { culprit.return_ns };
+    history.retain(|entry| entry.invoke_ns <= end);
+    let began = Instant::now();
+    for i in (0..history.len()).rev() {
+        let old = history[i].invoke_ns < found.quiet_ns;
+        if old || !history[i].op.is_read() || began.elapsed() > Duration::from_secs(20) {
+            continue;
+        }
+        let mut fewer = history.clone();
+        fewer.remove(i);
+        if let Some(still) = broken(&fewer) {
+            (history, found) = (fewer, still);
+        }
+    }
+    let mut out = format!("group {group}: no order of these operations explains the replies\n");
+    let _ = writeln!(out, "possible states before, at {} µs:", found.quiet_ns / 1000);
+    for state in found.quiet_states.iter().take(5) {
+        let _ = writeln!(out, "  {state:?}");
+    }
+    for (i, entry) in history.iter().enumerate() {
+        if entry.ret.is_some() && entry.return_ns <= found.quiet_ns {
+            continue;
+        }
+        let mark = if i == found.at { "?" } else { " " };
+        let (from, to) = (entry.invoke_ns as f64 / 1e3, entry.return_ns as f64 / 1e3);
+        let _ = match &entry.ret {
+            Some(ret) => writeln!(
+                out,
+                "{mark} {from:>10.1} {to:>10.1} client {}  {:?} -> {ret:?}",
+                entry.client, entry.op
+            ),
+            None => writeln!(out, "{mark} {from:>10.1}  (no reply) client {}  {:?}", entry.client, entry.op),
+        };
+    }
+    out
+}
