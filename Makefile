@@ -46,3 +46,16 @@ bench: ## measure beside Valkey 9 and Redis 8 (a few minutes)
 	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
 	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- $(BENCH_ARGS)
+
+# BENCH_ARGS: e.g. BENCH_ARGS='--md bystander.md --seconds 5 --attackers 1 --attacks keys,sort'. All of it takes hours.
+.PHONY: bench-bystander
+bench-bystander: ## what a bystander sees of every long command, beside Redis 8 (hours; see BENCH_ARGS)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- bystander $(BENCH_ARGS)
+
+.PHONY: bench-batch
+bench-batch: ## throughput of batches by size and way, beside Redis 8 (ten minutes)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- batch $(BENCH_ARGS)

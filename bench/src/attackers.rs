@@ -1,178 +1,461 @@
-//! What one client's long command does to everybody else.
+//! What one client's long command does to everybody else: every attack of [`crate::attack`], one after the other,
+//! on each server, with one attacker and with ten, and a bystander ([`crate::bystander`]) who sends small GETs.
 //!
-//! An attacker repeats one expensive command as fast as answers come; a bystander ([`crate::bystander`]) meanwhile
-//! sends small GETs. Both sides are reported: the promise is worth nothing if the attacker pays for it.
+//! Both sides are reported: the promise is worth nothing if the attacker pays for it. Each row has a server process
+//! of its own. Before the first row, between rows and after the last one the bystander is watched with nobody
+//! attacking: what is seen there, over all of these together, is the noise of this machine in this run, and the
+//! goals are set beyond it.
+//!
+//! Goals, for Evenkeel's rows: p99.9 at most 1 ms and max at most 5 ms beyond the baseline; the attacker's own time
+//! at most 1.2 times that at Redis.
 
-use crate::blacklist;
+use crate::attack::{self, Attack, Attacker, Stage, Style, render};
 use crate::bystander::{self, Bystander, Seen};
-use crate::fill;
-use crate::random::{hex16, mix};
-use crate::report::{Section, Table, count, time};
+use crate::client::Client;
+use crate::report::{Section, Table, absent, time};
 use crate::server::{Server, Target};
-use crate::wire;
+use crate::sys;
+use crate::wire::Value;
 use std::io;
+use std::sync::Barrier;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
 pub struct Options {
-    pub elements: u64,
-    /// How long each attack goes on.
+    pub scale: f64,
+    /// How long each row is watched.
     pub seconds: f64,
     /// Attacks to run; empty for all.
     pub attacks: Vec<String>,
+    /// Numbers of attackers.
+    pub attackers: Vec<u64>,
+    /// Rows between two baselines.
+    pub baseline_every: usize,
+    /// Whether the attackers' threads run behind all others.
+    pub demoted: bool,
 }
 
-/// How many big sets the DEL attack has to delete, and the pause between two.
-const DELETIONS: u64 = 3;
-const DELETION_PAUSE: Duration = Duration::from_millis(300);
+/// The attacks of a compact run.
+pub const FEW: &[&str] = &["smembers", "sdiff", "keys", "hgetall", "lrange", "blacklist", "sort", "del"];
 
-struct Attack {
-    name: &'static str,
-    what: &'static str,
-    run: fn(&Server, &Options) -> io::Result<Vec<f64>>,
+const P999_GOAL_NS: u64 = 1_000_000;
+const MAX_GOAL_NS: u64 = 5_000_000;
+const OWN_GOAL: f64 = 1.2;
+/// Before a strike, nobody attacking.
+const LEAD: Duration = Duration::from_millis(200);
+/// A lag beyond this says more about the generator than about the server.
+const LATE_NS: u64 = 1_000_000;
+/// Open files asked for: a crowd, twice, and something beside.
+const FILES: u64 = 32_768;
+const MAXCLIENTS: &str = "12000";
+const SUBJECT: &str = "Evenkeel";
+const PEER: &str = "Redis";
+
+/// What came of one row on one server.
+enum Outcome {
+    Measured { own_ns: Vec<f64>, seen: Box<Seen> },
+    NotSupported,
+    Failed(String),
 }
 
-const ATTACKS: &[Attack] = &[
-    Attack {
-        name: "none",
-        what: "nobody",
-        run: |_, options| {
-            sleep(Duration::from_secs_f64(options.seconds));
-            Ok(Vec::new())
-        },
-    },
-    Attack {
-        name: "smembers",
-        what: "SMEMBERS",
-        run: |s, o| repeat(s, o.seconds, &[b"SMEMBERS", b"big:set1"]),
-    },
-    Attack {
-        name: "sdiff",
-        what: "SDIFF",
-        run: |s, o| repeat(s, o.seconds, &[b"SDIFF", b"big:set1", b"big:set2"]),
-    },
-    Attack { name: "keys", what: "KEYS *", run: |s, o| repeat(s, o.seconds, &[b"KEYS", b"*"]) },
-    Attack { name: "hgetall", what: "HGETALL", run: |s, o| repeat(s, o.seconds, &[b"HGETALL", b"big:hash"]) },
-    Attack {
-        name: "lrange",
-        what: "LRANGE 0 -1",
-        run: |s, o| repeat(s, o.seconds, &[b"LRANGE", b"big:list", b"0", b"-1"]),
-    },
-    Attack {
-        name: "eval",
-        what: "blacklist script",
-        run: |s, o| repeat_encoded(s, o.seconds, &blacklist::script_request()),
-    },
-    Attack {
-        name: "sort",
-        what: "SORT, LIMIT 0 10",
-        run: |s, o| repeat(s, o.seconds, &[b"SORT", b"big:list", b"LIMIT", b"0", b"10"]),
-    },
-    Attack { name: "del", what: "DEL of a set", run: delete_sets },
-];
+/// A row: `None` is the baseline.
+struct Row {
+    attack: Option<&'static Attack>,
+    what: String,
+    attackers: usize,
+    server: String,
+    outcome: Outcome,
+}
 
-pub fn run(targets: &[Target], options: &Options) -> Section {
-    let mut section = Section::new("What a bystander notices of somebody's long command");
-    let mut servers = Vec::new();
-    for target in targets {
-        match Server::start(target) {
-            Ok(server) => servers.push(server),
-            Err(error) => section.note(error),
-        }
+pub fn run(targets: &[Target], options: &Options) -> Result<(Section, Section), String> {
+    let chosen: Vec<&Attack> = attack::all()
+        .filter(|a| options.attacks.is_empty() || options.attacks.iter().any(|name| name == a.name))
+        .collect();
+    if let Some(name) = options.attacks.iter().find(|name| !attack::all().any(|a| a.name == **name)) {
+        let names: Vec<&str> = attack::all().map(|a| a.name).collect();
+        return Err(format!("no attack is called '{name}'; there are {}", names.join(",")));
     }
-    let mut table = Table::new(&[&["attacker, server", "attacker's time"], &bystander::HEAD[..]].concat());
-    // One server at a time, so that only one is full of data.
-    let mut results: Vec<(usize, Vec<String>)> = Vec::new();
-    let mut method = None;
-    for server in servers {
-        let chosen =
-            |attack: &Attack| options.attacks.is_empty() || options.attacks.iter().any(|a| a == attack.name);
-        if let Err(error) = prepare(&server, options, &chosen) {
-            section.note(format!("{}: preparing the data: {error}", server.label));
-            continue;
-        }
-        for (order, attack) in ATTACKS.iter().enumerate().filter(|(_, attack)| chosen(attack)) {
-            match under_attack(&server, attack, options) {
-                Ok((mean, seen)) => {
-                    let mut row = vec![format!("{}, {}", attack.what, server.label), mean];
-                    row.extend(seen.cells());
-                    results.push((order, row));
-                    method = Some(seen.method());
-                }
-                Err(error) => section.note(format!("{}, {}: {error}", server.label, attack.what)),
+    let files = sys::raise_files(FILES);
+    let targets: Vec<Target> = targets.iter().map(|t| t.with(&["--maxclients", MAXCLIENTS])).collect();
+    let mut bench = Bench { options, rows: Vec::new(), waits: Section::new("Appendix: EVENKEEL WAITS") };
+    for target in &targets {
+        bench.baseline(target);
+    }
+    let mut since = 0;
+    for attack in chosen {
+        for &attackers in &options.attackers {
+            for target in &targets {
+                bench.attack(target, attack, attackers.max(1) as usize);
+            }
+            since += 1;
+            if since == options.baseline_every {
+                since = 0;
+                targets.iter().for_each(|target| bench.baseline(target));
             }
         }
     }
-    results.sort_by_key(|(order, _)| *order);
-    results.into_iter().for_each(|(_, row)| table.row(row));
-    section.table(
+    if since > 0 {
+        targets.iter().for_each(|target| bench.baseline(target));
+    }
+    let section = bench.report(files);
+    Ok((section, bench.waits))
+}
+
+struct Bench<'a> {
+    options: &'a Options,
+    rows: Vec<Row>,
+    waits: Section,
+}
+
+impl Bench<'_> {
+    fn baseline(&mut self, target: &Target) {
+        let measured = Server::start(target).and_then(|server| {
+            let measure = || {
+                bystander::prepare(&server)?;
+                server.settle(Duration::from_secs(2));
+                let watching = Bystander::start(&server)?;
+                sleep(Duration::from_secs_f64(self.options.seconds));
+                watching.stop()
+            };
+            measure().map_err(|e| e.to_string())
+        });
+        let outcome = match measured {
+            Ok(seen) => Outcome::Measured { own_ns: Vec::new(), seen: Box::new(seen) },
+            Err(error) => Outcome::Failed(error),
+        };
+        self.add(None, "nobody".to_string(), 0, target, outcome);
+    }
+
+    fn attack(&mut self, target: &Target, attack: &'static Attack, attackers: usize) {
+        let mut server = match Server::start(target) {
+            Ok(server) => server,
+            Err(error) => {
+                return self.add(
+                    Some(attack),
+                    attack.name.to_string(),
+                    attackers,
+                    target,
+                    Outcome::Failed(error),
+                );
+            }
+        };
+        let stage = Stage { server: &server, scale: self.options.scale, attackers };
+        let what = attack.describe(&stage);
+        let outcome = match watch(attack, &stage, self.options) {
+            Ok((own_ns, seen)) => Outcome::Measured { own_ns, seen: Box::new(seen) },
+            Err(error) if is_unknown(&error) => Outcome::NotSupported,
+            Err(error) => Outcome::Failed(error.to_string()),
+        };
+        let outcome = match (outcome, server.obituary()) {
+            (Outcome::Failed(error), Some(end)) => Outcome::Failed(format!("{error}; {end}")),
+            (outcome, None) => outcome,
+            (_, Some(end)) => Outcome::Failed(end),
+        };
+        if target.label == SUBJECT {
+            self.keep_waits(&server, &what, attackers);
+        }
+        self.add(Some(attack), what, attackers, target, outcome);
+    }
+
+    /// What the server itself says of who waited for whom, if it can tell.
+    fn keep_waits(&mut self, server: &Server, what: &str, attackers: usize) {
+        if let Ok(waits @ Value::Array(_)) = server.client().and_then(|mut c| c.words("EVENKEEL WAITS")) {
+            let mut text = String::new();
+            render(&waits, 0, &mut text);
+            self.waits.block(format!("{attackers} × {what}"), text);
+        }
+    }
+
+    fn add(
+        &mut self,
+        attack: Option<&'static Attack>,
+        what: String,
+        n: usize,
+        target: &Target,
+        outcome: Outcome,
+    ) {
+        let row = Row { attack, what, attackers: n, server: target.label.clone(), outcome };
+        eprintln!("{}", row.cells(None).join(" | "));
+        self.rows.push(row);
+    }
+
+    /// What `server` shows with nobody attacking, all times together.
+    fn noise(&self, server: &str) -> Option<Seen> {
+        let mut noise = Seen::new().ok()?;
+        for row in self.rows.iter().filter(|row| row.attack.is_none() && row.server == server) {
+            if let Outcome::Measured { seen, .. } = &row.outcome {
+                noise.merge(seen).ok()?;
+            }
+        }
+        (!noise.latency.is_empty()).then_some(noise)
+    }
+
+    /// The peer's row beside `row`.
+    fn beside(&self, row: &Row, server: &str) -> Option<&Row> {
+        let same = |other: &&Row| {
+            row.attack.is_some()
+                && other.attack.map(|a| a.name) == row.attack.map(|a| a.name)
+                && other.attackers == row.attackers
+                && other.server == server
+        };
+        self.rows.iter().find(same)
+    }
+
+    /// Evenkeel's own time over the peer's.
+    fn ratio(&self, row: &Row) -> Option<f64> {
+        let peer = self.beside(row, PEER).filter(|_| row.server != PEER)?.own_mean()?;
+        Some(row.own_mean()? / peer).filter(|ratio| ratio.is_finite())
+    }
+
+    /// Which goals a row of ours misses, in words; empty where there are none.
+    fn verdict(&self, row: &Row, noise: Option<&Seen>) -> String {
+        if row.server != SUBJECT || row.attack.is_none() {
+            return String::new();
+        }
+        let Outcome::Measured { seen, .. } = &row.outcome else { return String::new() };
+        let (floor, floor_max) = noise.map_or((0, 0), |noise| (noise.at(0.999), noise.latency.max()));
+        let mut missed = Vec::new();
+        if seen.at(0.999) > floor + P999_GOAL_NS {
+            missed.push("p99.9");
+        }
+        if seen.latency.max() > floor_max + MAX_GOAL_NS || seen.unanswered > 0 || seen.errors > 0 {
+            missed.push("max");
+        }
+        if self.ratio(row).is_some_and(|ratio| ratio > OWN_GOAL) {
+            missed.push("own time");
+        }
+        let mut text =
+            if missed.is_empty() { "met".to_string() } else { format!("**{}**", missed.join(", ")) };
+        if !missed.is_empty() && seen.lag.value_at_quantile(0.999) > LATE_NS {
+            text.push_str(" (generator late)");
+        }
+        text
+    }
+
+    fn report(&self, files: u64) -> Section {
+        let mut section = Section::new("What a bystander notices of somebody's long command");
+        let head =
+            [&["attackers, server", "own time"], &bystander::HEAD[..], &["own/Redis's", "goals"]].concat();
+        let mut table = Table::new(&head);
+        let noise = self.noise(SUBJECT);
+        let (mut judged, mut met) = (0, 0);
+        for row in &self.rows {
+            let verdict = self.verdict(row, noise.as_ref());
+            judged += usize::from(!verdict.is_empty());
+            met += usize::from(verdict == "met");
+            let mut cells = row.cells(Some(head.len() - 2));
+            cells.push(self.ratio(row).map_or(String::new(), |ratio| format!("{ratio:.2}")));
+            cells.push(verdict);
+            table.row(cells);
+            if let Outcome::Failed(error) = &row.outcome {
+                section.note(format!("{}: {error}", row.name()));
+            }
+            if let Outcome::Measured { seen, .. } = &row.outcome
+                && seen.errors > 0
+            {
+                section.note(format!("{}: {} errors, one is: {}", row.name(), seen.errors, seen.error));
+            }
+        }
+        section.table(self.summary_caption(), self.summary());
+        section.table("The same in full", table);
+        section.note(format!("{met} of {judged} rows of {SUBJECT} meet their goals"));
+        if let Some(noise) = &noise {
+            section.note(format!(
+                "Goals: p99.9 ≤ {} and max ≤ {} (the baseline of this run, all its rows together, and {} and {} \
+                 beyond it); own time ≤ {OWN_GOAL} × {PEER}'s",
+                time((noise.at(0.999) + P999_GOAL_NS) as f64),
+                time((noise.latency.max() + MAX_GOAL_NS) as f64),
+                time(P999_GOAL_NS as f64),
+                time(MAX_GOAL_NS as f64),
+            ));
+            section.note(noise.method());
+        }
+        let class = if self.options.demoted { "SCHED_BATCH, nice 19" } else { "normal priority" };
+        let cores = std::thread::available_parallelism().map_or(0, usize::from);
+        section.note(format!(
+            "Server, attackers and bystander share {cores} cores; attackers' threads: {class}; a row's server is a \
+             process of its own; {files} open files permitted"
+        ));
+        section.note(
+            "Own time: mean from sending an operation to the last byte of its reply. Attacks that destroy something \
+             are repeated in rounds: the refill between them is not watched, the strike and 1–3 s after it are.",
+        );
+        section
+    }
+
+    fn servers(&self) -> Vec<String> {
+        let mut servers: Vec<String> = Vec::new();
+        for row in &self.rows {
+            if !servers.contains(&row.server) {
+                servers.push(row.server.clone());
+            }
+        }
+        servers
+    }
+
+    fn summary_caption(&self) -> String {
         format!(
-            "Keyspace and collections of {}; each attack repeated for {} s",
-            count(options.elements),
-            options.seconds
-        ),
-        table,
-    );
-    method.into_iter().for_each(|method| section.note(method));
-    section.note("The attacker's time is the mean from sending to the last byte of the reply, one attacker.");
-    section
+            "Bystander's p99.9 / max, and the attackers' own mean time; {} s per row, sizes × {}",
+            self.options.seconds, self.options.scale
+        )
+    }
+
+    /// One line for each attack: for a README.
+    fn summary(&self) -> Table {
+        let servers = self.servers();
+        let own: Vec<String> = servers.iter().map(|server| format!("own, {server}")).collect();
+        let mut head = vec!["attackers"];
+        head.extend(servers.iter().map(String::as_str));
+        head.extend(own.iter().map(String::as_str));
+        head.push("goals");
+        let mut table = Table::new(&head);
+        let noises: Vec<Option<Seen>> = servers.iter().map(|server| self.noise(server)).collect();
+        let tail =
+            |seen: &Seen| format!("{} / {}", time(seen.at(0.999) as f64), time(seen.latency.max() as f64));
+        let mut first = vec!["nobody (all baselines)".to_string()];
+        first.extend(noises.iter().map(|noise| noise.as_ref().map_or(absent(), tail)));
+        table.row(first);
+        let lead = servers.first().map_or("", String::as_str);
+        let ours = noises.get(servers.iter().position(|s| s == SUBJECT).unwrap_or(usize::MAX));
+        let ours = ours.and_then(Option::as_ref);
+        for row in self.rows.iter().filter(|row| row.attack.is_some() && row.server == lead) {
+            let mut cells = vec![format!("{} × {}", row.attackers, row.what)];
+            let beside: Vec<Option<&Row>> = servers.iter().map(|server| self.beside(row, server)).collect();
+            cells.extend(beside.iter().map(|row| match row.map(|row| &row.outcome) {
+                Some(Outcome::Measured { seen, .. }) => tail(seen),
+                Some(Outcome::NotSupported) => "not supported".to_string(),
+                Some(Outcome::Failed(_)) => "failed".to_string(),
+                None => absent(),
+            }));
+            cells.extend(beside.iter().map(|row| row.and_then(Row::own_mean).map_or(absent(), time)));
+            cells.push(self.beside(row, SUBJECT).map_or(String::new(), |row| self.verdict(row, ours)));
+            table.row(cells);
+        }
+        table
+    }
 }
 
-fn prepare(server: &Server, options: &Options, chosen: &dyn Fn(&Attack) -> bool) -> io::Result<()> {
-    let n = options.elements;
-    let needs = |name: &str| ATTACKS.iter().any(|attack| attack.name == name && chosen(attack));
-    bystander::prepare(server)?;
-    if needs("smembers") || needs("sdiff") {
-        set(server, b"big:set1", n, 0)?;
-        set(server, b"big:set2", n, n / 2)?;
+impl Row {
+    fn name(&self) -> String {
+        match self.attack {
+            None => format!("nobody, {}", self.server),
+            Some(_) => format!("{} × {}, {}", self.attackers, self.what, self.server),
+        }
     }
-    if needs("keys") {
-        fill::strings(server, n, 86_400)?;
+
+    fn own_mean(&self) -> Option<f64> {
+        match &self.outcome {
+            Outcome::Measured { own_ns, .. } if !own_ns.is_empty() => {
+                Some(own_ns.iter().sum::<f64>() / own_ns.len() as f64)
+            }
+            _ => None,
+        }
     }
-    if needs("hgetall") {
-        fill::collection(server, b"HSET", b"big:hash", n, 2, |out, i| {
-            wire::bulk(out, &hex16(i)[..10]);
-            wire::bulk(out, &hex16(!i)[..10]);
-        })?;
+
+    /// Name, own time and what the bystander saw, or what went wrong; filled up to `width` if it is given.
+    fn cells(&self, width: Option<usize>) -> Vec<String> {
+        let mut cells = vec![self.name()];
+        match &self.outcome {
+            Outcome::Measured { own_ns, seen } => {
+                cells.push(mean_time(own_ns));
+                cells.extend(seen.cells());
+            }
+            Outcome::NotSupported => cells.push("not supported".to_string()),
+            Outcome::Failed(error) if width.is_none() => cells.push(format!("failed: {error}")),
+            Outcome::Failed(_) => cells.push("failed".to_string()),
+        }
+        cells.resize(cells.len().max(width.unwrap_or(0)), String::new());
+        cells
     }
-    if needs("lrange") || needs("sort") {
-        fill::collection(server, b"RPUSH", b"big:list", n, 1, |out, i| {
-            fill::decimal_part(out, mix(i) >> 32)
-        })?;
-    }
-    if needs("eval") {
-        blacklist::prepare(server)?;
-    }
-    if needs("del") {
-        (0..DELETIONS).try_for_each(|k| set(server, format!("doomed:{k}").as_bytes(), n, 0))?;
-    }
-    server.settle(Duration::from_secs(10));
-    Ok(())
 }
 
-fn set(server: &Server, key: &[u8], n: u64, from: u64) -> io::Result<()> {
-    fill::collection(server, b"SADD", key, n, 1, |out, i| wire::bulk(out, &hex16(from + i))).map(|_| ())
+fn is_unknown(error: &io::Error) -> bool {
+    error.to_string().contains("unknown command")
 }
 
-fn under_attack(server: &Server, attack: &Attack, options: &Options) -> io::Result<(String, Seen)> {
-    let bystander = Bystander::start(server)?;
-    let times = (attack.run)(server, options);
-    let seen = bystander.stop();
-    let times = times?;
-    let mean = mean_time(&times);
-    server.settle(Duration::from_secs(5));
-    Ok((mean, seen?))
+/// Sets the attack up and watches it; returns the times of its operations and what the bystander saw.
+fn watch(attack: &Attack, stage: &Stage, options: &Options) -> io::Result<(Vec<f64>, Seen)> {
+    let (needs, available) = (attack.needs(stage), sys::memory_available());
+    if needs > available {
+        return Err(io::Error::other(format!(
+            "needs some {} MiB, there are {}",
+            needs >> 20,
+            available >> 20
+        )));
+    }
+    bystander::prepare(stage.server)?;
+    let _guard = (attack.setup)(stage)?;
+    let limit = Duration::from_secs_f64(options.seconds);
+    let begun = Instant::now();
+    let mut watched = Duration::ZERO;
+    let mut seen = Seen::new()?;
+    let mut own_ns = Vec::new();
+    loop {
+        (attack.refill)(stage)?;
+        stage.server.settle(Duration::from_secs(10));
+        let start = Instant::now();
+        let (times, part) = round(attack, stage, options)?;
+        watched += start.elapsed();
+        own_ns.extend(times);
+        seen.merge(&part)?;
+        if attack.style == Style::Repeat || watched >= limit || begun.elapsed() >= 3 * limit {
+            return Ok((own_ns, seen));
+        }
+    }
 }
 
-/// Sends `command` again and again for `seconds`; returns how long each took, in nanoseconds.
-pub fn repeat(server: &Server, seconds: f64, command: &[&[u8]]) -> io::Result<Vec<f64>> {
-    let mut encoded = Vec::new();
-    wire::command(&mut encoded, command);
-    repeat_encoded(server, seconds, &encoded)
+/// All attackers strike at once, once or for the seconds of the row, with a bystander beside them.
+fn round(attack: &Attack, stage: &Stage, options: &Options) -> io::Result<(Vec<f64>, Seen)> {
+    let mut ready = Vec::new();
+    for k in 0..stage.attackers {
+        ready.push((Attacker::connect(stage.server)?, (attack.strike)(stage, k)?));
+    }
+    let seconds = match attack.style {
+        Style::Repeat => Duration::from_secs_f64(options.seconds),
+        Style::Once(_) => Duration::ZERO,
+    };
+    let watching = Bystander::start(stage.server)?;
+    sleep(LEAD);
+    let gate = Barrier::new(stage.attackers);
+    let results: Vec<io::Result<Vec<f64>>> = std::thread::scope(|scope| {
+        let threads: Vec<_> = ready
+            .into_iter()
+            .map(|(mut attacker, mut strike)| {
+                let gate = &gate;
+                scope.spawn(move || {
+                    if options.demoted {
+                        sys::demote();
+                    }
+                    gate.wait();
+                    let until = Instant::now() + seconds;
+                    let mut times = Vec::new();
+                    loop {
+                        times.push(strike(&mut attacker)?.as_nanos() as f64);
+                        if Instant::now() >= until {
+                            return Ok(times);
+                        }
+                    }
+                })
+            })
+            .collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|_| Err(io::Error::other("an attacker panicked"))))
+            .collect()
+    });
+    if let Style::Once(after) = attack.style {
+        sleep(after);
+    }
+    let seen = watching.stop();
+    let mut own_ns = Vec::new();
+    for times in results {
+        own_ns.extend(times?.into_iter().filter(|&ns| ns > 0.0));
+    }
+    Ok((own_ns, seen?))
 }
 
-fn repeat_encoded(server: &Server, seconds: f64, command: &[u8]) -> io::Result<Vec<f64>> {
-    let mut client = server.client()?;
+/// Repeats one encoded command for `seconds`; returns how long each took, in nanoseconds.
+pub fn repeat(client: &mut Client, seconds: f64, command: &[u8]) -> io::Result<Vec<f64>> {
     let until = Instant::now() + Duration::from_secs_f64(seconds);
     let mut times = Vec::new();
     while Instant::now() < until {
@@ -187,17 +470,4 @@ pub fn mean_time(times: &[f64]) -> String {
         0 => String::new(),
         n => format!("{} × {n}", time(times.iter().sum::<f64>() / n as f64)),
     }
-}
-
-fn delete_sets(server: &Server, _: &Options) -> io::Result<Vec<f64>> {
-    let mut client = server.client()?;
-    let mut times = Vec::new();
-    for k in 0..DELETIONS {
-        sleep(DELETION_PAUSE);
-        let mut command = Vec::new();
-        wire::command(&mut command, &[b"DEL", format!("doomed:{k}").as_bytes()]);
-        times.push(client.discard(&command, 1)?.as_nanos() as f64);
-    }
-    sleep(DELETION_PAUSE);
-    Ok(times)
 }

@@ -1,23 +1,32 @@
 //! A bystander: somebody who sends small GETs on a timetable of his own and times the answers.
 //!
-//! The loop is open. Requests leave at random moments drawn beforehand (Poisson, 1000 a second), whether or not
-//! earlier ones were answered, and latency counts from the moment a request *should* have left, so a stall of the
-//! server is felt by every request it delays and not by one alone. A generator that is late itself would blame the
-//! server: the thread asks for SCHED_FIFO, and its own lateness is kept and reported as send lag.
+//! ```text
+//! this program ── starts ──▶ bystander process (SCHED_FIFO, memory locked, one thread that does nothing else)
+//!      ▲    "ready"  ◀──────────┤  connects, then sends by the timetable until its standard input ends
+//!      └──── histograms ◀───────┘  waits for the answers still out, prints, ends
+//! ```
+//!
+//! 1. The loop is open. Requests leave at random moments drawn beforehand (Poisson, 1000 a second), whether or not
+//!    earlier ones were answered, and latency counts from the moment a request *should* have left, so a stall of the
+//!    server is felt by every request it delays and not by one alone. What a full socket does not take yet is kept
+//!    and sent later; the request's clock runs on.
+//! 2. A generator that is late itself would blame the server. It is a process of its own, so that no page fault and
+//!    no allocation of the attackers' side reaches it, it asks for SCHED_FIFO and locked memory, sleeps in ppoll to
+//!    the nanosecond, and keeps its own lateness, reported as send lag.
+//! 3. A request that has no answer when patience ends counts with the time it has waited so far.
 
 use crate::random::Random;
 use crate::report::time;
 use crate::server::Server;
-use crate::sys;
+use crate::sys::{self, Polled};
 use crate::wire::{self, Scanner};
 use hdrhistogram::Histogram;
 use std::collections::VecDeque;
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::AsRawFd;
+use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 const CONNS: usize = 8;
@@ -26,45 +35,128 @@ const PER_SECOND: f64 = 1000.0;
 pub const KEYS: u64 = 100;
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// The part of this program that is the bystander process.
+pub const PART: &str = "bystander-process";
 
 /// What the bystander saw, in nanoseconds.
+#[derive(Clone)]
 pub struct Seen {
     pub latency: Histogram<u64>,
     pub lag: Histogram<u64>,
     /// Whether the sender ran SCHED_FIFO.
     pub punctual: bool,
+    /// Whether its memory was locked.
+    pub locked: bool,
     pub unanswered: u64,
+    /// Error replies, and the first one's text.
+    pub errors: u64,
+    pub error: String,
 }
 
 /// Column heads that go with [`Seen::cells`].
-pub const HEAD: [&str; 5] = ["p50", "p99", "p99.9", "max", "send lag p99.9"];
+pub const HEAD: [&str; 6] = ["p50", "p99", "p99.9", "max", "lag p99.9", "lag max"];
 
 impl Seen {
+    pub fn new() -> io::Result<Seen> {
+        let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).map_err(io::Error::other);
+        Ok(Seen {
+            latency: histogram()?,
+            lag: histogram()?,
+            punctual: false,
+            locked: false,
+            unanswered: 0,
+            errors: 0,
+            error: String::new(),
+        })
+    }
+
+    /// Nanoseconds at quantile `q` of the latencies.
+    pub fn at(&self, q: f64) -> u64 {
+        self.latency.value_at_quantile(q)
+    }
+
     pub fn cells(&self) -> Vec<String> {
-        let at = |q| time(self.latency.value_at_quantile(q) as f64);
+        let at = |q| time(self.at(q) as f64);
         let mut max = time(self.latency.max() as f64);
         if self.unanswered > 0 {
-            max = format!("{} unanswered", self.unanswered);
+            max = format!("≥ {max}, {} unanswered", self.unanswered);
+        }
+        if self.errors > 0 {
+            max = format!("{max}, {} errors", self.errors);
         }
         let lag = time(self.lag.value_at_quantile(0.999) as f64);
-        vec![at(0.5), at(0.99), at(0.999), max, lag]
+        vec![at(0.5), at(0.99), at(0.999), max, lag, time(self.lag.max() as f64)]
+    }
+
+    /// Adds what another bystander saw.
+    pub fn merge(&mut self, other: &Seen) -> io::Result<()> {
+        self.latency.add(&other.latency).map_err(io::Error::other)?;
+        self.lag.add(&other.lag).map_err(io::Error::other)?;
+        self.punctual = other.punctual;
+        self.locked = other.locked;
+        self.unanswered += other.unanswered;
+        if self.errors == 0 {
+            self.error.clone_from(&other.error);
+        }
+        self.errors += other.errors;
+        Ok(())
     }
 
     /// How the figures were taken, for the report.
     pub fn method(&self) -> String {
         let class =
             if self.punctual { "SCHED_FIFO" } else { "normal priority: SCHED_FIFO was not permitted" };
+        let memory = if self.locked { "memory locked" } else { "memory not locked: not permitted" };
         format!(
             "Bystander: GET at {PER_SECOND:.0}/s, open loop (Poisson) over {CONNS} connections, latency from the \
-             intended send time, thread at {class}"
+             intended send time, a process of its own at {class}, {memory}; lag is its own lateness in sending, \
+             which the latencies include"
         )
+    }
+
+    fn print(&self, mut out: impl Write) -> io::Result<()> {
+        for (name, histogram) in [("latency", &self.latency), ("lag", &self.lag)] {
+            for value in histogram.iter_recorded() {
+                writeln!(out, "{name} {} {}", value.value_iterated_to(), value.count_at_value())?;
+            }
+        }
+        let error = self.error.replace(['\r', '\n'], " ");
+        writeln!(out, "errors {} {error}", self.errors)?;
+        writeln!(
+            out,
+            "unanswered {}\npunctual {}\nlocked {}",
+            self.unanswered, self.punctual as u8, self.locked as u8
+        )?;
+        writeln!(out, "end")
+    }
+
+    fn read(from: impl BufRead) -> io::Result<Seen> {
+        let mut seen = Seen::new()?;
+        for line in from.lines() {
+            let line = line?;
+            let (name, rest) = line.split_once(' ').unwrap_or((&line, ""));
+            let (first, second) = rest.split_once(' ').unwrap_or((rest, ""));
+            let number = first.parse::<u64>().unwrap_or(0);
+            let times = second.parse().unwrap_or(0);
+            match name {
+                "latency" => seen.latency.saturating_record_n(number, times),
+                "lag" => seen.lag.saturating_record_n(number, times),
+                "errors" => (seen.errors, seen.error) = (number, second.to_string()),
+                "unanswered" => seen.unanswered = number,
+                "punctual" => seen.punctual = number == 1,
+                "locked" => seen.locked = number == 1,
+                "end" => return Ok(seen),
+                _ => return Err(io::Error::other(format!("the bystander: {line}"))),
+            }
+        }
+        Err(io::Error::other("the bystander ended without a word"))
     }
 }
 
 /// A running bystander; [`Bystander::stop`] ends it.
 pub struct Bystander {
-    stop: Arc<AtomicBool>,
-    thread: JoinHandle<io::Result<Seen>>,
+    child: Child,
+    from: BufReader<ChildStdout>,
 }
 
 /// Writes the keys bystanders read.
@@ -74,34 +166,74 @@ pub fn prepare(server: &Server) -> io::Result<()> {
 }
 
 impl Bystander {
-    /// Starts one; its keys must have been prepared.
+    /// Starts one and waits until it is connected; its keys must have been prepared.
     pub fn start(server: &Server) -> io::Result<Bystander> {
-        let mut traffic = Traffic::connect(server.port)?;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || traffic.run(&stopped));
-        Ok(Bystander { stop, thread })
+        let mut command = Command::new(std::env::current_exe()?);
+        command.args([PART, &server.port.to_string()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        sys::bind_child(&mut command, &[]);
+        let mut child = command.spawn()?;
+        let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+        let mut bystander = Bystander { child, from: BufReader::new(from) };
+        let mut line = String::new();
+        bystander.from.read_line(&mut line)?;
+        match line.trim_end() {
+            "ready" => Ok(bystander),
+            other => Err(io::Error::other(format!("the bystander did not start: {other}"))),
+        }
     }
 
     /// Ends the timetable, waits for the answers still out, and returns what was seen.
-    pub fn stop(self) -> io::Result<Seen> {
-        self.stop.store(true, Ordering::Relaxed);
-        self.thread.join().unwrap_or_else(|_| Err(io::Error::other("the bystander panicked")))
+    pub fn stop(mut self) -> io::Result<Seen> {
+        drop(self.child.stdin.take());
+        Seen::read(&mut self.from)
+    }
+}
+
+impl Drop for Bystander {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// The bystander process: `evenkeel-bench bystander-process PORT`.
+pub fn process(port: &str) -> io::Result<()> {
+    let port = port.parse().map_err(|_| io::ErrorKind::InvalidInput)?;
+    let mut traffic = Traffic::connect(port)?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let stopped = stop.clone();
+    std::thread::spawn(move || {
+        let _ = io::stdin().read_to_end(&mut Vec::new());
+        stopped.store(true, Ordering::Relaxed);
+    });
+    traffic.seen.locked = sys::lock_memory();
+    traffic.seen.punctual = sys::become_punctual();
+    println!("ready");
+    match traffic.run(&stop) {
+        Ok(()) => traffic.seen.print(io::stdout().lock()),
+        Err(error) => {
+            println!("{error}");
+            Err(error)
+        }
     }
 }
 
 struct Conn {
     stream: TcpStream,
     scanner: Scanner,
+    /// What the socket has not taken yet.
+    out: VecDeque<u8>,
     /// Intended send times of the requests without an answer, oldest first.
     waiting: VecDeque<Instant>,
 }
 
 struct Traffic {
     conns: Vec<Conn>,
-    fds: Vec<i32>,
+    polled: Vec<Polled>,
     random: Random,
-    out: Vec<u8>,
+    /// The requests, encoded.
+    requests: Vec<Vec<u8>>,
+    buffer: Vec<u8>,
     seen: Seen,
 }
 
@@ -112,21 +244,25 @@ impl Traffic {
             let stream = TcpStream::connect(("127.0.0.1", port))?;
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
-            conns.push(Conn { stream, scanner: Scanner::default(), waiting: VecDeque::new() });
+            let waiting = VecDeque::with_capacity(16 << 10);
+            conns.push(Conn { stream, scanner: Scanner::default(), out: VecDeque::new(), waiting });
         }
-        let histogram = || Histogram::new_with_bounds(1, 600_000_000_000, 3).map_err(io::Error::other);
+        let request = |n| {
+            let mut out = Vec::new();
+            wire::command(&mut out, &[b"GET", format!("bystander:{n}").as_bytes()]);
+            out
+        };
         Ok(Traffic {
-            fds: conns.iter().map(|conn| conn.stream.as_raw_fd()).collect(),
+            polled: Vec::with_capacity(CONNS),
             conns,
             random: Random(u64::from(port)),
-            out: Vec::new(),
-            seen: Seen { latency: histogram()?, lag: histogram()?, punctual: false, unanswered: 0 },
+            requests: (0..KEYS).map(request).collect(),
+            buffer: vec![0; 64 << 10],
+            seen: Seen::new()?,
         })
     }
 
-    fn run(&mut self, stop: &AtomicBool) -> io::Result<Seen> {
-        self.seen.punctual = sys::become_punctual();
-        let mut readable = Vec::new();
+    fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
         let mut next = Instant::now();
         let mut turn = 0;
         let mut give_up = None;
@@ -146,38 +282,44 @@ impl Traffic {
             } else {
                 next - now
             };
-            sys::wait_readable(&self.fds, &mut readable, wait)?;
-            for i in (0..CONNS).filter(|&i| readable[i]) {
+            self.polled.clear();
+            self.polled.extend(self.conns.iter().map(|conn| sys::polled(&conn.stream, !conn.out.is_empty())));
+            sys::wait_any(&mut self.polled, wait)?;
+            for i in (0..CONNS).filter(|&i| self.polled[i].revents != 0).collect::<Vec<_>>() {
+                self.conns[i].flush()?;
                 self.receive(i)?;
             }
         }
-        self.seen.unanswered = self.conns.iter().map(|conn| conn.waiting.len() as u64).sum();
-        let empty = Histogram::new_with_bounds(1, 2, 1).map_err(io::Error::other)?;
-        Ok(Seen {
-            latency: std::mem::replace(&mut self.seen.latency, empty.clone()),
-            lag: std::mem::replace(&mut self.seen.lag, empty),
-            ..self.seen
-        })
+        for intended in self.conns.iter().flat_map(|conn| &conn.waiting) {
+            self.seen.unanswered += 1;
+            self.seen.latency.saturating_record(intended.elapsed().as_nanos() as u64);
+        }
+        for conn in &self.conns {
+            let (errors, text) = conn.scanner.errors();
+            if errors > 0 {
+                (self.seen.errors, self.seen.error) = (self.seen.errors + errors, text);
+            }
+        }
+        Ok(())
     }
 
     fn send(&mut self, i: usize, intended: Instant) -> io::Result<()> {
-        let key = format!("bystander:{}", self.random.below(KEYS));
-        self.out.clear();
-        wire::command(&mut self.out, &[b"GET", key.as_bytes()]);
-        let conn = &mut self.conns[i];
-        if conn.stream.write(&self.out)? != self.out.len() {
-            return Err(io::Error::other("the server has stopped reading from the bystander"));
-        }
-        conn.waiting.push_back(intended);
         let lag = intended.elapsed().as_nanos() as u64;
         self.seen.lag.saturating_record(lag.max(1));
+        let request = &self.requests[self.random.below(KEYS) as usize];
+        let conn = &mut self.conns[i];
+        conn.waiting.push_back(intended);
+        let taken = match conn.out.is_empty() {
+            true => conn.write(request)?,
+            false => 0,
+        };
+        conn.out.extend(&request[taken..]);
         Ok(())
     }
 
     fn receive(&mut self, i: usize) -> io::Result<()> {
         let conn = &mut self.conns[i];
-        let mut buffer = [0; 16 << 10];
-        let n = match conn.stream.read(&mut buffer) {
+        let n = match conn.stream.read(&mut self.buffer) {
             Ok(0) => {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed a bystander"));
             }
@@ -185,13 +327,58 @@ impl Traffic {
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(()),
             Err(error) => return Err(error),
         };
-        for _ in 0..conn.scanner.feed(&buffer[..n]) {
+        for _ in 0..conn.scanner.feed(&self.buffer[..n]) {
             let intended = conn.waiting.pop_front().ok_or(io::ErrorKind::InvalidData)?;
             self.seen.latency.saturating_record(intended.elapsed().as_nanos() as u64);
         }
-        match conn.scanner.errors() {
-            (0, _) => Ok(()),
-            (_, text) => Err(io::Error::other(format!("the bystander got an error: {text}"))),
+        Ok(())
+    }
+}
+
+impl Conn {
+    fn flush(&mut self) -> io::Result<()> {
+        while !self.out.is_empty() {
+            let (front, _) = self.out.as_slices();
+            let front = front.to_vec();
+            let n = self.write(&front)?;
+            self.out.drain(..n);
+            if n < front.len() {
+                break;
+            }
         }
+        Ok(())
+    }
+
+    /// Writes what the socket takes and returns how much that was.
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self.stream.write(bytes) {
+            Ok(n) => Ok(n),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(0),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_seen_survives_the_pipe() {
+        let mut seen = Seen::new().unwrap();
+        for n in [1, 500, 70_000, 12_345_678_901] {
+            seen.latency.saturating_record(n);
+            seen.lag.saturating_record(n / 7 + 1);
+        }
+        (seen.unanswered, seen.errors, seen.punctual) = (3, 2, true);
+        seen.error = "BUSY running a script".to_string();
+        let mut text = Vec::new();
+        seen.print(&mut text).unwrap();
+        let read = Seen::read(&text[..]).unwrap();
+        assert_eq!(read.latency, seen.latency);
+        assert_eq!(read.lag, seen.lag);
+        assert_eq!((read.unanswered, read.errors, read.punctual, read.locked), (3, 2, true, false));
+        assert_eq!(read.error, seen.error);
+        assert!(Seen::read(&text[..20]).is_err());
     }
 }

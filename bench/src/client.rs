@@ -33,8 +33,16 @@ impl Client {
         self.send(&command)
     }
 
+    /// DBSIZE.
+    pub fn size(&mut self) -> io::Result<u64> {
+        match self.words("DBSIZE")? {
+            Value::Int(n) => Ok(n as u64),
+            other => Err(io::Error::other(format!("DBSIZE answered {other:?}"))),
+        }
+    }
+
     /// Sends encoded commands and passes over `replies` replies; returns how long that took.
-    /// Errors: as [`Client::call`].
+    /// Errors: as [`Client::send`].
     pub fn discard(&mut self, commands: &[u8], replies: u64) -> io::Result<Duration> {
         let start = Instant::now();
         self.stream.get_mut().write_all(commands)?;

@@ -5,12 +5,11 @@
 //! looked at when full and when the server has come to rest; what the survivors need is their share of the growth.
 
 use crate::bystander::{self, Bystander, Seen};
-use crate::client::Client;
 use crate::fill;
 use crate::random::{Random, Scattered, key40, mix, value40};
 use crate::report::{Section, Table, bytes, count};
 use crate::server::{Server, Target};
-use crate::wire::{self, Value};
+use crate::wire;
 use std::io;
 use std::thread::sleep;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -148,10 +147,10 @@ fn expiry_run(server: &Server, options: &Options, fill_time: Duration) -> io::Re
     let mut client = server.client()?;
     let expected = survivors(options);
     let deadline = closes + Duration::from_secs(options.tail_s);
-    let mut left = size(&mut client)?;
+    let mut left = client.size()?;
     while left > expected && Instant::now() < deadline {
         sleep(Duration::from_millis(50));
-        left = size(&mut client)?;
+        left = client.size()?;
     }
     let tail = closes.elapsed();
     let seen = bystander.stop()?;
@@ -180,18 +179,11 @@ fn survivors(options: &Options) -> u64 {
 }
 
 fn check_survivors(server: &Server, options: &Options, losing: &mut Losing) -> io::Result<()> {
-    let (left, expected) = (size(&mut server.client()?)?, survivors(options));
+    let (left, expected) = (server.client()?.size()?, survivors(options));
     if left != expected {
         losing.notes.push(format!("{left} keys are left where {expected} were expected"));
     }
     Ok(())
-}
-
-fn size(client: &mut Client) -> io::Result<u64> {
-    match client.words("DBSIZE")? {
-        Value::Int(n) => Ok(n as u64),
-        other => Err(io::Error::other(format!("DBSIZE answered {other:?}"))),
-    }
 }
 
 fn memory_cells(empty: u64, full: u64, after: u64, options: &Options) -> Vec<String> {

@@ -1,14 +1,16 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|blacklist|small] [--option value ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small] [--option value ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
 //! is compared is what cannot be argued with: the scheduler's CPU time of the server, its resident memory, and
 //! the latency seen by a bystander who sends on a fixed timetable whatever the server does (`bystander.rs`).
 
+mod attack;
 mod attackers;
+mod batch;
 mod blacklist;
 mod bystander;
 mod client;
@@ -41,13 +43,15 @@ Parts:
   memory       bytes per key and element  --keys 1000000[,10000000] --elements 1000000
   growth       fill, lose 94 % of the keys --keys 20000000 --window 20 --tail 120
   lists        LPUSH pipelined by 1000    --elements 10000000
-  bystander    latency beside an attacker --elements 1000000 --seconds 4 --attacks smembers,sdiff,..
+  bystander    latency beside attackers   --seconds 30 --attackers 1,10 --attacks smembers,sdiff,.. --scale 1.0
+                                          --baseline-every 8 --attackers-normal (not behind all others)
+  batch        batches of writes          --keys 100,2000,.. --sizes 1,10,.. --rounds 3 --seconds 0.5
   blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
 
 For all parts:
   --md FILE         also write the report as Markdown
-  --only A,B        only these servers (Evenkeel, Valkey, Redis)
+  --only A,B        only these servers (default Evenkeel, Valkey, Redis; bystander, batch: Evenkeel, Redis)
   --evenkeel PATH   the binary (default: beside this one)
   --peers DIR       where `make peers` put the others
   --cpus 0,1        keep the servers on these cores
@@ -93,6 +97,26 @@ impl Options {
             .collect()
     }
 
+    fn numbers_or(&mut self, name: &str, default: &[u64]) -> Result<Vec<u64>, String> {
+        let numbers = self.numbers(name)?;
+        Ok(if numbers.is_empty() { default.to_vec() } else { numbers })
+    }
+
+    fn list_or(&mut self, name: &str, default: &[&str]) -> Vec<String> {
+        let list = self.list(name);
+        if list.is_empty() { default.iter().map(|s| s.to_string()).collect() } else { list }
+    }
+
+    fn decimal(&mut self, name: &str, default: f64) -> Result<f64, String> {
+        match self.text(name) {
+            None => Ok(default),
+            Some(text) => match text.parse::<f64>() {
+                Ok(n) if n.is_finite() && n > 0.0 => Ok(n),
+                _ => Err(format!("--{name} wants a number above 0, not '{text}'")),
+            },
+        }
+    }
+
     fn number(&mut self, name: &str, default: u64) -> Result<u64, String> {
         Ok(self.numbers(name)?.first().copied().unwrap_or(default))
     }
@@ -101,6 +125,10 @@ impl Options {
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1).peekable();
     let part = args.next_if(|arg| !arg.starts_with('-')).unwrap_or("all".to_string());
+    if part == bystander::PART {
+        return bystander::process(&args.next().unwrap_or_default())
+            .map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS);
+    }
     if part == "help" || args.peek().is_some_and(|arg| arg == "--help" || arg == "-h") {
         print!("{HELP}");
         return ExitCode::SUCCESS;
@@ -118,7 +146,8 @@ fn run(part: &str, mut options: Options) -> Result<(), String> {
     let cpus: Vec<usize> = options.numbers("cpus")?.iter().map(|&n| n as usize).collect();
     let evenkeel = options.text("evenkeel");
     let peers = options.text("peers");
-    let only = options.list("only");
+    let usual: &[&str] = if matches!(part, "bystander" | "batch") { &["Evenkeel", "Redis"] } else { &[] };
+    let only = options.list_or("only", usual);
     let markdown = options.text("md");
     let full = options.flag("full");
     let compact = part == "all" && !full;
@@ -137,21 +166,26 @@ fn run(part: &str, mut options: Options) -> Result<(), String> {
 
     let parts: &[&str] = if part == "all" { PARTS } else { &[part] };
     for part in parts {
-        report.add(measure(part, &targets, &mut options, compact)?);
+        measure(part, &targets, &mut options, compact)?.into_iter().for_each(|section| report.add(section));
+        if let Some(path) = &markdown {
+            report.write_markdown(path).map_err(|e| format!("{path}: {e}"))?;
+        }
     }
     for name in options.values.keys().filter(|&name| !options.used.contains(name)) {
         eprintln!("evenkeel-bench: --{name} was not used by this part");
-    }
-    if let Some(path) = markdown {
-        report.write_markdown(&path).map_err(|e| format!("{path}: {e}"))?;
     }
     Ok(())
 }
 
 /// Runs one part; `compact` halves rounds and takes sizes that fit into minutes.
-fn measure(part: &str, targets: &[Target], options: &mut Options, compact: bool) -> Result<Section, String> {
+fn measure(
+    part: &str,
+    targets: &[Target],
+    options: &mut Options,
+    compact: bool,
+) -> Result<Vec<Section>, String> {
     let sized = |full, small| if compact { small } else { full };
-    Ok(match part {
+    let section = match part {
         "throughput" => {
             let options = throughput::Options {
                 rounds: options.number("rounds", sized(5, 3))? as usize,
@@ -182,12 +216,26 @@ fn measure(part: &str, targets: &[Target], options: &mut Options, compact: bool)
             lists::run(targets, &lists::Options { elements })
         }
         "bystander" => {
+            let few = if compact { attackers::FEW } else { &[] };
             let options = attackers::Options {
-                elements: options.number("elements", 1_000_000)?,
-                seconds: options.number("seconds", sized(4, 2))? as f64,
-                attacks: options.list("attacks"),
+                scale: options.decimal("scale", 1.0)?,
+                seconds: options.decimal("seconds", if compact { 2.0 } else { 30.0 })?,
+                attacks: options.list_or("attacks", few),
+                attackers: options.numbers_or("attackers", if compact { &[1] } else { &[1, 10] })?,
+                baseline_every: options.number("baseline-every", 8)? as usize,
+                demoted: !options.flag("attackers-normal"),
             };
-            attackers::run(targets, &options)
+            let (section, appendix) = attackers::run(targets, &options)?;
+            return Ok(vec![section, appendix]);
+        }
+        "batch" => {
+            let options = batch::Options {
+                keys: options.numbers_or("keys", batch::KEYS)?,
+                sizes: options.numbers_or("sizes", batch::SIZES)?,
+                rounds: options.number("rounds", 3)?.max(1) as usize,
+                seconds: options.decimal("seconds", 0.5)?,
+            };
+            batch::run(targets, &options)?
         }
         "blacklist" => {
             let options = blacklist::Options {
@@ -206,5 +254,6 @@ fn measure(part: &str, targets: &[Target], options: &mut Options, compact: bool)
             small::run(targets, &options)
         }
         _ => return Err(format!("no part is called '{part}'")),
-    })
+    };
+    Ok(vec![section])
 }

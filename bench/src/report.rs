@@ -62,11 +62,13 @@ pub struct Section {
     pub title: String,
     pub tables: Vec<(String, Table)>,
     pub notes: Vec<String>,
+    /// Captions and text set as it is; only in Markdown.
+    blocks: Vec<(String, String)>,
 }
 
 impl Section {
     pub fn new(title: impl Into<String>) -> Section {
-        Section { title: title.into(), tables: Vec::new(), notes: Vec::new() }
+        Section { title: title.into(), tables: Vec::new(), notes: Vec::new(), blocks: Vec::new() }
     }
 
     pub fn table(&mut self, caption: impl Into<String>, table: Table) {
@@ -75,6 +77,14 @@ impl Section {
 
     pub fn note(&mut self, note: impl Into<String>) {
         self.notes.push(note.into());
+    }
+
+    pub fn block(&mut self, caption: impl Into<String>, text: String) {
+        self.blocks.push((caption.into(), text));
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.tables.is_empty() && self.notes.is_empty() && self.blocks.is_empty()
     }
 
     fn render(&self, markdown: bool) -> String {
@@ -96,6 +106,9 @@ impl Section {
         }
         if markdown {
             out.push('\n');
+            for (caption, text) in &self.blocks {
+                let _ = writeln!(out, "{caption}\n\n```\n{}\n```\n", text.trim_end());
+            }
         }
         out
     }
@@ -109,6 +122,9 @@ pub struct Report {
 
 impl Report {
     pub fn add(&mut self, section: Section) {
+        if section.is_empty() {
+            return;
+        }
         print!("{}", section.render(false));
         self.sections.push(section);
     }

@@ -21,9 +21,20 @@ pub struct Target {
     pub label: String,
     pub path: PathBuf,
     pub cpus: Vec<usize>,
+    /// Further arguments.
+    pub arguments: Vec<String>,
+    /// The file of a control group that it joins by writing to it, if any.
+    pub group: Option<PathBuf>,
 }
 
 impl Target {
+    /// The same program with further arguments.
+    pub fn with(&self, arguments: &[&str]) -> Target {
+        let mut target = self.clone();
+        target.arguments.extend(arguments.iter().map(|argument| argument.to_string()));
+        target
+    }
+
     /// The first line of `--version`, shortened to what tells versions apart.
     pub fn version(&self) -> String {
         let output = Command::new(&self.path).arg("--version").stdin(Stdio::null()).output();
@@ -125,10 +136,16 @@ impl Server {
         }
     }
 
+    /// How the server ended, if it did.
+    pub fn obituary(&mut self) -> Option<String> {
+        let status = self.child.try_wait().ok()??;
+        Some(format!("{} ended with {status}{}", self.label, self.log_tail()))
+    }
+
     fn log_tail(&self) -> String {
         let text = fs::read(self.dir.join("log")).unwrap_or_default();
         let text = String::from_utf8_lossy(&text);
-        let tail: Vec<&str> = text.lines().rev().take(3).collect();
+        let tail: Vec<&str> = text.lines().rev().take(5).collect();
         tail.iter().rev().fold(String::new(), |all, line| format!("{all}\n    {line}"))
     }
 }
@@ -146,11 +163,15 @@ fn spawn(target: &Target, port: u16, dir: &Path) -> io::Result<Child> {
     let mut command = Command::new(&target.path);
     command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+        .args(&target.arguments)
         .current_dir(dir)
         .stdin(Stdio::null())
         .stderr(log.try_clone()?)
         .stdout(log);
     sys::bind_child(&mut command, &target.cpus);
+    if let Some(group) = &target.group {
+        sys::join_group(&mut command, File::options().write(true).open(group)?);
+    }
     command.spawn()
 }
 
@@ -174,7 +195,13 @@ pub fn discover(evenkeel: Option<&str>, peers: Option<&str>, cpus: &[usize]) -> 
     let (mut targets, mut missing) = (Vec::new(), Vec::new());
     for (label, path, remedy) in candidates {
         if path.is_file() {
-            targets.push(Target { label: label.to_string(), path, cpus: cpus.to_vec() });
+            targets.push(Target {
+                label: label.to_string(),
+                path,
+                cpus: cpus.to_vec(),
+                arguments: Vec::new(),
+                group: None,
+            });
         } else {
             missing.push(format!("{label} is missing ({}); `{remedy}` makes it", path.display()));
         }

@@ -65,8 +65,10 @@ fn measure(server: &Server, options: &Options) -> io::Result<(Vec<String>, Strin
         true
     })?;
     let cpu_us = (server.cpu_ns() - cpu) as f64 / 1e3 / loaded.replies as f64;
+    let mut command = Vec::new();
+    wire::command(&mut command, &[b"SMEMBERS", b"set"]);
     let watching = Bystander::start(server)?;
-    let times = attackers::repeat(server, options.seconds, &[b"SMEMBERS", b"set"]);
+    let times = attackers::repeat(&mut server.client()?, options.seconds, &command);
     let seen = watching.stop()?;
     let peak = server.rss_peak();
     let row = vec![

@@ -5,6 +5,7 @@
 //! buffers whose length it was told.
 
 use std::io;
+use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -51,6 +52,10 @@ impl Epoll {
         self.control(libc::EPOLL_CTL_MOD, fd.as_raw_fd(), token, interest)
     }
 
+    pub fn remove(&self, fd: &impl AsRawFd) -> io::Result<()> {
+        self.control(libc::EPOLL_CTL_DEL, fd.as_raw_fd(), 0, Interest::Read)
+    }
+
     fn control(&self, op: i32, fd: i32, token: usize, interest: Interest) -> io::Result<()> {
         let mut event = libc::epoll_event { events: interest.bits(), u64: token as u64 };
         // SAFETY: `event` lives through the call; the kernel copies it.
@@ -79,10 +84,17 @@ impl Epoll {
     }
 }
 
-/// Waits until one of `fds` can be read or `timeout` has passed, to the nanosecond; marks the readable ones.
-pub fn wait_readable(fds: &[i32], readable: &mut Vec<bool>, timeout: Duration) -> io::Result<()> {
-    let mut polled: Vec<libc::pollfd> =
-        fds.iter().map(|&fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 }).collect();
+/// What [`wait_any`] waits for, and after it what there was.
+pub type Polled = libc::pollfd;
+
+/// `fd` to be waited for until it can be read, or also written.
+pub fn polled(fd: &impl AsRawFd, write: bool) -> Polled {
+    let events = libc::POLLIN | if write { libc::POLLOUT } else { 0 };
+    Polled { fd: fd.as_raw_fd(), events, revents: 0 }
+}
+
+/// Waits until one of `polled` is ready or `timeout` has passed, to the nanosecond.
+pub fn wait_any(polled: &mut [Polled], timeout: Duration) -> io::Result<()> {
     let timeout = libc::timespec {
         tv_sec: timeout.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
@@ -95,9 +107,8 @@ pub fn wait_readable(fds: &[i32], readable: &mut Vec<bool>, timeout: Duration) -
         if error.kind() != io::ErrorKind::Interrupted {
             return Err(error);
         }
+        polled.iter_mut().for_each(|polled| polled.revents = 0);
     }
-    readable.clear();
-    readable.extend(polled.iter().map(|p| p.revents != 0));
     Ok(())
 }
 
@@ -110,6 +121,100 @@ pub fn become_punctual() -> bool {
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches only the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
     fifo
+}
+
+/// Keeps the memory this process has now in RAM. Returns whether the kernel allowed it.
+pub fn lock_memory() -> bool {
+    // SAFETY: no pointers are passed.
+    unsafe { libc::mlockall(libc::MCL_CURRENT) == 0 }
+}
+
+/// Puts the calling thread behind all normal ones: SCHED_BATCH at nice 19.
+pub fn demote() {
+    let param = libc::sched_param { sched_priority: 0 };
+    // SAFETY: pid 0 is the calling thread; `param` lives through the call.
+    unsafe { libc::sched_setscheduler(0, libc::SCHED_BATCH, &param) };
+    // SAFETY: no pointers are passed; 0 is the calling thread.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, 19) };
+}
+
+/// Lets this process and its children have `wanted` open files, as far as the kernel permits; returns how many.
+pub fn raise_files(wanted: u64) -> u64 {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: `limit` lives through the call and has the type the kernel writes.
+    if unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) } < 0 || limit.rlim_cur >= wanted {
+        return limit.rlim_cur;
+    }
+    for hard in [limit.rlim_max.max(wanted), limit.rlim_max] {
+        let raised = libc::rlimit { rlim_cur: wanted.min(hard), rlim_max: hard };
+        // SAFETY: `raised` lives through the call.
+        if unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &raised) } == 0 {
+            return raised.rlim_cur;
+        }
+    }
+    limit.rlim_cur
+}
+
+/// Waits until `fd` can be read, or written if `write`, or `timeout` has passed; returns (readable, writable).
+pub fn wait_ready(fd: &impl AsRawFd, write: bool, timeout: Duration) -> io::Result<(bool, bool)> {
+    let mut polled = polled(fd, write);
+    wait_any(std::slice::from_mut(&mut polled), timeout)?;
+    let read = polled.revents & !libc::POLLOUT != 0;
+    Ok((read, polled.revents & libc::POLLOUT != 0))
+}
+
+/// Takes at most `n` received bytes from a TCP socket without copying them anywhere; 0 at the end of the stream.
+pub fn skip(stream: &TcpStream, n: usize) -> io::Result<usize> {
+    // SAFETY: with MSG_TRUNC a TCP socket drops the bytes and does not touch the buffer.
+    let skipped = unsafe {
+        libc::recv(stream.as_raw_fd(), std::ptr::null_mut(), n, libc::MSG_TRUNC | libc::MSG_DONTWAIT)
+    };
+    if skipped < 0 { Err(io::Error::last_os_error()) } else { Ok(skipped as usize) }
+}
+
+/// Begins to connect to 127.0.0.1:`port` and does not wait for it: the socket becomes writable when it is done.
+/// Closing it resets the connection, so that its port can be used again at once.
+pub fn begin_connect(port: u16) -> io::Result<TcpStream> {
+    // SAFETY: no pointers are passed; the result is checked before it is owned.
+    let fd = unsafe {
+        libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC, 0)
+    };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fd is a fresh TCP socket that nobody else owns.
+    let stream = unsafe { TcpStream::from_raw_fd(fd) };
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
+    // SAFETY: pointer and length describe `linger`, which outlives the call.
+    unsafe {
+        let length = size_of::<libc::linger>() as libc::socklen_t;
+        libc::setsockopt(fd, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const linger).cast(), length);
+    }
+    // SAFETY: an all-zero sockaddr_in is a valid one.
+    let mut address: libc::sockaddr_in = unsafe { std::mem::zeroed() };
+    address.sin_family = libc::AF_INET as libc::sa_family_t;
+    address.sin_port = port.to_be();
+    address.sin_addr.s_addr = u32::from(std::net::Ipv4Addr::LOCALHOST).to_be();
+    let length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
+    // SAFETY: pointer and length describe `address`, which outlives the call.
+    let result = unsafe { libc::connect(fd, (&raw const address).cast(), length) };
+    let error = io::Error::last_os_error();
+    match result {
+        0 => Ok(stream),
+        _ if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok(stream),
+        _ => Err(error),
+    }
+}
+
+/// Has the child write "0" into `file` before it becomes the program: so a process joins a control group.
+pub fn join_group(command: &mut Command, file: std::fs::File) {
+    // SAFETY: between fork and exec one async-signal-safe system call is made, on a descriptor the closure owns.
+    unsafe {
+        command.pre_exec(move || match libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) {
+            1 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+    }
 }
 
 /// Has the kernel kill the child when the thread that starts it dies, and keeps it on `cpus` if any are named.
@@ -133,6 +238,13 @@ pub fn bind_child(command: &mut Command, cpus: &[usize]) {
             Ok(())
         });
     }
+}
+
+/// Bytes of memory that could be had without swapping.
+pub fn memory_available() -> u64 {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:")).unwrap_or_default();
+    line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(u64::MAX >> 10) << 10
 }
 
 /// Bytes in a page of memory.

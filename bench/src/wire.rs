@@ -95,6 +95,11 @@ impl Scanner {
         (self.errors, String::from_utf8_lossy(&self.first_error).into_owned())
     }
 
+    /// Whether the stream is between two replies.
+    pub fn at_rest(&self) -> bool {
+        self.pending == 0 && self.kind == 0
+    }
+
     fn open(&mut self, kind: u8) {
         self.pending = self.pending.max(1);
         self.kind = kind;

@@ -1,0 +1,190 @@
+//! The attacking side's connection: sends what is to be sent, throws replies away as cheaply as can be.
+//!
+//! On a small machine the attacker's own work takes cores from the server it measures. So nothing is parsed that
+//! need not be: a reply's end is found by [`Scanner`] without keeping anything, and a reply that is the same each
+//! time is scanned once, its length remembered, and from then on dropped inside the kernel ([`sys::skip`]), after
+//! its first bytes were compared. Sending and receiving go on together, so that a server which stops reading from
+//! a client that does not take its replies is not locked up with us.
+
+use crate::server::Server;
+use crate::sys;
+use crate::wire::{self, Scanner, Value};
+use std::io::{self, Read, Write};
+use std::net::TcpStream;
+use std::time::{Duration, Instant};
+
+/// A server that says nothing for this long is given up.
+pub const SILENCE: Duration = Duration::from_secs(400);
+/// Bytes at the start of a known reply that are compared.
+const HEAD: usize = 16;
+
+pub struct Attacker {
+    pub stream: TcpStream,
+    buffer: Vec<u8>,
+}
+
+/// What the last reply to a command was like.
+#[derive(Default)]
+pub struct Shape {
+    head: Vec<u8>,
+    length: usize,
+}
+
+impl Attacker {
+    pub fn connect(server: &Server) -> io::Result<Attacker> {
+        let stream = TcpStream::connect(("127.0.0.1", server.port))?;
+        stream.set_nodelay(true)?;
+        stream.set_nonblocking(true)?;
+        Ok(Attacker { stream, buffer: vec![0; 128 << 10] })
+    }
+
+    /// Sends `commands` and passes over `replies` replies; returns how long that took.
+    /// Errors: the connection's, silence, an error reply with its text.
+    pub fn exchange(&mut self, commands: &[u8], replies: u64) -> io::Result<Duration> {
+        self.scan(commands, replies).map(|(took, _)| took)
+    }
+
+    /// Sends one command written as parts.
+    pub fn call(&mut self, parts: &[&[u8]]) -> io::Result<Duration> {
+        let mut command = Vec::new();
+        wire::command(&mut command, parts);
+        self.exchange(&command, 1)
+    }
+
+    /// Sends one command written as words separated by spaces.
+    pub fn words(&mut self, line: &str) -> io::Result<Duration> {
+        self.call(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+    }
+
+    /// [`Attacker::exchange`] of a command whose reply is of the same length each time.
+    pub fn exchange_known(&mut self, command: &[u8], shape: &mut Shape) -> io::Result<Duration> {
+        if shape.length == 0 {
+            let (took, known) = self.scan(command, 1)?;
+            *shape = known;
+            return Ok(took);
+        }
+        let start = Instant::now();
+        let mut out = command;
+        let mut left = shape.length;
+        let mut seen = 0;
+        let mut heard = start;
+        while !out.is_empty() || left > 0 {
+            if seen < shape.head.len() {
+                // The first bytes are read and compared, so that an error is not taken for the reply.
+                let end = shape.head.len() - seen;
+                match quiet(self.stream.read(&mut self.buffer[..end]))? {
+                    Some(n) if self.buffer[..n] == shape.head[seen..seen + n] => {
+                        (seen, left, heard) = (seen + n, left - n, Instant::now());
+                        continue;
+                    }
+                    Some(n) => return Err(unexpected(&self.buffer[..n])),
+                    None => {}
+                }
+            } else if let Some(n) = quiet(sys::skip(&self.stream, left.min(1 << 20)))? {
+                (left, heard) = (left - n, Instant::now());
+                continue;
+            }
+            self.push_or_wait(&mut out, heard)?;
+        }
+        Ok(start.elapsed())
+    }
+
+    fn scan(&mut self, commands: &[u8], replies: u64) -> io::Result<(Duration, Shape)> {
+        let start = Instant::now();
+        let mut scanner = Scanner::default();
+        let mut shape = Shape::default();
+        let mut out = commands;
+        let mut complete = 0;
+        let mut heard = start;
+        while !out.is_empty() || complete < replies {
+            if let Some(n) = quiet(self.stream.read(&mut self.buffer))? {
+                let bytes = &self.buffer[..n];
+                let room = HEAD - shape.head.len();
+                shape.head.extend_from_slice(&bytes[..n.min(room)]);
+                shape.length += n;
+                complete += scanner.feed(bytes);
+                heard = Instant::now();
+                continue;
+            }
+            self.push_or_wait(&mut out, heard)?;
+        }
+        match scanner.errors() {
+            (0, _) if complete == replies && scanner.at_rest() => Ok((start.elapsed(), shape)),
+            (0, _) => Err(io::Error::other(format!("{complete} replies and more to {replies} commands"))),
+            (_, text) => Err(io::Error::other(text)),
+        }
+    }
+
+    /// Writes what the socket takes, then waits until there is something to do.
+    fn push_or_wait(&mut self, out: &mut &[u8], heard: Instant) -> io::Result<()> {
+        if !out.is_empty() {
+            match self.stream.write(out) {
+                Ok(n) => *out = &out[n..],
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error),
+            }
+        }
+        sys::wait_ready(&self.stream, !out.is_empty(), Duration::from_secs(1))?;
+        if heard.elapsed() > SILENCE {
+            let seconds = SILENCE.as_secs();
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("no answer for {seconds} s")));
+        }
+        Ok(())
+    }
+}
+
+/// `None` where there was nothing to read yet.
+fn quiet(result: io::Result<usize>) -> io::Result<Option<usize>> {
+    match result {
+        Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
+        Ok(n) => Ok(Some(n)),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn unexpected(bytes: &[u8]) -> io::Error {
+    let text = String::from_utf8_lossy(bytes);
+    io::Error::other(format!("another reply than before, it begins with {text:?}"))
+}
+
+/// A value as lines of text, for an appendix.
+pub fn render(value: &Value, depth: usize, out: &mut String) {
+    let margin = "  ".repeat(depth);
+    match value {
+        Value::Array(values) => {
+            let flat = values.iter().all(|value| !matches!(value, Value::Array(_)));
+            if flat {
+                let words: Vec<String> = values.iter().map(word).collect();
+                out.push_str(&format!("{margin}{}\n", words.join(" ")));
+            } else {
+                values.iter().for_each(|value| render(value, depth + 1, out));
+            }
+        }
+        other => out.push_str(&format!("{margin}{}\n", word(other))),
+    }
+}
+
+fn word(value: &Value) -> String {
+    match value {
+        Value::Int(n) => n.to_string(),
+        Value::Nil => "(nil)".to_string(),
+        Value::Error(text) => text.clone(),
+        other => other.text(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nested_replies_become_lines() {
+        let pair = |word: &str, n| Value::Array(vec![Value::Bulk(word.into()), Value::Int(n)]);
+        let mut out = String::new();
+        render(&Value::Array(vec![pair("KEYS", 3), pair("EVAL", 0)]), 0, &mut out);
+        assert_eq!(out, "  KEYS 3\n  EVAL 0\n");
+    }
+}
