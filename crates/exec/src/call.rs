@@ -7,7 +7,7 @@ use crate::worker::{Job, State, TRIES};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
-use keyspace::{Keyspace, Overlay, Snapshot, View};
+use keyspace::{Conflict, Keyspace, Overlay, Snapshot, View};
 use resp::{Args, Batch, OwnedArgs, Reply};
 use std::sync::Arc;
 use stdx::locks::Bits;
@@ -415,10 +415,12 @@ pub fn finish_job(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) ->
         State::Done(stream) => stream,
     };
     let Job { client, command, handler, args, db, overlay, .. } = *job;
-    if !overlay.is_dirty() {
+    // After a FLUSHDB what was loaded before and after it are of two moments: a mere read starts over as well.
+    let is_read = !overlay.is_dirty();
+    if is_read && overlay.snapshot().is_current() {
         return Some(Delivery { client, bytes: job.out.into_bytes(), stream });
     }
-    match overlay.commit(local.now_ms) {
+    match if is_read { Err(Conflict) } else { overlay.commit(local.now_ms) } {
         Ok(changes) => {
             if let Some(sink) = server.keyspace.sink() {
                 match job.effects.is_empty() {

@@ -29,6 +29,7 @@ use script::{Engine, Host, Limits, Sha, Stop};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stdx::points::{self, Point};
 
 /// Nanoseconds a script may take on a loop before it goes to a thread.
 const QUANTUM_NS: u64 = 100_000;
@@ -504,6 +505,9 @@ impl Host for Runner<'_, '_, '_> {
     }
 
     fn interrupt(&mut self) -> Option<Stop> {
+        if self.remote {
+            points::reach(Point::ScriptStep);
+        }
         if self.halt.is_some() {
             return Some(Stop::Elsewhere);
         }
@@ -657,6 +661,9 @@ fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Ove
             }
             Err(_) => return false,
         }
+    } else if !overlay.snapshot().is_current() {
+        // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
+        return false;
     }
     tell(server, told);
     true
@@ -698,10 +705,12 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJo
     if let Some(overlay) = &mut job.overlay {
         let ground = Ground::Overlay(overlay);
         job.out.clear();
+        points::reach(Point::ScriptStart);
         let (ended, told) =
             run_once(server, lua, &job.run, ground, None, Some(&entry.kill), true, &mut job.out);
         job.ended = ended;
         job.told = told;
+        points::reach(Point::ScriptEnd);
     }
     server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
     server.send(job.run.loop_id, Mail::Script(job));

@@ -18,6 +18,7 @@ use resp::{OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use stdx::points::{self, Point};
 
 /// Lost races before a write is run under locks (J3).
 pub const TRIES: u32 = 4;
@@ -109,7 +110,9 @@ impl Workers {
                 stdx::threads::demote();
                 while let Some(mut job) = queue.take() {
                     queue.running.fetch_add(1, Ordering::Relaxed);
+                    points::reach(Point::JobStart);
                     job.run(&keyspace);
+                    points::reach(Point::JobEnd);
                     queue.running.fetch_sub(1, Ordering::Relaxed);
                     done(job);
                     stdx::reclaim::flush();

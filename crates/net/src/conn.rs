@@ -19,6 +19,7 @@ use exec::{Flow, Local, Server, Session, Stream};
 use resp::{Batch, Limits, Parser, Reply, Stop};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use stdx::points::{self, Point};
 
 /// Commands parsed at once.
 const BATCH: usize = 32;
@@ -196,6 +197,9 @@ impl Conn {
                 break Next::Wait;
             }
             if let Some(stream) = &mut self.stream {
+                if points::stays(Point::Stream, self.session.id) {
+                    break Next::Continue;
+                }
                 if !stream.fill(&mut self.out, STREAM_PART) {
                     self.stream = None;
                     self.out.encoded(&std::mem::take(&mut self.behind));

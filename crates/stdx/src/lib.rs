@@ -7,5 +7,6 @@ pub mod locks;
 pub mod long_double;
 pub mod num;
 pub mod pages;
+pub mod points;
 pub mod reclaim;
 pub mod threads;

@@ -39,6 +39,8 @@ pub struct Plan {
     pub scripts: bool,
     pub blocking: bool,
     pub hang_up: bool,
+    /// Points at which the server is slowed, with the most microseconds (`DEBUG POINT`).
+    pub slow: Vec<(&'static str, usize)>,
 }
 
 impl Plan {
@@ -62,6 +64,7 @@ impl Plan {
             scripts: rng.percent(75),
             blocking: rng.percent(60),
             hang_up: rng.percent(30),
+            slow: slow(&mut rng),
         }
     }
 
@@ -82,9 +85,31 @@ impl Plan {
             scripts: false,
             blocking: false,
             hang_up: false,
+            slow: Vec::new(),
             ..Plan::of(seed)
         }
     }
+}
+
+/// Half of all seeds widen the gaps in which races happen.
+fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
+    let most = [
+        ("job-start", 5000),
+        ("job-end", 5000),
+        ("script-start", 5000),
+        ("script-step", 100),
+        ("script-end", 5000),
+        ("reclaim", 3000),
+        ("stream", 1),
+    ];
+    let any = rng.percent(50);
+    let mut slow = Vec::new();
+    for (point, us) in most {
+        if any && rng.percent(40) {
+            slow.push((point, rng.between(us / 10 + 1, us)));
+        }
+    }
+    slow
 }
 
 pub type Record = Entry<Op, Ret>;

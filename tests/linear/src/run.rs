@@ -3,6 +3,7 @@
 use crate::groups::{self, Judged, Plan, Record, Shared};
 use crate::invariants::{self, Stage};
 use crate::server::Server;
+use crate::wire::Conn;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
@@ -30,9 +31,24 @@ pub fn seed(binary: &Path, seed: u64, time: Duration) -> Outcome {
         }
     };
     let plan = Plan::of(seed);
+    if let Err(e) = slow_down(server.addr, &plan) {
+        outcome.failures.push(format!("DEBUG POINT: {e}"));
+        return outcome;
+    }
     against(server.addr, &plan, time, !plan.flush_all, &mut outcome);
     outcome.failures.extend(server.ended());
     outcome
+}
+
+fn slow_down(addr: SocketAddr, plan: &Plan) -> std::io::Result<()> {
+    let mut conn = Conn::open(addr)?;
+    for (point, us) in &plan.slow {
+        let reply = conn.call(&["DEBUG", "POINT", point, "DELAY", &us.to_string()])?;
+        if !reply.is_ok() {
+            return Err(std::io::Error::other(format!("{reply:?}")));
+        }
+    }
+    Ok(())
 }
 
 /// Runs a plan on any server.

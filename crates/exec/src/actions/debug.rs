@@ -12,6 +12,7 @@ use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use sha1_smol::Sha1;
 use std::sync::Arc;
+use stdx::points::{self, Mode};
 use value::{Enc, Kind, Run, Value, ValueRef};
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
@@ -33,6 +34,9 @@ const HELP: &[&str] = &[
     "    Write into the server's log.",
     "OBJECT <key>",
     "    How a value is kept.",
+    "POINT <name> [OFF | DELAY <microseconds> | HOLD <count>]",
+    "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim or stream;",
+    "    without an action: how many are held there.",
     "POPULATE <count> [<prefix>] [<size>]",
     "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
     "PROTOCOL <type>",
@@ -66,6 +70,7 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"digest", 2) => return digest(act),
         (b"digest-value", _) => return digest_value(act, args),
         (b"populate", 3..=5) => return populate(act, args),
+        (b"point", 3..=5) => point(act.out, args)?,
         (b"object", 3..=4) => object(act, args.at(2))?,
         (b"protocol", 3) => protocol(act.out, args.at(2))?,
         (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),
@@ -111,6 +116,27 @@ fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
     let mut answer = Reply::new(act.out.resp3());
     answer.ok();
     sleep(act, "debug", (ms > 0).then_some(ms), answer)
+}
+
+/// `DEBUG POINT name [OFF | DELAY microseconds | HOLD count]`: see [`stdx::points`].
+fn point(out: &mut Reply, args: Args<'_>) -> Result<(), Error> {
+    let name = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
+    let point = points::named(&name).ok_or(Error::new("ERR no such point. Try DEBUG HELP."))?;
+    let number = |i| args.get(i).and_then(stdx::num::parse_i64).and_then(|n| u32::try_from(n).ok());
+    let action = args.get(3).map(<[u8]>::to_ascii_lowercase);
+    let mode = match (action.as_deref(), number(4)) {
+        (None, _) => {
+            out.int(points::held(point) as i64);
+            return Ok(());
+        }
+        (Some(b"off"), None) => Mode::Off,
+        (Some(b"delay"), Some(us)) => Mode::Delay(us),
+        (Some(b"hold"), Some(count)) => Mode::Hold(count as usize),
+        _ => return Err(Error::Syntax),
+    };
+    points::set(point, mode);
+    out.ok();
+    Ok(())
 }
 
 /// Runs `f` on a view of the key: the transaction's, or one of its own.

@@ -1,0 +1,190 @@
+//! Places where a test may hold or slow the server: the promise that nobody waits can then be checked without a clock.
+//!
+//! ```text
+//! DEBUG POINT job-start HOLD 1 ──► the next thread that gets there waits ──► DEBUG POINT job-start OFF
+//! ```
+//!
+//! - N1: while nothing is set a point costs one relaxed load.
+//! - N2: threads of their own wait at a point ([`reach`]); an event loop never does: it asks whether something of a client
+//!   is to stay where it is ([`stays`]).
+//! - N3: HOLD n holds the first n to arrive, and lets others pass.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// The places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Point {
+    /// A worker has taken a job and not begun to run it.
+    JobStart,
+    /// A worker has run a job, and nothing is committed yet.
+    JobEnd,
+    /// A script's thread has not begun to run it.
+    ScriptStart,
+    /// A script's thread is between two instructions.
+    ScriptStep,
+    /// A script has run on its thread, and nothing is committed yet.
+    ScriptEnd,
+    /// The reclaimer is about to free something.
+    Reclaim,
+    /// A streamed reply is about to write its next part.
+    Stream,
+}
+
+const POINTS: [(&str, Point); 7] = [
+    ("job-start", Point::JobStart),
+    ("job-end", Point::JobEnd),
+    ("script-start", Point::ScriptStart),
+    ("script-step", Point::ScriptStep),
+    ("script-end", Point::ScriptEnd),
+    ("reclaim", Point::Reclaim),
+    ("stream", Point::Stream),
+];
+
+/// What happens at a point.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Mode {
+    Off,
+    /// A random time, in microseconds at most.
+    Delay(u32),
+    /// The first so many to arrive stay until the mode is set again.
+    Hold(usize),
+}
+
+struct Place {
+    mode: Mode,
+    held: usize,
+    /// Clients of which something stays here.
+    clients: Vec<u64>,
+    /// Counts the calls of [`set`]: who waits goes on when it changes.
+    setting: u64,
+}
+
+/// One bit for each point that is not off.
+static ARMED: AtomicU32 = AtomicU32::new(0);
+static PLACES: Mutex<[Place; POINTS.len()]> =
+    Mutex::new([const { Place { mode: Mode::Off, held: 0, clients: Vec::new(), setting: 0 } }; POINTS.len()]);
+static CHANGED: Condvar = Condvar::new();
+
+/// The point of that name.
+pub fn named(name: &str) -> Option<Point> {
+    POINTS.iter().find(|(known, _)| *known == name).map(|(_, point)| *point)
+}
+
+/// Sets what happens at a point from now on, and lets go whoever is held there.
+pub fn set(point: Point, mode: Mode) {
+    let mut places = places();
+    let place = &mut places[point as usize];
+    place.mode = mode;
+    place.setting += 1;
+    place.clients.clear();
+    match mode {
+        Mode::Off => ARMED.fetch_and(!(1 << point as u32), Ordering::Relaxed),
+        _ => ARMED.fetch_or(1 << point as u32, Ordering::Relaxed),
+    };
+    CHANGED.notify_all();
+}
+
+/// How many threads, or clients' streams, are held at a point now.
+pub fn held(point: Point) -> usize {
+    let place = &places()[point as usize];
+    place.held + place.clients.len()
+}
+
+/// A thread of its own comes by; it may have to stay for long (N2).
+#[inline]
+pub fn reach(point: Point) {
+    if is_armed(point) {
+        wait(point);
+    }
+}
+
+/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2).
+#[inline]
+pub fn stays(point: Point, client: u64) -> bool {
+    is_armed(point) && keeps(point, client)
+}
+
+#[inline]
+fn is_armed(point: Point) -> bool {
+    ARMED.load(Ordering::Relaxed) >> point as u32 & 1 == 1
+}
+
+fn places() -> MutexGuard<'static, [Place; POINTS.len()]> {
+    // A panic between two assignments leaves nothing half done that matters.
+    PLACES.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn random() -> u64 {
+    crate::hash::hash_u64(crate::clock::mono_ns())
+}
+
+#[cold]
+fn wait(point: Point) {
+    let mut places = places();
+    let place = &mut places[point as usize];
+    match &mut place.mode {
+        Mode::Delay(us) => {
+            let us = random() % (u64::from(*us) + 1);
+            drop(places);
+            std::thread::sleep(Duration::from_micros(us));
+        }
+        Mode::Hold(left) if *left > 0 => {
+            *left -= 1;
+            place.held += 1;
+            let setting = place.setting;
+            let still_set = |places: &mut [Place; POINTS.len()]| places[point as usize].setting == setting;
+            let mut places = CHANGED.wait_while(places, still_set).unwrap_or_else(PoisonError::into_inner);
+            places[point as usize].held -= 1;
+        }
+        _ => {}
+    }
+}
+
+#[cold]
+fn keeps(point: Point, client: u64) -> bool {
+    let place = &mut places()[point as usize];
+    match &mut place.mode {
+        Mode::Delay(_) => random().is_multiple_of(2),
+        Mode::Hold(_) if place.clients.contains(&client) => true,
+        Mode::Hold(left) if *left > 0 => {
+            *left -= 1;
+            place.clients.push(client);
+            true
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_are_held_until_the_point_is_set_again() {
+        assert!(!stays(Point::Stream, 1));
+        set(Point::Stream, Mode::Hold(1));
+        assert!(stays(Point::Stream, 1) && !stays(Point::Stream, 2) && stays(Point::Stream, 1));
+        set(Point::Stream, Mode::Off);
+        assert!(!stays(Point::Stream, 1) && held(Point::Stream) == 0);
+
+        set(Point::JobEnd, Mode::Hold(1));
+        let thread = std::thread::spawn(|| reach(Point::JobEnd));
+        while held(Point::JobEnd) == 0 {
+            std::thread::yield_now();
+        }
+        reach(Point::JobEnd);
+        assert!(!thread.is_finished());
+        set(Point::JobEnd, Mode::Off);
+        thread.join().unwrap();
+        assert_eq!(held(Point::JobEnd), 0);
+    }
+
+    #[test]
+    fn every_point_has_a_name_and_its_own_bit() {
+        for (i, (name, point)) in POINTS.iter().enumerate() {
+            assert_eq!((named(name), *point as usize), (Some(*point), i));
+        }
+    }
+}
