@@ -22,6 +22,7 @@ mod scripting;
 mod server;
 mod set;
 mod string;
+pub mod syntax;
 pub mod table;
 #[cfg(test)]
 mod testing;

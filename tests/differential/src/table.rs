@@ -1,11 +1,11 @@
-//! The command table, compared row by row: arity, flags, key positions, categories and subcommands of every command
-//! the oracle has, and which of them are missing.
+//! The command table, compared row by row: arity, flags, key positions, categories, subcommands and described
+//! arguments of every command the oracle has, and which of them are missing.
 
 use crate::compare::Difference;
 use crate::server::Server;
 use crate::tolerated::Tolerated;
 use crate::wire::{Conn, Frame};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
 
@@ -23,6 +23,10 @@ const FIELDS: &[(&str, usize, bool)] = &[
     ("step", 5, true),
     ("categories", 6, false),
 ];
+
+/// The server whose COMMAND DOCS are the measure, and the fields of them that are compared.
+const DOCS_FROM: &str = "redis-8";
+const DOCS: &[&str] = &["since", "group", "deprecated_since", "arguments"];
 
 pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tolerated) -> io::Result<Found> {
     let (ours, theirs) = (Server::start(ours)?, Server::start(theirs)?);
@@ -61,6 +65,15 @@ pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tole
                 report(format!("COMMAND INFO {name}: {field}"), text(&a), text(&b));
             }
         }
+        if oracle.starts_with(DOCS_FROM) {
+            let (a, b) = (docs(&mut ours, name), docs(&mut theirs, name));
+            for (field, text) in &b {
+                let our = a.get(field).map_or("missing", String::as_str);
+                if our != text {
+                    report(format!("COMMAND DOCS {name}: {field}"), our.to_owned(), text.clone());
+                }
+            }
+        }
         let subcommands = |row: &[Frame]| -> BTreeSet<String> {
             let rows = row.get(9).and_then(Frame::items).unwrap_or_default();
             rows.iter()
@@ -73,6 +86,17 @@ pub fn compare_tables(ours: &Path, theirs: &Path, oracle: &str, tolerated: &Tole
         }
     }
     Ok(found)
+}
+
+/// The fields of a command's COMMAND DOCS that are facts, as text.
+fn docs(server: &mut Conn, name: &str) -> BTreeMap<String, String> {
+    let reply = server.call(&["COMMAND", "DOCS", name]);
+    let found = reply.items().and_then(|pair| pair.get(1)).and_then(Frame::items).unwrap_or_default();
+    let facts = found.chunks_exact(2).filter_map(|field| {
+        let name = String::from_utf8_lossy(field[0].text()?).into_owned();
+        DOCS.contains(&name.as_str()).then(|| (name, field[1].to_string()))
+    });
+    facts.collect()
 }
 
 fn listed(value: &Frame, ordered: bool) -> String {

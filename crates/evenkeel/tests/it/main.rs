@@ -7,6 +7,7 @@
 //! A family's tests live in the file of its name: add `mod family;` below.
 
 mod connections;
+mod docs;
 mod functions;
 mod renames;
 mod startup;

@@ -12,7 +12,6 @@ use resp::{Args, Reply};
 pub(super) const ACTIONS: &[Row] = &[
     Row("command", info_all, PLAIN),
     Row("command|count", count, PLAIN),
-    Row("command|docs", docs, PLAIN),
     Row("command|info", info, PLAIN),
     Row("command|list", list, PLAIN),
     Row("command|getkeys", |act, args| keys(act, args, false), PLAIN),
@@ -48,7 +47,7 @@ const ACL_HELP: &[&str] = &[
 ];
 
 /// Finds a command by its full name, `config|get` for subcommands.
-fn by_full_name(name: &[u8]) -> Option<&'static Command> {
+pub(super) fn by_full_name(name: &[u8]) -> Option<&'static Command> {
     match name.iter().position(|b| *b == b'|') {
         None => registry::find(name),
         Some(at) => registry::find_sub(registry::find(&name[..at])?, &name[at + 1..]),
@@ -186,32 +185,6 @@ fn uses(out: &mut Reply, uses: Use) {
     uses.0.iter().for_each(|name| out.simple(name));
 }
 
-/// `COMMAND DOCS [name ...]`: names there is no command of are left out.
-fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let found: Vec<&Command> = match args.len() {
-        2 => registry::callable().to_vec(),
-        _ => args.from(2).iter().filter_map(by_full_name).collect(),
-    };
-    act.out.map(found.len());
-    found.into_iter().for_each(|command| describe(act.out, command));
-    Ok(Flow::Done)
-}
-
-/// Name and description.
-fn describe(out: &mut Reply, command: &Command) {
-    out.bulk(command.name.as_bytes());
-    out.map(4 + usize::from(!command.subs.is_empty()));
-    pair(out, "summary", command.summary);
-    pair(out, "since", command.since);
-    pair(out, "group", command.group);
-    pair(out, "complexity", command.complexity);
-    if !command.subs.is_empty() {
-        out.bulk(b"subcommands");
-        out.map(command.subs.len());
-        command.subs.iter().for_each(|sub| describe(out, sub));
-    }
-}
-
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: subcommands are listed like commands.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let fits: Box<dyn Fn(&Command) -> bool> = match args.len() {
@@ -313,7 +286,9 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
 
 /// What a command whose options decide does with its key.
 fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
-    let has = |words: &[&str]| args.iter().skip(2).any(|arg| words.iter().any(|word| is(arg, word)));
+    // The value SET stores is no option, whatever it says.
+    let first = if command.name == "set" { 3 } else { 2 };
+    let has = |words: &[&str]| args.iter().skip(first).any(|arg| words.iter().any(|word| is(arg, word)));
     match command.name {
         "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
         "set" => OW_UPDATE,

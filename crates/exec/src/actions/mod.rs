@@ -7,6 +7,7 @@ mod commands;
 pub(crate) mod config;
 pub(crate) mod connection;
 mod debug;
+mod docs;
 pub(crate) mod keys;
 mod libraries;
 mod observe;
@@ -51,6 +52,7 @@ static TOPICS: &[&[Row]] = &[
     config::ACTIONS,
     connection::ACTIONS,
     debug::ACTIONS,
+    docs::ACTIONS,
     libraries::ACTIONS,
     observe::ACTIONS,
     pubsub::ACTIONS,
