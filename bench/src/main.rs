@@ -13,6 +13,7 @@ mod attackers;
 mod batch;
 mod blacklist;
 mod bystander;
+mod cgroup;
 mod client;
 mod fill;
 mod growth;

@@ -1,11 +1,13 @@
 //! A small machine: one core, half a gigabyte.
 //!
-//! The server is kept on one core from its first instruction, so it sees a machine of one. Two million keys go in,
-//! a closed loop of GETs measures it, and then a bystander watches while somebody reads a large set again and again.
-//! The peak of its resident memory over all of that is what has to fit.
+//! The server is kept on one core from its first instruction, so it sees a machine of one, and in a control group of
+//! 512 MiB where this program may make one: whoever needs more is killed, and the report says so. Two million keys go
+//! in, a closed loop of GETs measures it, and then a bystander watches while somebody reads a large set again and
+//! again. The peak of its resident memory over all of that is what has to fit.
 
 use crate::attackers;
 use crate::bystander::{self, Bystander, Seen};
+use crate::cgroup::MemoryGroup;
 use crate::fill;
 use crate::load::Load;
 use crate::random::{Random, key40};
@@ -29,9 +31,15 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
     let mut section = Section::new("A small machine");
     let mut table = Table::new(&["server", "filled in", "GET CPU µs", "GET/s", "peak memory", "goal"]);
     let mut watched = Table::new(&[&["server", "attacker's time"], &bystander::HEAD[..]].concat());
+    let group = MemoryGroup::new(LIMIT);
     for target in targets {
-        let target = Target { cpus: vec![CORE], ..target.clone() };
-        match Server::start(&target).and_then(|server| measure(&server, options).map_err(|e| e.to_string())) {
+        let group = group.as_ref().ok().map(MemoryGroup::joined_by);
+        let target = Target { cpus: vec![CORE], group, ..target.clone() };
+        let measured = Server::start(&target).and_then(|mut server| {
+            let measured = measure(&server, options).map_err(|e| e.to_string());
+            measured.map_err(|error| format!("{error}; {}", server.obituary().unwrap_or_default()))
+        });
+        match measured {
             Ok((row, attack, seen)) => {
                 table.row([vec![target.label.clone()], row].concat());
                 watched.row([vec![target.label.clone(), attack], seen.cells()].concat());
@@ -39,6 +47,10 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
             Err(error) => section.note(format!("{}: {error}", target.label)),
         }
     }
+    section.note(match &group {
+        Ok(group) => format!("Each server ran in a control group of {}: {}", bytes(LIMIT), group.kind()),
+        Err(error) => format!("No limit was set, the peak is what was measured: no control group ({error})"),
+    });
     let keys = count(options.keys);
     section.table(
         format!("Server on one core, {keys} keys of 40 + 40 bytes with TTL, GET over 50 connections"),
