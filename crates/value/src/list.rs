@@ -7,12 +7,12 @@
 //! - I2: the weight of an element is its size in a Redis listpack. So the sum decides exactly when Redis would go
 //!   over to a quicklist and back, and is close to what the element takes here.
 //!
-//! Costs, n = elements: both ends amortised O(1) in practice (a path of three or four nodes); get, set, insert,
+//! Costs, n = elements: both ends amortised O(1), without a descent (see [`crate::ctree`]); get, set, insert,
 //! remove, remove_range, append O(log n); clone O(1). Elements over 512 bytes are blocks of their own.
 
 use std::ops::Range;
 
-use crate::ctree::{Builder, Entry, Item, Iter, Kind, Path, RevIter, Tree};
+use crate::ctree::{Builder, End, Entry, Item, Iter, Kind, Path, RevIter, Tree};
 use crate::{Elem, Enc, limits};
 
 const TEXT: u8 = 0;
@@ -20,6 +20,9 @@ const INT: u8 = 1;
 
 /// Handle flag: Redis would call it a quicklist.
 const QUICK: u8 = 1;
+
+/// So many elements are removed at an end one by one.
+const FEW: usize = 4;
 
 /// Header and end mark of a listpack.
 const LISTPACK_EMPTY: u64 = 7;
@@ -69,27 +72,50 @@ impl List {
     /// Element `i` from the front, if there is one. O(log n).
     #[inline]
     pub fn get(&self, i: usize) -> Option<Elem<'_>> {
-        self.tree.get(i).map(decode)
+        let entry = match i {
+            0 => self.tree.at_end(End::Front),
+            _ if i.wrapping_add(1) == self.len() => self.tree.at_end(End::Back),
+            _ => self.tree.get(i),
+        };
+        entry.map(decode)
     }
 
     /// Adds an element in front.
+    #[inline]
     pub fn push_front(&mut self, text: &[u8]) {
-        self.insert(0, text);
+        self.push(End::Front, text);
     }
 
     /// Adds an element at the end.
+    #[inline]
     pub fn push_back(&mut self, text: &[u8]) {
-        self.insert(self.len(), text);
+        self.push(End::Back, text);
+    }
+
+    fn push(&mut self, end: End, text: &[u8]) {
+        self.note_growth(text.len(), 1);
+        let quick = self.tree.is_empty() && exceeds(LISTPACK_EMPTY + text.len() as u64, 1);
+        with_item(Elem::parse(text), |item| self.tree.push_end(end, item));
+        if quick {
+            self.tree.set_flags(QUICK);
+        }
     }
 
     /// Takes the first element. (`get(0)` and `remove_range(0..1)` do it without allocating.)
     pub fn pop_front(&mut self) -> Option<Vec<u8>> {
-        self.remove(0)
+        self.pop(End::Front)
     }
 
     /// Takes the last element.
     pub fn pop_back(&mut self) -> Option<Vec<u8>> {
-        self.remove(self.len().checked_sub(1)?)
+        self.pop(End::Back)
+    }
+
+    fn pop(&mut self, end: End) -> Option<Vec<u8>> {
+        let text = decode(self.tree.at_end(end)?).to_vec();
+        self.tree.pop_end(end);
+        self.note_shrinking();
+        Some(text)
     }
 
     /// Replaces element `i`; false if there is none. O(log n).
@@ -135,10 +161,16 @@ impl List {
     /// Removes the elements of a range, as far as they exist. O(log n); large parts are freed by the reclaimer.
     pub fn remove_range(&mut self, range: Range<usize>) {
         let end = range.end.min(self.len());
-        if range.start < end {
-            self.tree.remove_range(range.start..end);
-            self.note_shrinking();
+        if range.start >= end {
+            return;
         }
+        let count = end - range.start;
+        match count <= FEW {
+            true if range.start == 0 => (0..count).for_each(|_| drop(self.tree.pop_end(End::Front))),
+            true if end == self.len() => (0..count).for_each(|_| drop(self.tree.pop_end(End::Back))),
+            _ => self.tree.remove_range(range.start..end),
+        }
+        self.note_shrinking();
     }
 
     /// Keeps the first `at` elements and returns the others. O(log n).

@@ -20,9 +20,10 @@
 //! - T5: a node with one owner, reached through nodes with one owner each, is changed in place; others are copied.
 //!
 //! Costs, n = entries: clone O(1); get, insert, remove, seek O(log n); split and concat O(log n); a step of an
-//! iterator O(1). Dropping a large tree is left to the reclaimer.
+//! iterator O(1); at the ends of trees without digests push and pop are amortised O(1), see [`ends`]. Dropping a large tree is left to the reclaimer.
 
 mod build;
+mod ends;
 mod iter;
 mod join;
 mod leaf;
@@ -31,6 +32,7 @@ mod node;
 use std::ops::Range;
 
 pub use build::Builder;
+pub use ends::End;
 pub use iter::{Iter, RevIter};
 pub(crate) use leaf::size_class;
 pub use leaf::{BIG, Entry, Item, Leaf, MAX_CAP};
@@ -216,7 +218,10 @@ impl<K: Kind> Tree<K> {
         match &mut self.node {
             None => {}
             Some(node) if node.height() == 0 => node.leaf_mut(0).head_mut().flags = flags,
-            Some(node) => node.root_mut().flags = flags,
+            Some(node) => match node.unshared_root() {
+                Some(root) => root.flags = flags,
+                None => node.root_mut().flags = flags,
+            },
         }
     }
 
@@ -471,6 +476,7 @@ impl<K: Kind> Tree<K> {
                 assert!(root.node.height() > 0 && root.node.inner().len() >= 2, "T3");
                 let slot = root.node.check_invariants();
                 assert_eq!((slot.0, slot.1), (root.len, root.weight), "T2");
+                root.check_fingers();
             }
         }
     }

@@ -7,6 +7,7 @@
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
+use super::ends::Fingers;
 use super::leaf::{self, Entry, Item, Leaf};
 use super::{FANOUT, Kind, LEAF_MAX, MAX_HEIGHT, Path, Probe};
 use crate::arc::Count;
@@ -16,6 +17,20 @@ const ROOT: u8 = 255;
 /// Trees with more entries or weight than this are freed by the reclaimer.
 const DEFER_LEN: u64 = 1000;
 const DEFER_WEIGHT: u64 = 64 << 10;
+
+/// From this weight on, a new leaf at an end gets all the room a leaf may have.
+const LARGE: u64 = 16 * LEAF_MAX as u64;
+
+/// Where an insertion is, seen from the whole tree.
+#[derive(Clone, Copy)]
+struct Edge {
+    /// Nothing lies left of here.
+    first: bool,
+    /// Nothing lies right of here.
+    last: bool,
+    /// Bytes a new leaf at an end should have for entries and slots.
+    room: usize,
+}
 
 #[repr(C)]
 struct Common {
@@ -42,8 +57,8 @@ pub(super) struct Inner<K: Kind> {
     height: u8,
     len: u8,
     children: [Option<Node<K>>; FANOUT],
-    counts: [u64; FANOUT],
-    weights: [u64; FANOUT],
+    pub counts: [u64; FANOUT],
+    pub weights: [u64; FANOUT],
     mains: [K::Main; FANOUT],
     rests: [K::Rest; FANOUT],
 }
@@ -57,6 +72,7 @@ pub(super) struct Root<K: Kind> {
     pub node: Node<K>,
     pub len: u64,
     pub weight: u64,
+    pub fingers: Fingers<K>,
 }
 
 /// A node with what its parent knows of it.
@@ -170,17 +186,36 @@ impl<K: Kind> Node<K> {
         unsafe { self.at.cast().as_mut() }
     }
 
-    /// The root, of one owner.
+    /// The root, of one owner, about to be changed: its fingers are cleared.
     #[inline]
     pub fn root_mut(&mut self) -> &mut Root<K> {
         if !self.common().count.unique() {
             let root = self.root();
             let node = root.node.clone();
-            *self = Node::from_root(Root { count: Count::one(), node, ..*root });
+            *self = Node::from_root(Root { count: Count::one(), node, fingers: Fingers::NONE, ..*root });
         }
         assert!(self.height() == ROOT);
         // SAFETY: a root (N1) whose only owner is borrowed mutably (N2).
-        unsafe { self.at.cast().as_mut() }
+        let root: &mut Root<K> = unsafe { self.at.cast().as_mut() };
+        root.fingers = Fingers::NONE;
+        root
+    }
+
+    /// The root, if this is one without other owners. What lies below must stay where it is.
+    #[inline]
+    pub fn unshared_root(&mut self) -> Option<&mut Root<K>> {
+        if self.height() != ROOT || !self.common().count.unique() {
+            return None;
+        }
+        // SAFETY: a root (N1) whose only owner is borrowed mutably (N2).
+        Some(unsafe { self.at.cast().as_mut() })
+    }
+
+    /// The address of an inner node.
+    #[inline]
+    pub fn inner_raw(&self) -> NonNull<Inner<K>> {
+        assert!((1..ROOT).contains(&self.height()));
+        self.at.cast()
     }
 
     /// The node below a root, moved out if the root has no other owner.
@@ -257,16 +292,16 @@ impl<K: Kind> Node<K> {
         }
     }
 
-    /// Inserts below; a node split off on the right is returned. `first`/`last`: nothing lies left/right of here.
-    fn insert(&mut self, path: &Path, item: &Item<'_>, first: bool, last: bool) -> Option<Slot<K>> {
+    /// Inserts below; a node split off on the right is returned.
+    fn insert(&mut self, path: &Path, item: &Item<'_>, edge: Edge) -> Option<Slot<K>> {
         let height = self.height();
         if height == 0 {
-            return self.insert_into_leaf(path.index, item, first, last);
+            return self.insert_into_leaf(path.index, item, edge);
         }
         let inner = self.inner_mut();
         let at = path.child(height);
-        let (first, last) = (first && at == 0, last && at + 1 == inner.len());
-        let split = inner.child_mut(at).insert(path, item, first, last);
+        let edge = Edge { first: edge.first && at == 0, last: edge.last && at + 1 == inner.len(), ..edge };
+        let split = inner.child_mut(at).insert(path, item, edge);
         inner.counts[at] += 1;
         inner.weights[at] += item.weight;
         match split {
@@ -279,30 +314,40 @@ impl<K: Kind> Node<K> {
                 inner.counts[at] -= right.count;
                 inner.weights[at] -= right.weight;
                 inner.redigest(at);
-                inner.insert_or_split(at + 1, right, last)
+                inner.insert_or_split(at + 1, right, edge.last)
             }
         }
     }
 
-    fn insert_into_leaf(&mut self, i: usize, item: &Item<'_>, first: bool, last: bool) -> Option<Slot<K>> {
+    fn insert_into_leaf(&mut self, i: usize, item: &Item<'_>, edge: Edge) -> Option<Slot<K>> {
         let leaf = self.leaf_mut(item.space());
         if leaf.fits(item.space(), LEAF_MAX) {
             leaf.insert(i, *item);
             return None;
         }
         // At the ends leaves stay full, elsewhere they are halved.
-        let at_end = (first && i == 0) || (last && i == leaf.len());
-        let middle = match i {
-            _ if !at_end => leaf.middle(),
-            i => i,
-        };
-        let spare = if at_end { LEAF_MAX / 4 } else { item.space() };
-        let mut right = leaf.copy_range(middle..leaf.len(), if i >= middle { spare } else { 0 });
+        if edge.first && i == 0 {
+            let mut fresh = Leaf::with_room_in_front(edge.room.max(item.space()), item.space() - 2);
+            fresh.insert(0, *item);
+            leaf.shrink();
+            let right = std::mem::replace(leaf, fresh);
+            return Some(Slot::of(Node::from_leaf(right)));
+        }
+        if edge.last && i == leaf.len() {
+            let mut fresh = Leaf::with_space(edge.room.max(item.space()));
+            fresh.insert(0, *item);
+            leaf.shrink();
+            return Some(Slot::of(Node::from_leaf(fresh)));
+        }
+        let middle = leaf.middle();
+        let spare = if i >= middle { item.space() } else { 0 };
+        let mut right = leaf.copy_range(middle..leaf.len(), spare);
         leaf.remove(middle..leaf.len());
         leaf.shrink();
-        let (half, i) =
-            if i < middle || (at_end && first && i == 0) { (leaf, i) } else { (&mut right, i - middle) };
-        half.insert(i, *item);
+        match i.checked_sub(middle) {
+            Some(i) => right.insert(i, *item),
+            None => leaf.insert(i, *item),
+        }
         Some(Slot::of(Node::from_leaf(right)))
     }
 
@@ -412,13 +457,19 @@ impl<K: Kind> Inner<K> {
         self.len as usize
     }
 
+    /// True if there is one owner.
+    #[inline]
+    pub fn is_unique(&self) -> bool {
+        self.count.unique()
+    }
+
     #[inline]
     pub fn child(&self, i: usize) -> &Node<K> {
         self.children[i].as_ref().expect("a child below len")
     }
 
     #[inline]
-    fn child_mut(&mut self, i: usize) -> &mut Node<K> {
+    pub fn child_mut(&mut self, i: usize) -> &mut Node<K> {
         self.children[i].as_mut().expect("a child below len")
     }
 
@@ -606,6 +657,7 @@ impl<K: Kind> Root<K> {
             node: slot.node,
             len: slot.count,
             weight: slot.weight,
+            fingers: Fingers::NONE,
         }
     }
 
@@ -632,7 +684,9 @@ impl<K: Kind> Root<K> {
     }
 
     pub fn insert(&mut self, path: &Path, item: &Item<'_>) {
-        let split = self.node.insert(path, item, true, true);
+        // One more leaf of full size is nothing to a large tree, and saves growing it step by step.
+        let room = if self.weight > LARGE { LEAF_MAX } else { LEAF_MAX / 4 };
+        let split = self.node.insert(path, item, Edge { first: true, last: true, room });
         self.len += 1;
         self.weight += item.weight;
         if let Some(right) = split {

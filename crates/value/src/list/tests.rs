@@ -202,3 +202,77 @@ fn a_queue_of_constant_length_keeps_its_shape() {
     let after = list.shape();
     assert!(after.0 <= before.0 + 2 && after.2 <= before.2 * 3 / 2, "{before:?} {after:?}");
 }
+
+/// Ends are changed without a descent as long as nothing is shared; so clone, go on with either, and let the other go.
+#[test]
+fn queues_whose_clones_come_and_go_behave_like_a_deque() {
+    use crate::testing::{Rng, rounds};
+    use std::collections::VecDeque;
+
+    type Model = VecDeque<Vec<u8>>;
+    for seed in 0..rounds(12) {
+        let mut rng = Rng::new(seed);
+        let (mut list, mut model) = (List::new(), Model::new());
+        let mut others: Vec<(List, Model)> = Vec::new();
+        let long = [0, 0, 700][seed as usize % 3];
+        let mut growing = true;
+        for step in 0..6000 {
+            let front = rng.below(if seed % 2 == 0 { 2 } else { 9 }) == 0;
+            growing &= model.len() < 6000;
+            match (rng.below(10) < if growing { 8 } else { 2 }, front) {
+                (true, true) => {
+                    model.push_front(rng.text(5000, long));
+                    list.push_front(&model[0]);
+                }
+                (true, false) => {
+                    model.push_back(rng.text(5000, long));
+                    list.push_back(&model[model.len() - 1]);
+                }
+                (false, true) => assert_eq!(list.pop_front(), model.pop_front()),
+                (false, false) => assert_eq!(list.pop_back(), model.pop_back()),
+            }
+            assert_eq!(list.get(0).map(|e| e.to_vec()).as_ref(), model.front());
+            assert_eq!(list.get(list.len().wrapping_sub(1)).map(|e| e.to_vec()).as_ref(), model.back());
+            match rng.below(150) {
+                0 => others.push((list.clone(), model.clone())),
+                1 if !others.is_empty() => {
+                    let i = rng.below(others.len() as u64) as usize;
+                    let other = &mut others[i];
+                    std::mem::swap(&mut list, &mut other.0);
+                    std::mem::swap(&mut model, &mut other.1);
+                }
+                2 if !others.is_empty() => {
+                    let (list, model) = others.swap_remove(rng.below(others.len() as u64) as usize);
+                    assert!(texts(&list).iter().eq(model.iter()));
+                }
+                3 => {
+                    let i = rng.below(model.len() as u64 + 1) as usize;
+                    assert!(list.insert(i, b"middle"));
+                    model.insert(i, b"middle".to_vec());
+                }
+                4 if model.len() < 2000 => {
+                    let keep = rng.below(model.len() as u64 + 1) as usize;
+                    list.append(list.clone().split_off(keep));
+                    model.extend(model.clone().into_iter().skip(keep));
+                }
+                5 => {
+                    let keep = model.len().saturating_sub(rng.below(8) as usize);
+                    list.remove_range(keep..usize::MAX);
+                    model.truncate(keep);
+                }
+                6 => growing = model.len() < 4000 && !growing,
+                7 => list.check_invariants(),
+                _ => {}
+            }
+            if step % 1000 == 0 {
+                list.check_invariants();
+                assert!(texts(&list).iter().eq(model.iter()));
+            }
+        }
+        while !model.is_empty() {
+            assert_eq!(list.pop_front(), model.pop_front());
+        }
+        assert!(list.is_empty());
+        others.iter().for_each(|(list, model)| assert!(texts(list).iter().eq(model.iter())));
+    }
+}
