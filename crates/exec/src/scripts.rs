@@ -242,7 +242,7 @@ impl Scripts {
     fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
         let mut queue = self.threads.queue.lock();
         queue.jobs.push_back(job);
-        if queue.idle == 0 && queue.threads < THREADS {
+        if queue.idle < queue.jobs.len() && queue.threads < THREADS {
             let (server, threads) = (Arc::downgrade(server), self.threads.clone());
             let spawned =
                 std::thread::Builder::new().name(format!("script-{}", queue.threads)).spawn(move || {

@@ -91,7 +91,11 @@ struct Queue {
     running: AtomicUsize,
 }
 
-/// The pool of demoted threads: cores − 1, at least one.
+/// Threads at least. More than cores: the system lets them take turns, so that a short job (a SORT BY of three elements)
+/// does not wait for a long one.
+const THREADS: usize = 8;
+
+/// The pool of demoted threads.
 pub struct Workers {
     queue: Arc<Queue>,
 }
@@ -104,7 +108,7 @@ impl Workers {
         done: impl Fn(Box<Job>) + Send + Clone + 'static,
     ) -> std::io::Result<Workers> {
         let queue = Arc::new(Queue::default());
-        for i in 0..threads {
+        for i in 0..threads.max(THREADS) {
             let (queue, keyspace, done) = (queue.clone(), keyspace.clone(), done.clone());
             std::thread::Builder::new().name(format!("worker-{i}")).spawn(move || {
                 stdx::threads::demote();

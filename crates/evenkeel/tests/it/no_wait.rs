@@ -1,0 +1,432 @@
+//! The promise, without a clock: a heavy command is held where it is, and everybody else is served nevertheless.
+//!
+//! ```text
+//! DEBUG POINT job-end HOLD 1 ─▶ attacker: SUNIONSTORE … ─▶ held ─▶ bystanders: all of their replies come ─▶ OFF ─▶ its reply
+//! ```
+//!
+//! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
+
+use crate::support::{Client, PATIENCE, Server, foreign};
+use std::time::{Duration, Instant};
+
+/// Elements of a large value: far more than a loop does by itself.
+const MANY: usize = 20_000;
+
+/// A server with large values of every type, or none if it is not ours to hold.
+fn laden() -> Option<Server> {
+    if foreign() {
+        return None;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    let mut fill = |command: &str, element: &dyn Fn(usize) -> String| {
+        let words: String = (0..MANY).map(|i| format!(" {}", element(i))).collect();
+        client.call(&format!("{command}{words}"));
+    };
+    fill("SADD big", &|i| format!("m{i}"));
+    fill("SADD other", &|i| format!("m{}", 2 * i));
+    fill("RPUSH list", &|i| format!("e{i}"));
+    fill("HSET hash", &|i| format!("f{i} v{i}"));
+    fill("ZADD zset", &|i| format!("{i} m{i}"));
+    fill("ZADD zother", &|i| format!("{i} m{}", 3 * i));
+    fill("MSET", &|i| format!("key:{i} {i}"));
+    Some(server)
+}
+
+/// Holds whoever comes first to a point; `OFF` when dropped is not needed: servers end with their tests.
+struct Hold {
+    control: Client,
+    point: &'static str,
+}
+
+impl Hold {
+    fn first_at(server: &Server, point: &'static str) -> Hold {
+        let mut control = server.client();
+        control.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
+        Hold { control, point }
+    }
+
+    /// Returns when somebody is held.
+    #[track_caller]
+    fn await_victim(&mut self) {
+        let deadline = Instant::now() + PATIENCE;
+        while self.control.call(&format!("DEBUG POINT {}", self.point)) != ":1" {
+            assert!(Instant::now() < deadline, "nobody came to {}", self.point);
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    fn release(mut self) {
+        self.control.expect(&format!("DEBUG POINT {} OFF", self.point), "+OK");
+    }
+}
+
+/// Polls until a command answers this: for what happens after a client went.
+#[track_caller]
+fn eventually(client: &mut Client, line: &str, reply: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let got = client.call(line);
+        if got == reply {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{line} still answers {got}, not {reply}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Others do what people do, on keys of their own and on those of the attacker.
+fn others_are_served(server: &Server) {
+    let mut a = server.client();
+    let mut b = server.client();
+    a.expect("SET mine 1", "+OK");
+    b.expect("INCR mine", ":2");
+    a.expect("GET mine", "\"2\"");
+    a.expect("DEL mine", ":1");
+    b.expect("EVAL \"return redis.call('INCR', KEYS[1])\" 1 ticks", ":1");
+    b.expect("DEL ticks", ":1");
+    a.send("MULTI\r\nINCR n\r\nINCR n\r\nDEL n\r\nEXEC\r\n");
+    (0..4).for_each(|_| {
+        a.reply();
+    });
+    a.expect_reply("[:1, :2, :1]");
+    // Reads of the attacker's keys, short and long.
+    for line in ["SISMEMBER big m1", "SISMEMBER other m2", "HEXISTS hash f1"] {
+        a.expect(line, ":1");
+    }
+    a.expect("GET key:7", "\"7\"");
+    a.expect("LINDEX list 0", "\"e0\"");
+    a.expect("ZSCORE zset m5", "\"5\"");
+    let all = b.call("SMEMBERS big");
+    assert!(all.len() > MANY, "{} bytes", all.len());
+    assert!(b.call("LRANGE list 0 -1").len() > MANY);
+    // Writes to them.
+    b.expect("SADD big new", ":1");
+    b.expect("SREM big new", ":1");
+    b.expect("RPUSH list new", &format!(":{}", MANY + 1));
+    b.expect("RPOP list", "\"new\"");
+    b.expect("HSET hash f0 v0", ":0");
+    b.expect("ZADD zset 0 m0", ":0");
+    b.expect("SET key:7 7", "+OK");
+}
+
+/// Holds one command at a point; gives its reply after the others were served.
+#[track_caller]
+fn held(server: &Server, point: &'static str, line: &str) -> String {
+    let mut hold = Hold::first_at(server, point);
+    let mut attacker = server.client();
+    attacker.send(crate::support::encode_line(line));
+    hold.await_victim();
+    others_are_served(server);
+    assert_eq!(attacker.reply_within(Duration::ZERO), None, "{line} was held and answered");
+    hold.release();
+    attacker.reply()
+}
+
+#[test]
+fn a_long_read_on_a_worker_is_nobodys_business() {
+    let Some(server) = laden() else { return };
+    for point in ["job-start", "job-end"] {
+        assert!(held(&server, point, "SDIFF big other").contains("\"m1\""));
+        assert!(held(&server, point, "SINTER big other").contains("\"m2\""));
+        assert!(held(&server, point, "SORT big ALPHA LIMIT 0 3").starts_with("[\"m0\", \"m1\""));
+        assert!(held(&server, point, "ZUNION 2 zset zother").contains("\"m1\""));
+    }
+}
+
+#[test]
+fn a_long_write_on_a_worker_is_nobodys_business() {
+    let Some(server) = laden() else { return };
+    let union = format!(":{}", MANY + MANY / 2);
+    for point in ["job-start", "job-end"] {
+        assert_eq!(held(&server, point, "SUNIONSTORE into big other"), union);
+        assert_eq!(held(&server, point, "SDIFFSTORE into big other"), format!(":{}", MANY / 2));
+        assert!(held(&server, point, "ZUNIONSTORE into 2 zset zother").starts_with(':'));
+        assert_eq!(held(&server, point, "SORT list BY nosort STORE into"), format!(":{MANY}"));
+    }
+}
+
+#[test]
+fn a_long_write_that_lost_a_race_still_happens_once() {
+    let Some(server) = laden() else { return };
+    let mut hold = Hold::first_at(&server, "job-end");
+    let (mut attacker, mut other) = (server.client(), server.client());
+    attacker.send("SUNIONSTORE into big other\r\n");
+    hold.await_victim();
+    // What it has read is no longer true.
+    other.expect("SADD big late", ":1");
+    other.expect("SADD into something", ":1");
+    hold.release();
+    attacker.expect_reply(&format!(":{}", MANY + MANY / 2 + 1));
+    other.expect("SISMEMBER into late", ":1");
+    other.expect("SISMEMBER into something", ":0");
+}
+
+#[test]
+fn a_reply_that_streams_is_nobodys_business() {
+    let Some(server) = laden() else { return };
+    for line in
+        ["SMEMBERS other", "LRANGE list 0 -1", "HGETALL hash", "ZRANGE zset 0 -1 WITHSCORES", "KEYS *"]
+    {
+        let reply = held(&server, "stream", line);
+        assert!(reply.matches(", ").count() >= MANY - 1, "{line}: {} bytes", reply.len());
+    }
+}
+
+#[test]
+fn a_stream_shows_the_value_as_it_was() {
+    let Some(server) = laden() else { return };
+    let mut hold = Hold::first_at(&server, "stream");
+    let (mut attacker, mut other) = (server.client(), server.client());
+    attacker.send("LRANGE list 0 -1\r\n");
+    hold.await_victim();
+    other.expect("DEL list", ":1");
+    other.expect("FLUSHALL", "+OK");
+    hold.release();
+    assert_eq!(attacker.reply().matches(", ").count(), MANY - 1);
+}
+
+const PURE: &str = "local n = 0 for i = 1, 3000000 do n = n + 1 end return n";
+const READS: &str =
+    "local n = 0 for i = 1, 20000 do n = n + redis.call('SISMEMBER', 'big', 'm' .. i % 100) end return n";
+const WRITES: &str =
+    "for i = 1, 20000 do redis.call('INCR', 'counted') end return redis.call('GET', 'counted')";
+
+fn eval(script: &str) -> String {
+    format!("EVAL \"{script}\" 0")
+}
+
+#[test]
+fn a_long_script_is_nobodys_business() {
+    let Some(server) = laden() else { return };
+    for point in ["script-start", "script-step", "script-end"] {
+        assert_eq!(held(&server, point, &eval(PURE)), ":3000000");
+        assert_eq!(held(&server, point, &eval(READS)), ":20000");
+        assert_eq!(held(&server, point, &eval(WRITES)), "\"20000\"");
+        server.client().expect("DEL counted", ":1");
+    }
+}
+
+#[test]
+fn a_script_that_is_held_for_ever_can_be_killed() {
+    let Some(server) = laden() else { return };
+    let mut hold = Hold::first_at(&server, "script-step");
+    let (mut attacker, mut other) = (server.client(), server.client());
+    attacker.send(crate::support::encode_line(&eval("while true do redis.call('INCR', 'counted') end")));
+    hold.await_victim();
+    others_are_served(&server);
+    other.expect("SCRIPT KILL", "+OK");
+    hold.release();
+    assert!(attacker.reply().contains("killed by user"));
+    other.expect("EXISTS counted", ":0");
+}
+
+#[test]
+fn two_long_scripts_and_a_long_read_do_not_wait_for_each_other() {
+    let Some(server) = laden() else { return };
+    let mut hold = Hold::first_at(&server, "script-step");
+    let (mut first, mut second) = (server.client(), server.client());
+    first.send(crate::support::encode_line(&eval(READS)));
+    hold.await_victim();
+    second.expect(&eval(PURE), ":3000000");
+    second.expect(&eval(READS), ":20000");
+    assert!(second.call("SDIFF big other").contains("\"m1\""));
+    others_are_served(&server);
+    hold.release();
+    first.expect_reply(":20000");
+}
+
+#[test]
+fn a_long_script_does_not_wait_for_a_long_read() {
+    let Some(server) = laden() else { return };
+    let mut hold = Hold::first_at(&server, "job-start");
+    let (mut first, mut second) = (server.client(), server.client());
+    first.send("SDIFF big other\r\n");
+    hold.await_victim();
+    second.expect(&eval(READS), ":20000");
+    hold.release();
+    assert!(first.reply().contains("\"m1\""));
+}
+
+#[test]
+fn long_commands_do_not_wait_for_another_that_is_held() {
+    let Some(server) = laden() else { return };
+    let mut hold = Hold::first_at(&server, "job-start");
+    let (mut first, mut second) = (server.client(), server.client());
+    first.send("SDIFF big other\r\n");
+    hold.await_victim();
+    second.expect("RPUSH short c a b", ":3");
+    // Short, but its keys are not known before it runs.
+    second.expect("SORT short BY nosort", "[\"c\", \"a\", \"b\"]");
+    assert!(second.call("SDIFF big other").contains("\"m1\""));
+    hold.release();
+    assert!(first.reply().contains("\"m1\""));
+}
+
+#[test]
+fn freeing_large_values_is_nobodys_business() {
+    let Some(server) = laden() else { return };
+    for line in [
+        "DEL big",
+        "UNLINK other",
+        "SET hash x",
+        "LTRIM list 1 0",
+        "RENAME zset zother",
+        "FLUSHALL ASYNC",
+        "FLUSHALL",
+    ] {
+        let server = if line == "DEL big" { &server } else { &laden().expect("a server") };
+        let mut hold = Hold::first_at(server, "reclaim");
+        let mut attacker = server.client();
+        let reply = attacker.call(line);
+        assert!(!reply.starts_with('-'), "{line} was answered {reply}");
+        hold.await_victim();
+        let mut other = server.client();
+        other.expect("SET a 1", "+OK");
+        other.expect("INCR a", ":2");
+        other.expect("RPUSH l a b c", ":3");
+        other.expect("DEL l a zother hash", ":4".replace('4', &(2 + left(line)).to_string()).as_str());
+        hold.release();
+        let pending = |client: &mut Client| client.call("INFO memory").contains("lazyfree_pending_objects:0");
+        let deadline = Instant::now() + PATIENCE;
+        while !pending(&mut other) {
+            assert!(Instant::now() < deadline, "garbage stays after {line}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// How many of `zother` and `hash` are there after that command.
+fn left(line: &str) -> usize {
+    if line.starts_with("FLUSHALL") { 0 } else { 2 }
+}
+
+#[test]
+fn a_client_that_does_not_read_holds_nobody_up_and_little_memory() {
+    let Some(server) = laden() else { return };
+    let mut attacker = server.client();
+    // A gigabyte of replies nobody reads.
+    attacker.expect("SETBIT wide 268435455 1", ":0");
+    let before = server.resident_bytes();
+    attacker.send("GET wide\r\n".repeat(32));
+    others_are_served(&server);
+    assert!(server.resident_bytes() < before + 64 * 1024 * 1024, "unread replies are kept in memory");
+    for _ in 0..32 {
+        attacker.skip("$33554432\r\n".len() + (32 << 20) + 2);
+    }
+    attacker.expect("PING", "+PONG");
+}
+
+#[test]
+fn a_long_pipeline_holds_nobody_up() {
+    let Some(server) = laden() else { return };
+    let mut attacker = server.client();
+    let (sent, ready) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        attacker.send("INCR piped\r\n".repeat(10_000));
+        let _ = sent.send(());
+        (0..9).for_each(|_| attacker.send("INCR piped\r\n".repeat(10_000)));
+        attacker
+    });
+    // The rest is sent only as far as the server takes it: it answers, and nobody reads the answers.
+    ready.recv().expect("the first part is sent");
+    others_are_served(&server);
+    let mut attacker = thread.join().expect("all is sent");
+    for n in 1..=100_000 {
+        assert_eq!(attacker.reply(), format!(":{n}"));
+    }
+}
+
+#[test]
+fn a_large_transaction_holds_nobody_up_while_it_is_queued() {
+    let Some(server) = laden() else { return };
+    let mut attacker = server.client();
+    attacker.expect("MULTI", "+OK");
+    for part in 0..10 {
+        attacker.send("INCR many\r\n".repeat(2000));
+        attacker.skip("+QUEUED\r\n".len() * 2000);
+        if part % 3 == 0 {
+            others_are_served(&server);
+        }
+    }
+    attacker.send("EXEC\r\n");
+    others_are_served(&server);
+    assert!(attacker.reply().ends_with(":19999, :20000]"));
+}
+
+#[test]
+fn many_subscribers_and_many_clients_hold_nobody_up() {
+    let Some(server) = laden() else { return };
+    let mut subscribers: Vec<Client> = (0..200)
+        .map(|_| {
+            let mut client = server.client();
+            assert!(client.call("SUBSCRIBE news").starts_with('['));
+            client
+        })
+        .collect();
+    let mut attacker = server.client();
+    let text = "x".repeat(10_000);
+    for _ in 0..20 {
+        attacker.send(format!("PUBLISH news {text}\r\nCLIENT LIST\r\n"));
+    }
+    others_are_served(&server);
+    for _ in 0..20 {
+        attacker.expect_reply(":200");
+        assert!(attacker.reply().matches("cmd=subscribe").count() >= 200);
+    }
+    for client in &mut subscribers {
+        for _ in 0..20 {
+            assert!(client.reply().ends_with(&format!("\"{text}\"]")));
+        }
+    }
+}
+
+#[test]
+fn a_read_whose_client_went_ends_with_it() {
+    let Some(server) = laden() else { return };
+    for (point, line) in [("job-start", "SDIFF big other\r\n"), ("stream", "SMEMBERS big\r\n")] {
+        let mut hold = Hold::first_at(&server, point);
+        let mut attacker = server.client();
+        attacker.expect("CLIENT SETNAME attacker", "+OK");
+        attacker.send(line);
+        hold.await_victim();
+        drop(attacker);
+        let mut other = server.client();
+        let deadline = Instant::now() + PATIENCE;
+        while other.call("CLIENT LIST").contains("name=attacker") {
+            assert!(Instant::now() < deadline, "the client of a held {line:?} does not go");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        others_are_served(&server);
+        hold.release();
+        assert!(other.call("SDIFF big other").contains("\"m1\""));
+    }
+}
+
+#[test]
+fn a_write_that_was_received_completes_without_its_client() {
+    let Some(server) = laden() else { return };
+    let mut other = server.client();
+    for point in ["job-start", "job-end"] {
+        let mut hold = Hold::first_at(&server, point);
+        let mut attacker = server.client();
+        attacker.send("SUNIONSTORE into big other\r\n");
+        hold.await_victim();
+        drop(attacker);
+        other.expect("EXISTS into", ":0");
+        hold.release();
+        eventually(&mut other, "SCARD into", &format!(":{}", MANY + MANY / 2));
+        other.expect("DEL into", ":1");
+    }
+    for point in ["script-start", "script-step", "script-end"] {
+        let mut hold = Hold::first_at(&server, point);
+        let mut attacker = server.client();
+        attacker.send(crate::support::encode_line(&eval(WRITES)));
+        hold.await_victim();
+        drop(attacker);
+        other.expect("EXISTS counted", ":0");
+        hold.release();
+        eventually(&mut other, "GET counted", "\"20000\"");
+        other.expect("DEL counted", ":1");
+    }
+}
