@@ -137,8 +137,91 @@ impl Times for Sixteen {
     }
 }
 
-/// A sorted set's members and their scores: `[score, 8 bytes | member cell]`.
+/// A sorted set's members and their scores.
+///
+/// ```text
+/// [form << 6 | length][score][member]     members of up to 63 bytes; score by form:
+///                                         0: f64   1: u32   2: integer of six bytes
+/// [C0][score, f64][member cell]           longer members
+/// ```
 pub struct Scores;
+
+const WORD: u8 = 1;
+const SIX: u8 = 2;
+const LONG: u8 = 0xC0;
+/// Members of more bytes are cells.
+const SHORT_MAX: usize = 63;
+
+/// The shortest form that keeps every bit of the score.
+#[inline]
+fn form(score: f64) -> u8 {
+    let n = score as i64;
+    // The round trip keeps fractions, -0.0 and the infinities as they are.
+    if (n as f64).to_bits() != score.to_bits() {
+        return 0;
+    }
+    match n {
+        0..=0xFFFF_FFFF => WORD,
+        -0x8000_0000_0000..=0x7FFF_FFFF_FFFF => SIX,
+        _ => 0,
+    }
+}
+
+/// Bytes of a score.
+#[inline]
+fn score_size(form: u8) -> usize {
+    match form {
+        WORD => 4,
+        SIX => 6,
+        _ => 8,
+    }
+}
+
+/// # Safety
+/// A score of that form lies at `at`.
+#[inline]
+unsafe fn read_score(form: u8, at: *const u8) -> f64 {
+    // SAFETY: the caller's.
+    unsafe {
+        match form {
+            WORD => f64::from(at.cast::<u32>().read_unaligned()),
+            SIX => {
+                let low = u64::from(at.cast::<u32>().read_unaligned());
+                let high = i64::from(at.add(4).cast::<i16>().read_unaligned());
+                (high << 32 | low as i64) as f64
+            }
+            _ => at.cast::<f64>().read_unaligned(),
+        }
+    }
+}
+
+/// # Safety
+/// `score_size(form)` bytes at `at` are writable.
+#[inline]
+unsafe fn write_score(form: u8, score: f64, at: *mut u8) {
+    // SAFETY: the caller's.
+    unsafe {
+        match form {
+            WORD => at.cast::<u32>().write_unaligned(score as u32),
+            SIX => {
+                let n = score as i64;
+                at.cast::<u32>().write_unaligned(n as u32);
+                at.add(4).cast::<i16>().write_unaligned((n >> 32) as i16);
+            }
+            _ => at.cast::<f64>().write_unaligned(score),
+        }
+    }
+}
+
+/// The cell of a long member, if it is one.
+///
+/// # Safety
+/// An entry of a sorted set lies at `at`.
+#[inline]
+unsafe fn long_cell(at: *const u8) -> Option<*const u8> {
+    // SAFETY: the caller's.
+    unsafe { (*at == LONG).then(|| at.add(9)) }
+}
 
 impl EntryKind for Scores {
     type Key<'a> = &'a [u8];
@@ -156,8 +239,11 @@ impl EntryKind for Scores {
     }
 
     #[inline]
-    fn size(entry: (&[u8], f64), _width: u8) -> usize {
-        8 + cell::bytes_size(entry.0.len())
+    fn size((member, score): (&[u8], f64), _width: u8) -> usize {
+        match member.len() {
+            len @ ..=SHORT_MAX => 1 + score_size(form(score)) + len,
+            len => 9 + cell::bytes_size(len),
+        }
     }
 
     #[inline]
@@ -166,47 +252,116 @@ impl EntryKind for Scores {
     }
 
     #[inline]
-    unsafe fn write(entry: (&[u8], f64), _width: u8, at: *mut u8) {
-        // SAFETY: the caller's.
+    unsafe fn write((member, score): (&[u8], f64), _width: u8, at: *mut u8) {
+        // SAFETY: the caller's; as many bytes as `size` says.
         unsafe {
-            at.cast::<f64>().write_unaligned(entry.1);
-            cell::write_bytes(entry.0, at.add(8));
+            if member.len() > SHORT_MAX {
+                *at = LONG;
+                write_score(0, score, at.add(1));
+                cell::write_bytes(member, at.add(9));
+                return;
+            }
+            let form = form(score);
+            *at = form << 6 | member.len() as u8;
+            write_score(form, score, at.add(1));
+            at.add(1 + score_size(form)).copy_from_nonoverlapping(member.as_ptr(), member.len());
         }
     }
 
     #[inline]
     unsafe fn read<'a>(at: *const u8, _width: u8) -> (&'a [u8], f64) {
-        // SAFETY: the caller's.
-        unsafe { (cell::read_bytes(at.add(8)).0, at.cast::<f64>().read_unaligned()) }
+        // SAFETY: the caller's; the first byte says what follows.
+        unsafe {
+            if let Some(cell) = long_cell(at) {
+                return (cell::read_bytes(cell).0, read_score(0, at.add(1)));
+            }
+            let (form, len) = (*at >> 6, (*at & 63) as usize);
+            let member = std::slice::from_raw_parts(at.add(1 + score_size(form)), len);
+            (member, read_score(form, at.add(1)))
+        }
     }
 
     #[inline]
     unsafe fn matches(at: *const u8, _width: u8, key: &[u8]) -> bool {
         // SAFETY: the caller's.
-        unsafe { cell::is_bytes(at.add(8), key) }
+        unsafe {
+            match long_cell(at) {
+                Some(cell) => cell::is_bytes(cell, key),
+                None => (*at & 63) as usize == key.len() && Self::read(at, 0).0 == key,
+            }
+        }
     }
 
     #[inline]
     unsafe fn extent(at: *const u8) -> usize {
         // SAFETY: the caller's.
-        unsafe { 8 + cell::extent(at.add(8)) }
+        unsafe {
+            match long_cell(at) {
+                Some(cell) => 9 + cell::extent(cell),
+                None => 1 + score_size(*at >> 6) + (*at & 63) as usize,
+            }
+        }
     }
 
     #[inline]
     unsafe fn heap(at: *const u8) -> usize {
         // SAFETY: the caller's.
-        unsafe { cell::heap(at.add(8)) }
+        unsafe { long_cell(at).map_or(0, |cell| cell::heap(cell)) }
     }
 
     #[inline]
     unsafe fn retain(at: *const u8) {
         // SAFETY: the caller's.
-        unsafe { cell::retain(at.add(8)) }
+        unsafe {
+            if let Some(cell) = long_cell(at) {
+                cell::retain(cell);
+            }
+        }
     }
 
     #[inline]
     unsafe fn release(at: *const u8) {
         // SAFETY: the caller's.
-        unsafe { cell::release(at.add(8)) }
+        unsafe {
+            if let Some(cell) = long_cell(at) {
+                cell::release(cell);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_and_scores_come_back_bit_by_bit() {
+        let whole = [0.0, 1.0, 4_294_967_295.0, 4_294_967_296.0, -1.0, -2_147_483_649.0, 1.7e12, 9.3e18];
+        let edges =
+            [140_737_488_355_327.0, 140_737_488_355_328.0, -140_737_488_355_328.0, -140_737_488_355_329.0];
+        let odd = [-0.0, 0.1, f64::INFINITY, f64::NEG_INFINITY, f64::MAX, f64::MIN_POSITIVE, -9.3e18];
+        for score in whole.into_iter().chain(edges).chain(odd) {
+            for len in [0, 1, 16, 62, 63, 64, 191, 192, 512, 513, 2000] {
+                let member = vec![b'm'; len];
+                let mut room = [0xA5u8; 600];
+                // SAFETY: 600 bytes are enough for any entry; its count is given back once.
+                unsafe {
+                    let at = room.as_mut_ptr();
+                    Scores::write((&member, score), 0, at);
+                    let (read, back) = Scores::read(at, 0);
+                    assert_eq!((read, back.to_bits()), (&member[..], score.to_bits()));
+                    assert!(
+                        Scores::matches(at, 0, &member)
+                            && !Scores::matches(at, 0, &[&member[..], b"m"].concat())
+                    );
+                    assert_eq!(Scores::extent(at), Scores::size((&member, score), 0));
+                    assert_eq!(Scores::heap(at), Scores::heap_size((&member, score)));
+                    assert_eq!(*at.add(Scores::extent(at)), 0xA5);
+                    Scores::retain(at);
+                    Scores::release(at);
+                    Scores::release(at);
+                }
+            }
+        }
     }
 }
