@@ -165,10 +165,18 @@ impl List {
             return;
         }
         let count = end - range.start;
-        match count <= FEW {
-            true if range.start == 0 => (0..count).for_each(|_| drop(self.tree.pop_end(End::Front))),
-            true if end == self.len() => (0..count).for_each(|_| drop(self.tree.pop_end(End::Back))),
-            _ => self.tree.remove_range(range.start..end),
+        let outer = match (range.start, end) {
+            (0, _) => Some(End::Front),
+            (_, end) if end == self.len() => Some(End::Back),
+            _ => None,
+        };
+        match outer.filter(|_| count <= FEW) {
+            None => self.tree.remove_range(range.start..end),
+            Some(outer) => {
+                for _ in 0..count {
+                    self.tree.pop_end(outer);
+                }
+            }
         }
         self.note_shrinking();
     }

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A tag is the low byte of the entry's hash. A look-up compares sixteen tags at once and then the few entries whose
-//! tag agrees. Removing keeps the order of the others, so a flat value (one leaf) lists its entries as they came.
+//! tag agrees. `remove` keeps the order of the others, so a flat value (one leaf) lists its entries as they came; tries,
+//! whose order means nothing, use `swap_remove`.
 //!
 //! - L1: `len <= slots`; `offsets[i]` is where entry i begins, counted from the block's start; entries do not overlap
 //!   and lie below `end <= size`; `dead` bytes below `end` belong to no entry.
@@ -272,11 +273,10 @@ impl<K: EntryKind> Leaf<K> {
         K::hash(K::key(unsafe { self.entry(i) }))
     }
 
-    /// Asks the processor to fetch the leaf's beginning.
+    /// Asks the processor to fetch the leaf's beginning: header, tags, offsets.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        super::tags::prefetch(self.start());
-        super::tags::prefetch(self.start().wrapping_add(64));
+        (0..256).step_by(64).for_each(|line| super::tags::prefetch(self.start().wrapping_add(line)));
     }
 
     /// The soonest expiry of the entries.
@@ -506,27 +506,56 @@ impl<K: EntryKind> Leaf<K> {
     /// Removes entry `i`; the others keep their order. The handle changes if the leaf shrinks or was shared.
     pub(crate) fn remove(&mut self, i: usize) {
         self.own();
+        self.give_up(i);
         let len = self.len();
-        debug_assert!(i < len);
         // SAFETY: L1; the entry is not read afterwards.
         unsafe {
-            let at = self.at(i);
-            match self.width() {
-                0 => {
-                    let size = K::extent(at);
-                    if self.head().flags & OWNS != 0 {
-                        K::release(at);
-                    }
-                    self.bury(i, size);
-                    close(self.offsets(), i, len);
-                }
-                width => {
-                    let width = width as usize;
-                    std::ptr::copy(at.add(width), at, (len - i - 1) * width);
-                }
+            match self.width() as usize {
+                0 => close(self.offsets(), i, len),
+                width => std::ptr::copy(self.at(i).add(width), self.at(i), (len - i - 1) * width),
             }
             close(self.tags(), i, len);
         }
+        self.lessen();
+    }
+
+    /// Removes entry `i`; the last one takes its index. The handle changes if the leaf shrinks or was shared.
+    pub(crate) fn swap_remove(&mut self, i: usize) {
+        self.own();
+        self.give_up(i);
+        let last = self.len() - 1;
+        // SAFETY: L1; the entry is not read afterwards.
+        unsafe {
+            match self.width() as usize {
+                0 => *self.offsets().add(i) = *self.offsets().add(last),
+                width => std::ptr::copy(self.at(last), self.at(i), width),
+            }
+            *self.tags().add(i) = *self.tags().add(last);
+        }
+        self.lessen();
+    }
+
+    /// Gives up what entry `i` owns and, in leaves without width, its bytes.
+    #[inline]
+    fn give_up(&mut self, i: usize) {
+        debug_assert!(i < self.len());
+        if self.width() != 0 {
+            return;
+        }
+        // SAFETY: L1; the entry is not read afterwards.
+        unsafe {
+            let at = self.at(i);
+            let size = K::extent(at);
+            if self.head().flags & OWNS != 0 {
+                K::release(at);
+            }
+            self.bury(i, size);
+        }
+    }
+
+    /// One entry less; a leaf with much more room than it needs gets a smaller block.
+    #[inline]
+    fn lessen(&mut self) {
         self.head_mut().len -= 1;
         let tight = needed(self.width(), self.len(), self.live());
         if self.size() > 64 && tight + tight / 2 < self.size() {

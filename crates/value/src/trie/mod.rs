@@ -63,7 +63,7 @@ unsafe impl<K: EntryKind> Send for Trie<K> {}
 // SAFETY: as above.
 unsafe impl<K: EntryKind> Sync for Trie<K> {}
 
-/// The inner nodes from the root to a leaf, all unshared.
+/// The inner nodes from the root to a leaf.
 struct Path<K> {
     nodes: [Option<Node<K>>; 16],
     depth: usize,
@@ -184,24 +184,24 @@ impl<K: EntryKind> Trie<K> {
             self.bytes = leaf.size() + K::heap_size(entry);
             return true;
         };
-        if let Some((_, i)) = find(root, 0, hash, K::key(entry)) {
-            if !K::REPLACES {
-                return false;
+        let (path, leaf) = Path::to(root, hash);
+        if let Some(i) = leaf.find(hash as u8, K::key(entry)) {
+            if K::REPLACES {
+                self.change_at(path, leaf, hash, i, |leaf| {
+                    let before = leaf.heap_of(i);
+                    leaf.replace(i, entry);
+                    K::heap_size(entry) as isize - before as isize
+                });
             }
-            self.change(hash, i, |leaf| {
-                let before = leaf.heap_of(i);
-                leaf.replace(i, entry);
-                K::heap_size(entry) as isize - before as isize
-            });
             return false;
         }
-        self.insert_new(entry, hash);
+        self.insert_new(path, leaf, entry, hash);
         true
     }
 
     /// Inserts an entry whose key is known to be absent.
-    fn insert_new(&mut self, entry: K::Entry<'_>, hash: u64) {
-        let (mut path, old) = self.own_path(hash);
+    fn insert_new(&mut self, mut path: Path<K>, old: Leaf<K>, entry: K::Entry<'_>, hash: u64) {
+        self.own(&mut path, hash);
         let mut leaf = old;
         self.bytes -= leaf.size();
         leaf.insert(leaf.len(), entry, hash as u8);
@@ -216,7 +216,20 @@ impl<K: EntryKind> Trie<K> {
 
     /// Changes entry `i` of the leaf the hash leads to; `f` returns by how many bytes the entry's Blobs grew.
     pub(crate) fn change(&mut self, hash: u64, i: usize, f: impl FnOnce(&mut Leaf<K>) -> isize) {
-        let (mut path, old) = self.own_path(hash);
+        let Some(root) = self.root else { unreachable!("not called on empty tries") };
+        let (path, leaf) = Path::to(root, hash);
+        self.change_at(path, leaf, hash, i, f);
+    }
+
+    fn change_at(
+        &mut self,
+        mut path: Path<K>,
+        old: Leaf<K>,
+        hash: u64,
+        i: usize,
+        f: impl FnOnce(&mut Leaf<K>) -> isize,
+    ) {
+        self.own(&mut path, hash);
         let mut leaf = old;
         let was = leaf.expiry(i);
         self.bytes -= leaf.size();
@@ -234,16 +247,18 @@ impl<K: EntryKind> Trie<K> {
 
     /// `remove` where the hash is known.
     pub fn remove_hashed(&mut self, key: K::Key<'_>, hash: u64) -> bool {
-        let Some((_, i)) = self.root.and_then(|root| find(root, 0, hash, key)) else { return false };
+        let Some(root) = self.root else { return false };
+        let (mut path, old) = Path::to(root, hash);
+        let Some(i) = old.find(hash as u8, key) else { return false };
         if self.len == 1 {
             *self = Trie::new();
             return true;
         }
-        let (mut path, old) = self.own_path(hash);
+        self.own(&mut path, hash);
         let mut leaf = old;
         let was = leaf.expiry(i);
         self.bytes -= leaf.size() + leaf.heap_of(i);
-        leaf.remove(i);
+        leaf.swap_remove(i);
         self.bytes += leaf.size();
         self.len -= 1;
         for depth in 0..path.depth {
@@ -256,27 +271,23 @@ impl<K: EntryKind> Trie<K> {
         true
     }
 
-    /// Unshares the inner nodes down to the leaf of a hash. The leaf itself may still be shared.
-    fn own_path(&mut self, hash: u64) -> (Path<K>, Leaf<K>) {
-        let mut path = Path { nodes: [None; 16], depth: 0 };
-        let Some(mut node) = self.root else { unreachable!("not called on empty tries") };
-        loop {
-            // SAFETY: reached from the root, and every node above is unshared.
-            let inner = match unsafe { node.view() } {
-                View::Leaf(leaf) => return (path, leaf),
-                View::Inner(inner) => inner,
-            };
-            if !node.unique() {
-                let copy = inner.copy();
-                self.set_node(&mut path, hash, copy);
-                node.release();
-                node = copy;
+    /// Unshares the inner nodes of a path, from the root down. The leaf below may still be shared.
+    #[inline]
+    fn own(&mut self, path: &mut Path<K>, hash: u64) {
+        for depth in 0..path.depth {
+            if path.node(depth).unique() {
+                continue;
             }
-            path.nodes[path.depth] = Some(node);
-            // SAFETY: alive, as above.
+            let node = path.node(depth);
+            // SAFETY: reached from the root, and every node above is unshared.
             let View::Inner(inner) = (unsafe { node.view() }) else { unreachable!("an inner node") };
-            node = inner.child(slot_at(hash, path.depth));
-            path.depth += 1;
+            let copy = inner.copy();
+            match depth {
+                0 => self.root = Some(copy),
+                _ => path.inner(depth - 1).set_child(slot_at(hash, depth - 1), copy),
+            }
+            node.release();
+            path.nodes[depth] = Some(copy);
         }
     }
 
@@ -450,11 +461,36 @@ impl<K: EntryKind> Orphan<K> {
 }
 
 impl<K: EntryKind> Path<K> {
+    /// The path to the leaf of a hash; its nodes may be shared until `Trie::own` has seen it.
+    #[inline]
+    fn to(root: Node<K>, hash: u64) -> (Path<K>, Leaf<K>) {
+        let mut path = Path { nodes: [None; 16], depth: 0 };
+        let mut node = root;
+        loop {
+            // SAFETY: the caller borrows the tree.
+            let inner = match unsafe { node.view() } {
+                View::Leaf(leaf) => {
+                    leaf.prefetch();
+                    return (path, leaf);
+                }
+                View::Inner(inner) => inner,
+            };
+            path.nodes[path.depth] = Some(node);
+            node = inner.child(slot_at(hash, path.depth));
+            path.depth += 1;
+        }
+    }
+
+    #[inline]
+    fn node(&self, depth: usize) -> Node<K> {
+        let Some(node) = self.nodes[depth] else { unreachable!("inside the path") };
+        node
+    }
+
     #[inline]
     fn inner(&mut self, depth: usize) -> &mut Inner<K> {
-        let Some(node) = self.nodes[depth] else { unreachable!("inside the path") };
-        // SAFETY: `own_path` made it unshared, and `&mut Trie` is borrowed while a path exists.
-        unsafe { node.inner_mut() }
+        // SAFETY: `Trie::own` made it unshared, and `&mut Trie` is borrowed while the path is used so.
+        unsafe { self.node(depth).inner_mut() }
     }
 }
 
