@@ -4,6 +4,7 @@ use crate::call::Flow;
 use crate::config::notify;
 use crate::park::Parked;
 use crate::session::{ClientInfo, flag};
+use crate::stats::Counter;
 use crate::{Local, Server, Session};
 use command::{Block, Command};
 use keyspace::{Class, Event};
@@ -195,6 +196,11 @@ pub fn cron(server: &Server, local: &mut Local) {
     }
     if server.pause.is_on() && server.pause.until_ms() <= local.now_ms {
         server.pause.clear();
+    }
+    if let Some(lua) = &local.lua {
+        let (scripts, functions) = lua.bytes();
+        local.recorder.set(Counter::LuaBytes, scripts as u64);
+        local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
     }
     if local.id == 0 {
         server.stats.sample(local.now_ms, server.allocator().allocated);

@@ -85,6 +85,8 @@ pub struct Local {
     random: u64,
     /// Monotonic clock at the end of the last command: the start of the next.
     pub clock_ns: u64,
+    /// Monotonic clock at which this turn began.
+    turn_ns: u64,
     ticker: stdx::clock::Ticker,
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
@@ -104,6 +106,7 @@ impl Local {
             now_ms: stdx::clock::wall_ms(),
             random,
             clock_ns: stdx::clock::mono_ns(),
+            turn_ns: 0,
             ticker: stdx::clock::Ticker::new(),
             leaving: Vec::new(),
             lua: None,
@@ -112,10 +115,15 @@ impl Local {
         }
     }
 
-    /// Reads both clocks; once per turn and slice.
+    /// Reads both clocks; at the begin of every turn.
     pub fn tick(&mut self) {
+        if self.turn_ns != 0 {
+            // The last lap was the end of a turn; what passed since was sleep.
+            self.recorder.turn(self.clock_ns.saturating_sub(self.turn_ns));
+        }
         self.now_ms = stdx::clock::wall_ms();
         self.clock_ns = self.ticker.set();
+        self.turn_ns = self.clock_ns;
     }
 
     /// Reads the monotonic clock the cheap way; after every command and piece of a stream.

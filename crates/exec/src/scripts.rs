@@ -141,6 +141,12 @@ impl LuaState {
         LuaState { engine: Engine::new(Limits::default()), version: 0, functions: HashMap::new() }
     }
 
+    /// Bytes held for scripts, and for functions.
+    pub(crate) fn bytes(&self) -> (usize, usize) {
+        let functions = self.engine.functions_memory_used();
+        (self.engine.memory_used().saturating_sub(functions), functions)
+    }
+
     /// Brings the libraries up to date (C6). Cost: O(1) unless they changed.
     fn sync(&mut self, scripts: &Scripts) {
         let version = scripts.version.load(Ordering::Acquire);

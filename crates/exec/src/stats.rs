@@ -13,7 +13,7 @@
 //! - N2: cells count for the generation they carry; a reader ignores any other.
 //! - N3: a histogram allocates 1 KB per power of two of run time that was seen, never more than 24 of them.
 //!
-//! Costs: recording a command is five plain stores; reading a figure is O(threads), a histogram O(threads · 3072).
+//! Costs: recording a command is six plain stores; reading a figure is O(threads), a histogram O(threads · 3072).
 
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
@@ -48,8 +48,8 @@ pub enum Counter {
     QueryBufferDisconnections,
     OutputBufferDisconnections,
     LoopCycles,
-    LoopDurationUs,
-    LoopCommandsUs,
+    LoopDurationNs,
+    LoopCommandsNs,
     ExpireCycleUs,
     /// Commands whose work went on in a later slice or on a worker.
     Sliced,
@@ -57,9 +57,12 @@ pub enum Counter {
     CommitRetries,
     /// Turns of a loop that served one client for longer than a quantum.
     Stalls,
+    /// Not counted but measured ([`Recorder::set`]): bytes Lua holds for scripts, and for libraries of functions.
+    LuaBytes,
+    LuaFunctionBytes,
 }
 
-const COUNTERS: usize = Counter::Stalls as usize + 1;
+const COUNTERS: usize = Counter::LuaFunctionBytes as usize + 1;
 
 /// All threads' counters.
 #[derive(Debug)]
@@ -194,6 +197,7 @@ impl Recorder {
     pub fn command(&self, command: usize, ns: u64, failed: bool, timed: bool) {
         let cells = self.current();
         add(&cells.counters[Counter::CommandsProcessed as usize], 1);
+        add(&cells.counters[Counter::LoopCommandsNs as usize], ns);
         let Some(cell) = cells.commands.get(command) else { return };
         add(&cell.calls, 1);
         add(&cell.ns, ns);
@@ -227,6 +231,18 @@ impl Recorder {
 
     pub fn add(&self, counter: Counter, n: u64) {
         add(&self.current().counters[counter as usize], n);
+    }
+
+    /// A turn of this thread's loop ended.
+    pub fn turn(&self, ns: u64) {
+        let cells = self.current();
+        add(&cells.counters[Counter::LoopCycles as usize], 1);
+        add(&cells.counters[Counter::LoopDurationNs as usize], ns);
+    }
+
+    /// What is measured and not counted: this thread's part of it.
+    pub fn set(&self, measure: Counter, now: u64) {
+        self.current().counters[measure as usize].store(now, Relaxed);
     }
 
     /// The cells, cleared first if there was a reset since they were last written.

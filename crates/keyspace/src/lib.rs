@@ -46,7 +46,7 @@ use stdx::locks::{Bits, Guard, Sharded};
 pub const SHARDS: usize = 1 << segment::SHARD_BITS;
 
 /// Who hears of every write, in the order of the sequence per shard: the log, replicas. Called with the shard locks
-/// held, so it must only note the effect, never wait.
+/// held, so it must only note the effect, never wait. What expires is told as the removal it is (DEL, HDEL).
 pub trait CommitSink: Send + Sync {
     /// The command `args` took effect on `db` at `lsn`.
     fn effect(&self, lsn: Lsn, db: usize, args: &mut dyn Iterator<Item = &[u8]>);
@@ -58,6 +58,8 @@ struct Counts {
     expires: AtomicI64,
     /// A field of a hash was given an expiry; stays, since the sweep costs little where nothing expires.
     fields: AtomicBool,
+    /// Mean time to live of the keys the sweep looked at.
+    ttl_ms: AtomicU64,
 }
 
 /// Counters of the keyspace as a whole; all relaxed.
@@ -121,6 +123,29 @@ impl Keyspace {
 
     pub fn sink(&self) -> Option<&dyn CommitSink> {
         self.sink.get().map(|sink| &**sink)
+    }
+
+    /// Tells the sink, if there is one, of something the keyspace did by itself. The locks are held.
+    pub(crate) fn tell_sink(&self, lsn: Lsn, db: usize, words: &[&[u8]]) {
+        if let Some(sink) = self.sink() {
+            sink.effect(lsn, db, &mut words.iter().copied());
+        }
+    }
+
+    /// Mean time to live of the keys of a database that expire, in milliseconds, as the sweep samples it; 0 if there are
+    /// none. O(1).
+    pub fn avg_ttl_ms(&self, db: usize) -> u64 {
+        if self.expires(db) == 0 { 0 } else { self.counts[db].ttl_ms.load(Ordering::Relaxed) }
+    }
+
+    /// Notes how long some key has to live: a fiftieth of the mean from now on.
+    pub(crate) fn note_ttl(&self, db: usize, ms: u64) {
+        let mean = &self.counts[db].ttl_ms;
+        // Only the sweep writes it, and a lost sample is no loss.
+        match mean.load(Ordering::Relaxed) {
+            0 => mean.store(ms, Ordering::Relaxed),
+            so_far => mean.store(so_far / 50 * 49 + ms / 50, Ordering::Relaxed),
+        }
     }
 
     /// Which notification classes are wanted ([`Class::bit`]).

@@ -1,11 +1,14 @@
 //! Active expiry: walks the segments in quanta and removes what has expired, keys and fields of hashes, without sampling
 //! luck.
 //!
+//! Removals are writes like any other: each quantum has an LSN, and the sink hears of every removal under the lock.
+//!
 //! Each segment knows its soonest expiry, so a segment with nothing due costs one memory access. A whole round over
 //! 40 million keys is some 60,000 of those.
 
 use crate::{Keyspace, SHARDS, View};
 use std::sync::atomic::Ordering;
+use stdx::hash::hash_u64;
 use stdx::locks::Bits;
 
 /// Segments looked at per lock.
@@ -46,6 +49,12 @@ impl Sweep {
         if let Some(position) = self.position.take() {
             let mut guard = keyspace.shards.lock_one(self.shard);
             let directory = &mut guard.get_mut(self.shard).dbs[self.db];
+            if let Some(at) =
+                directory.random(hash_u64(position ^ now_ms)).and_then(|entry| entry.expire_ms())
+                && at > now_ms
+            {
+                keyspace.note_ttl(self.db, at - now_ms);
+            }
             let mut next = Some(position);
             for _ in 0..SEGMENTS {
                 let Some(at) = next else { break };
@@ -104,7 +113,14 @@ impl Sweep {
             }
             view.expire_if_due(&key);
             if left > 0 {
-                view.expire_fields(&key, std::iter::empty(), left, &mut |_| left -= 1);
+                let mut gone: Vec<Box<[u8]>> = Vec::new();
+                view.expire_fields(&key, std::iter::empty(), left, &mut |field| gone.push(field.into()));
+                if !gone.is_empty() {
+                    left = left.saturating_sub(gone.len());
+                    let fields = gone.iter().map(|field| &**field);
+                    let words: Vec<&[u8]> = [&b"HDEL"[..], &key].into_iter().chain(fields).collect();
+                    keyspace.tell_sink(view.changes().lsn, self.db, &words);
+                }
                 view.remove_if_empty(&key);
             }
             if left == 0 {

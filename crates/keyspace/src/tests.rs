@@ -255,6 +255,80 @@ fn the_sweep_removes_expired_fields_and_the_hashes_left_empty() {
     view.finish();
 }
 
+/// What the sink was told: LSN, database, words.
+type Told = Arc<std::sync::Mutex<Vec<(Lsn, usize, Vec<String>)>>>;
+
+struct Sink(Told);
+
+impl CommitSink for Sink {
+    fn effect(&self, lsn: Lsn, db: usize, args: &mut dyn Iterator<Item = &[u8]>) {
+        let words = args.map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        self.0.lock().unwrap().push((lsn, db, words));
+    }
+}
+
+#[test]
+fn the_sink_hears_of_every_key_and_field_that_expires() {
+    let (keyspace, told) = (Keyspace::new(2), Told::default());
+    keyspace.set_sink(Box::new(Sink(told.clone())));
+    (0..1000).for_each(|i| {
+        set(&keyspace, &format!("k{i}"), "v", Some(if i % 2 == 0 { 1000 } else { 9000 }), 1);
+    });
+    put_hash(&keyspace, 1, "h", 900, 1000, false);
+    put_hash(&keyspace, 1, "all", 1, 1000, false);
+    let before = keyspace.last_lsn();
+    assert!(told.lock().unwrap().is_empty(), "a view tells nothing of what its handler did");
+    let (mut sweep, mut rounds) = (Sweep::default(), 0);
+    while rounds < 3 {
+        rounds += usize::from(sweep.step(&keyspace, 1000, |_| {}) == Swept::Round);
+    }
+    let told = std::mem::take(&mut *told.lock().unwrap());
+    assert!(told.iter().all(|(lsn, ..)| (before + 1..=keyspace.last_lsn()).contains(lsn)));
+    let with = |name: &'static str| told.iter().filter(move |(_, _, words)| words[0] == name);
+    let keys: BTreeSet<&str> = with("DEL").map(|(_, _, words)| &*words[1]).collect();
+    let due: BTreeSet<String> = (0..1000).step_by(2).map(|i| format!("k{i}")).collect();
+    assert_eq!(keys, due.iter().map(String::as_str).collect());
+    assert_eq!(with("DEL").count(), 500);
+    assert!(with("DEL").all(|(_, db, words)| *db == 0 && words.len() == 2));
+    let fields = with("HDEL").map(|(_, db, words)| {
+        assert_eq!(*db, 1);
+        words.len() - 2
+    });
+    assert_eq!(fields.sum::<usize>(), 300 + 1, "a hash left empty goes with its last field");
+}
+
+#[test]
+fn the_sink_hears_of_a_key_a_command_finds_expired() {
+    let (keyspace, told) = (Keyspace::new(1), Told::default());
+    keyspace.set_sink(Box::new(Sink(told.clone())));
+    for key in ["read", "written"] {
+        set(&keyspace, key, "v", Some(1000), 1);
+    }
+    assert_eq!(get(&keyspace, "read", 1000), None);
+    assert_eq!(get(&keyspace, "read", 1000), None);
+    let changes = set(&keyspace, "written", "w", None, 1000);
+    let told = told.lock().unwrap();
+    let words: Vec<_> = told.iter().map(|(_, _, words)| words.join(" ")).collect();
+    assert_eq!(words, ["DEL read", "DEL written"]);
+    assert_eq!(changes.lsn, keyspace.last_lsn());
+}
+
+#[test]
+fn the_sweep_knows_about_how_long_keys_live() {
+    let keyspace = Keyspace::new(2);
+    assert_eq!(keyspace.avg_ttl_ms(0), 0);
+    (0..5000).for_each(|i| {
+        set(&keyspace, &format!("k{i}"), "v", Some(100_000 + i % 100), 1);
+    });
+    let (mut sweep, mut rounds) = (Sweep::default(), 0);
+    while rounds < 2 {
+        rounds += usize::from(sweep.step(&keyspace, 1, |_| {}) == Swept::Round);
+    }
+    assert!((99_000..101_000).contains(&keyspace.avg_ttl_ms(0)), "{}", keyspace.avg_ttl_ms(0));
+    (0..5000).for_each(|i| assert!(del(&keyspace, &format!("k{i}"), 1)));
+    assert_eq!(keyspace.avg_ttl_ms(0), 0);
+}
+
 #[test]
 fn an_overlay_is_seen_by_nobody_until_it_commits_whole() {
     let keyspace = Keyspace::new(1);

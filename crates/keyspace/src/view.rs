@@ -451,6 +451,8 @@ impl<'k> View<'k> {
         guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
         self.keyspace.count(self.db, -1, -1);
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
+        // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
+        self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         self.changed(key, Class::Expired, "expired");
         true
     }

@@ -9,6 +9,7 @@
 mod connections;
 mod docs;
 mod functions;
+mod info;
 mod no_wait;
 mod renames;
 mod startup;

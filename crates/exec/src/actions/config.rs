@@ -49,9 +49,8 @@ fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.server.stats.reset();
     let (keyspace, clients) = (&act.server.keyspace.stats, &act.server.clients);
-    for counter in
-        [&keyspace.hits, &keyspace.misses, &keyspace.expired_keys, &clients.accepted, &clients.refused]
-    {
+    let keyspace = [&keyspace.hits, &keyspace.misses, &keyspace.expired_keys, &keyspace.expired_fields];
+    for counter in keyspace.into_iter().chain([&clients.accepted, &clients.refused]) {
         counter.store(0, Ordering::Relaxed);
     }
     act.out.ok();

@@ -105,7 +105,7 @@ pub(crate) fn elsewhere(
 }
 
 /// Collects an answer that may take long on a thread of its own; the client is parked until it comes. In a transaction,
-/// which cannot wait, it is collected at once.
+/// which cannot wait, it is collected at once. The thread is not demoted: `collect` may take shard locks.
 pub(crate) fn aside(
     act: &mut Act<'_, '_>,
     thread: &str,
@@ -118,7 +118,6 @@ pub(crate) fn aside(
     let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
     let run = move || {
-        stdx::threads::demote();
         collect(&mut out);
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     };

@@ -7,6 +7,7 @@ use crate::Server;
 use crate::call::Flow;
 use crate::info::{Database, Host, Sections, Snapshot, Stats, cpu, human, resident_bytes};
 use crate::session::flag;
+use crate::stats::Counter;
 use crate::{latency, slowlog};
 use command::{Error, places};
 use resp::{Args, Reply};
@@ -139,6 +140,7 @@ fn stats(server: &Server) -> Stats {
         connections: server.clients.accepted.load(Relaxed),
         rejected_connections: server.clients.refused.load(Relaxed),
         expired_keys: keyspace.expired_keys.load(Relaxed),
+        expired_fields: keyspace.expired_fields.load(Relaxed),
         keyspace_hits: keyspace.hits.load(Relaxed),
         keyspace_misses: keyspace.misses.load(Relaxed),
         pubsub_channels: server.pubsub.len(Kind::Channel) as u64,
@@ -150,7 +152,7 @@ fn stats(server: &Server) -> Stats {
 
 fn database(server: &Server, number: usize) -> Database {
     let (keys, expires) = (server.keyspace.len(number) as u64, server.keyspace.expires(number) as u64);
-    Database { number, keys, expires, avg_ttl_ms: 0 }
+    Database { number, keys, expires, avg_ttl_ms: server.keyspace.avg_ttl_ms(number) }
 }
 
 fn count_clients(server: &Server, s: &mut Snapshot) {
@@ -187,6 +189,15 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
         .unwrap_or_default();
     m.reclaim_pending = stdx::reclaim::pending_bytes();
     m.reclaimed_objects = stdx::reclaim::reclaimed_items();
+    let registry = &server.stats.registry;
+    m.lua = registry.counter(Counter::LuaBytes);
+    m.lua_functions = registry.counter(Counter::LuaFunctionBytes);
+    m.scripts = server.scripts.bytes() as u64;
+    m.script_count = server.scripts.len() as u64;
+    let libraries = server.scripts.libraries.lock();
+    m.functions = libraries.code.values().map(|code| code.len() as u64).sum();
+    m.function_count = libraries.functions.len() as u64;
+    m.library_count = libraries.code.len() as u64;
 }
 
 // ----- MEMORY ------------------------------------------------------------------------------------------------------
@@ -215,7 +226,7 @@ fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
         ("aof.buffer", 0),
         ("lua.caches", m.scripts),
         ("functions.caches", m.functions),
-        ("script.VMs", m.lua),
+        ("script.VMs", m.lua + m.lua_functions),
     ];
     let numbers = [
         ("overhead.total", m.overhead),

@@ -95,7 +95,9 @@ pub struct Memory {
     pub functions: u64,
     pub function_count: u64,
     pub library_count: u64,
+    /// What Lua holds for scripts, and for functions.
     pub lua: u64,
+    pub lua_functions: u64,
     pub clients: u64,
     /// Dropped values whose memory is not yet given back.
     pub reclaim_pending: u64,
@@ -176,8 +178,8 @@ impl Stats {
             query_buffer_disconnections: count(Counter::QueryBufferDisconnections),
             output_buffer_disconnections: count(Counter::OutputBufferDisconnections),
             loop_cycles: count(Counter::LoopCycles),
-            loop_duration_us: count(Counter::LoopDurationUs),
-            loop_commands_us: count(Counter::LoopCommandsUs),
+            loop_duration_us: count(Counter::LoopDurationNs) / 1000,
+            loop_commands_us: count(Counter::LoopCommandsNs) / 1000,
             cycles_per_s: rates.cycles_per_s(),
             ..Stats::default()
         }
@@ -386,9 +388,9 @@ fn memory(s: &Snapshot, out: &mut Lines) {
         ("number_of_cached_scripts", m.script_count),
         ("number_of_functions", m.function_count),
         ("number_of_libraries", m.library_count),
-        ("used_memory_vm_functions", 0),
+        ("used_memory_vm_functions", m.lua_functions),
     ]);
-    out.bytes("used_memory_vm_total", m.lua);
+    out.bytes("used_memory_vm_total", m.lua + m.lua_functions);
     out.line("used_memory_functions", m.functions);
     out.bytes("used_memory_scripts", m.scripts + m.functions);
     out.bytes("maxmemory", m.max);
@@ -547,8 +549,8 @@ fn cpu_section(s: &Snapshot, out: &mut Lines) {
         ("used_cpu_user", s.cpu.user_s),
         ("used_cpu_sys_children", 0.0),
         ("used_cpu_user_children", 0.0),
-        ("used_cpu_sys_main_thread", s.cpu.main_system_s),
-        ("used_cpu_user_main_thread", s.cpu.main_user_s),
+        ("used_cpu_sys_main_thread", s.cpu.loops_system_s),
+        ("used_cpu_user_main_thread", s.cpu.loops_user_s),
     ] {
         out.line(name, format_args!("{seconds:.6}"));
     }
