@@ -136,8 +136,9 @@ impl Server {
         }
     }
 
-    /// How the server ended, if it did.
+    /// How the server ended, if it did; a process that was just killed is given a moment to be gone.
     pub fn obituary(&mut self) -> Option<String> {
+        sleep(Duration::from_millis(50));
         let status = self.child.try_wait().ok()??;
         Some(format!("{} ended with {status}{}", self.label, self.log_tail()))
     }

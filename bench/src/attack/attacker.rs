@@ -77,7 +77,10 @@ impl Attacker {
                         (seen, left, heard) = (seen + n, left - n, Instant::now());
                         continue;
                     }
-                    Some(n) => return Err(unexpected(&self.buffer[..n])),
+                    Some(n) => {
+                        let first = self.buffer[..n].to_vec();
+                        return Err(self.unexpected(first, heard)?);
+                    }
                     None => {}
                 }
             } else if let Some(n) = quiet(sys::skip(&self.stream, left.min(1 << 20)))? {
@@ -115,6 +118,22 @@ impl Attacker {
         }
     }
 
+    /// The error that stands for another reply than the known one: its text where it is an error reply, which is then
+    /// read to its end, so that the connection can be used on.
+    fn unexpected(&mut self, mut text: Vec<u8>, heard: Instant) -> io::Result<io::Error> {
+        if text.first() != Some(&b'-') {
+            let text = String::from_utf8_lossy(&text);
+            return Ok(io::Error::other(format!("another reply than before, it begins with {text:?}")));
+        }
+        while !text.ends_with(b"\n") {
+            match quiet(self.stream.read(&mut self.buffer[..1]))? {
+                Some(_) => text.push(self.buffer[0]),
+                None => self.push_or_wait(&mut &[][..], heard)?,
+            }
+        }
+        Ok(io::Error::other(String::from_utf8_lossy(&text[1..]).trim_end().to_string()))
+    }
+
     /// Writes what the socket takes, then waits until there is something to do.
     fn push_or_wait(&mut self, out: &mut &[u8], heard: Instant) -> io::Result<()> {
         if !out.is_empty() {
@@ -143,11 +162,6 @@ fn quiet(result: io::Result<usize>) -> io::Result<Option<usize>> {
         }
         Err(error) => Err(error),
     }
-}
-
-fn unexpected(bytes: &[u8]) -> io::Error {
-    let text = String::from_utf8_lossy(bytes);
-    io::Error::other(format!("another reply than before, it begins with {text:?}"))
 }
 
 /// A value as lines of text, for an appendix.

@@ -49,7 +49,7 @@ pub const ATTACKS: &[Attack] = &[
     },
     Attack {
         name: "stalled",
-        what: "a reader who stops reading {} bytes",
+        what: "a stalled reader, bytes unread: {}",
         size: UNREAD,
         style: Style::Once(LONG),
         memory: (4 * GIB, GIB / 4),
