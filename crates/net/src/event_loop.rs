@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stdx::points::{self, Point};
 
 /// What the first loop accepts from.
 #[derive(Default)]
@@ -314,10 +315,12 @@ impl EventLoop {
             let _ = socket.write(text.as_bytes());
             return;
         }
-        let loop_id = self.load.place();
+        let id = self.server.clients.next_id();
+        let astray = usize::from(points::stays(Point::Accept, id));
+        let loop_id = (self.load.place() + astray) % self.server.loops();
         let unix = matches!(socket, Socket::Unix(_));
         let info = Arc::new(ClientInfo::new(
-            self.server.clients.next_id(),
+            id,
             loop_id,
             address,
             local_address,

@@ -30,9 +30,11 @@ pub enum Point {
     Reclaim,
     /// A streamed reply is about to write its next part.
     Stream,
+    /// A new client is given to an event loop: whoever would stay here goes to another loop than it was meant for.
+    Accept,
 }
 
-const POINTS: [(&str, Point); 7] = [
+const POINTS: [(&str, Point); 8] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -40,6 +42,7 @@ const POINTS: [(&str, Point); 7] = [
     ("script-end", Point::ScriptEnd),
     ("reclaim", Point::Reclaim),
     ("stream", Point::Stream),
+    ("accept", Point::Accept),
 ];
 
 /// What happens at a point.
@@ -100,7 +103,8 @@ pub fn reach(point: Point) {
     }
 }
 
-/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2).
+/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2). DELAY says yes half of
+/// the time.
 #[inline]
 pub fn stays(point: Point, client: u64) -> bool {
     is_armed(point) && keeps(point, client)

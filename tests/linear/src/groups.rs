@@ -34,8 +34,11 @@ pub struct Plan {
     pub expiry: bool,
     pub flush_db: bool,
     pub flush_all: bool,
-    /// KEYS and DBSIZE.
+    /// KEYS.
     pub whole: bool,
+    /// DBSIZE beside writes of many keys: only on request, because it is a sum of counters that may show such a write half
+    /// done.
+    pub dbsize: bool,
     pub scripts: bool,
     pub blocking: bool,
     pub hang_up: bool,
@@ -61,6 +64,7 @@ impl Plan {
             flush_all: rng.percent(15),
             // What has expired and is not yet removed is counted by DBSIZE.
             whole: !expiry && rng.percent(60),
+            dbsize: false,
             scripts: rng.percent(75),
             blocking: rng.percent(60),
             hang_up: rng.percent(30),
@@ -82,6 +86,7 @@ impl Plan {
             flush_db: false,
             flush_all: false,
             whole: false,
+            dbsize: false,
             scripts: false,
             blocking: false,
             hang_up: false,
@@ -92,6 +97,7 @@ impl Plan {
 }
 
 /// Half of all seeds widen the gaps in which races happen.
+/// Most spread the clients over all event loops, which an idle server would not do.
 fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
     let most = [
         ("job-start", 5000),
@@ -104,6 +110,9 @@ fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
     ];
     let any = rng.percent(50);
     let mut slow = Vec::new();
+    if rng.percent(75) {
+        slow.push(("accept", 1));
+    }
     for (point, us) in most {
         if any && rng.percent(40) {
             slow.push((point, rng.between(us / 10 + 1, us)));
@@ -318,13 +327,8 @@ impl Client<'_> {
                 1 => Op::Persist(self.any_key()),
                 _ => Op::Expire(self.any_key(), self.rng.between(1, 40) as u32),
             },
-            32..35 if plan.whole => {
-                if self.rng.percent(50) {
-                    Op::Keys
-                } else {
-                    Op::DbSize
-                }
-            }
+            32..35 if plan.whole && plan.dbsize && self.rng.percent(50) => Op::DbSize,
+            32..35 if plan.whole => Op::Keys,
             35 if plan.flush_db && self.rng.percent(50) => Op::FlushDb,
             35 if plan.flush_all && self.rng.percent(20) => Op::FlushAll,
             _ => self.simple(group),
@@ -348,6 +352,7 @@ impl Client<'_> {
                 Op::Rename(..) => true,
                 Op::MGet(keys) | Op::Del(keys) => keys.contains(&FILL),
                 Op::MSet(pairs) => pairs.iter().any(|(key, _)| *key == FILL),
+                Op::FillByScript(_) => true,
                 Op::SAdd(_, members) | Op::SRem(_, members) => members & BALLAST != 0,
                 Op::RPush(_, Piece::Run(..)) | Op::LPush(_, Piece::Run(..)) => true,
                 _ => false,
@@ -365,7 +370,8 @@ impl Client<'_> {
         let (a, b) = self.pair(SETS);
         let third = self.one_of(SETS);
         let (from, to) = self.pair(LISTS);
-        match self.rng.below(13) {
+        match self.rng.below(14) {
+            13 => Op::FillByScript(self.fresh()),
             0 => Op::SMembers(a),
             1 => Op::Combined(how, vec![a, b]),
             2 | 3 => Op::Store(how, third, vec![a, b]),
@@ -411,6 +417,10 @@ impl Client<'_> {
 
     fn simple_int(&mut self, group: usize) -> Op {
         let (key, other) = self.pair(INTS);
+        if self.shared.plan.long && self.rng.percent(25) {
+            let fill_keys = self.shared.plan.dull.fill_keys;
+            return Op::Peek((0..self.rng.between(1, 3)).map(|_| self.rng.below(fill_keys) as u32).collect());
+        }
         match self.rng.below(10) {
             0 => Op::SetNx(key, self.fresh()),
             1 => Op::GetDel(key),

@@ -2,7 +2,7 @@
 //!
 //! - **Bank**: money moves between accounts (string keys, or fields of one hash) by WATCH and EXEC, by MULTI, by scripts short
 //!   and long. *The sum of all accounts is the same in every MGET, EXEC, HGETALL and script.*
-//! - **Stamps**: one client writes one number into thousands of keys with one MSET, again and again. *No MGET shows two
+//! - **Stamps**: one client writes one number into thousands of keys with one MSET, again and again, and another touches them. *No MGET shows two
 //!   numbers, none that is older than what was acknowledged before it was sent, none that was not sent yet.*
 //! - **Queue**: items are pushed, moved and popped. *Each comes out once, and those of one producer to one consumer in order.*
 //!
@@ -110,6 +110,14 @@ local sum = 0
 for i = 0, tonumber(ARGV[1]) - 1 do sum = sum + tonumber(redis.call('GET', 'acct:' .. i)) end
 return sum";
 
+/// From every second account to the next.
+const PAYDAY: &str = "\
+for i = 0, tonumber(ARGV[1]) - 2, 2 do
+  redis.call('DECR', 'acct:' .. i)
+  redis.call('INCR', 'acct:' .. i + 1)
+end
+return 1";
+
 fn bank(stage: &Stage, rng: &mut Rng) -> Result<Vec<(&'static str, Part)>, String> {
     let accounts = *rng.pick(&[5usize, 40, 1500]);
     let mut conn = stage.conn(BANK_DB)?;
@@ -138,7 +146,10 @@ fn teller(stage: &Stage, stream: u64, accounts: usize) -> Result<usize, String> 
         let b = (a + 1 + rng.below(accounts - 1)) % accounts;
         let n = rng.between(1, 20) as i64;
         let (from, to) = (format!("acct:{a}"), format!("acct:{b}"));
-        match rng.below(5) {
+        match rng.below(6) {
+            5 => {
+                say(&mut conn, &["EVAL".into(), PAYDAY.into(), "0".into(), accounts.to_string()])?;
+            }
             0 => {
                 let lines = [words(&format!("DECRBY {from} {n}")), words(&format!("INCRBY {to} {n}"))];
                 multi(&mut conn, &lines)?;
@@ -224,6 +235,9 @@ fn stamps(rng: &mut Rng) -> Vec<(&'static str, Part)> {
     let writer = shared.clone();
     let mut parts: Vec<(&'static str, Part)> =
         vec![("stamps writer", Box::new(move |stage| stamper(stage, keys, &writer)))];
+    if rng.percent(50) {
+        parts.push(("stamps meddler", Box::new(move |stage| meddler(stage, keys))));
+    }
     for i in 0..rng.between(1, 2) as u64 {
         let shared = shared.clone();
         parts.push(("stamps reader", Box::new(move |stage| stamp_reader(stage, 30 + i, keys, &shared))));
@@ -245,14 +259,28 @@ fn stamper(stage: &Stage, keys: usize, shared: &Stamps) -> Result<usize, String>
     Ok(n as usize)
 }
 
+/// Changes keys without changing their values: the long write has to start over.
+fn meddler(stage: &Stage, keys: usize) -> Result<usize, String> {
+    let (mut conn, mut rng, mut done) = (stage.conn(STAMPS_DB)?, stage.rng(39), 0);
+    while stage.on() {
+        let key = rng.below(keys);
+        tell(&mut conn, &format!("EXPIRE stamp:{key} 100000"))?;
+        tell(&mut conn, &format!("PERSIST stamp:{key}"))?;
+        std::thread::sleep(std::time::Duration::from_micros(rng.below(3000) as u64));
+        done += 1;
+    }
+    Ok(done)
+}
+
 fn stamp_reader(stage: &Stage, stream: u64, keys: usize, shared: &Stamps) -> Result<usize, String> {
     let (mut conn, mut rng, mut done) = (stage.conn(STAMPS_DB)?, stage.rng(stream), 0);
+    let mut latest = 0;
     while stage.on() {
-        // All of them, or a few from everywhere.
-        let step = *rng.pick(&[1, 1, keys / 7 + 1]);
+        // All of them, a few from everywhere, or one.
+        let step = *rng.pick(&[1, keys / 7 + 1, keys]);
         let mut line = words("MGET");
-        line.extend((0..keys).step_by(step).map(|i| format!("stamp:{i}")));
-        let oldest = shared.done.load(Ordering::SeqCst);
+        line.extend((rng.below(step)..keys).step_by(step).map(|i| format!("stamp:{i}")));
+        let oldest = shared.done.load(Ordering::SeqCst).max(latest);
         let Some(items) = say(&mut conn, &line)?.array() else { continue };
         let newest = shared.sent.load(Ordering::SeqCst);
         let seen: HashSet<i64> = items.iter().map(|item| item.number().unwrap_or(0)).collect();
@@ -260,10 +288,9 @@ fn stamp_reader(stage: &Stage, stream: u64, keys: usize, shared: &Stamps) -> Res
             return Err(format!("one MGET of {keys} keys saw the stamps {seen:?} at once"));
         }
         if let Some(wrong) = seen.iter().find(|n| !(oldest..=newest).contains(n)) {
-            return Err(format!(
-                "MGET saw stamp {wrong}; {oldest} was acknowledged before, {newest} sent so far"
-            ));
+            return Err(format!("MGET saw stamp {wrong}; {oldest} was seen before, {newest} sent so far"));
         }
+        latest = seen.into_iter().next().unwrap_or(latest);
         done += 1;
     }
     Ok(done)

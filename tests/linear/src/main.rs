@@ -25,6 +25,7 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
+use groups::Plan;
 use run::Outcome;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -37,6 +38,7 @@ Runs concurrent clients on Evenkeel and checks that what they saw is linearizabl
   --seeds A..B     which runs, both ends included (default 1..20)
   --seconds S      how long each lasts (default 1; fractions are taken)
   --repeat N       each seed so many times (default 1)
+  --dbsize         hold DBSIZE, too, to one moment (it may count a write of many keys half done)
   --plan           only print what each seed stands for
 ";
 
@@ -46,6 +48,7 @@ struct Options {
     time: Duration,
     repeat: usize,
     plan: bool,
+    dbsize: bool,
 }
 
 fn main() -> ExitCode {
@@ -61,7 +64,7 @@ fn main() -> ExitCode {
         }
     };
     if options.plan {
-        options.seeds.for_each(|seed| println!("{:?}", groups::Plan::of(seed)));
+        options.seeds.for_each(|seed| println!("{:?}", Plan::of(seed)));
         return ExitCode::SUCCESS;
     }
     if !options.server.exists() {
@@ -77,7 +80,8 @@ fn run_all(options: &Options) -> ExitCode {
     let mut sum = Outcome::default();
     for seed in options.seeds.clone() {
         for _ in 0..options.repeat {
-            let outcome = run::seed(&options.server, seed, options.time);
+            let plan = Plan { dbsize: options.dbsize, ..Plan::of(seed) };
+            let outcome = run::seed(&options.server, &plan, options.time);
             sum.operations += outcome.operations;
             sum.invariants += outcome.invariants;
             sum.undecided += outcome.undecided;
@@ -108,12 +112,14 @@ fn parse(args: impl Iterator<Item = String>) -> Result<Option<Options>, String> 
         time: Duration::from_secs(1),
         repeat: 1,
         plan: false,
+        dbsize: false,
     };
     let mut args = args;
     while let Some(arg) = args.next() {
         let mut value = || args.next().ok_or(format!("{arg} needs a value"));
         match arg.as_str() {
             "--help" | "-h" => return Ok(None),
+            "--dbsize" => options.dbsize = true,
             "--plan" => options.plan = true,
             "--server" => options.server = value()?.into(),
             "--seeds" => options.seeds = seeds(&value()?)?,

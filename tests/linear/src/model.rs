@@ -194,6 +194,10 @@ pub enum Op {
     Cas(Key, i64, i64),
     MGet(Vec<Key>),
     MSet(Vec<(Key, i64)>),
+    /// A script that sets every fill key.
+    FillByScript(i64),
+    /// MGET of a few of the fill keys.
+    Peek(Vec<u32>),
     Del(Vec<Key>),
     Exists(Key),
     Expire(Key, u32),
@@ -308,6 +312,7 @@ impl Op {
             Op::MGet(keys) | Op::Del(keys) | Op::Combined(_, keys) | Op::BLPop(keys, _) => keys.clone(),
             Op::MSet(pairs) => pairs.iter().map(|(key, _)| *key).collect(),
             Op::Store(_, to, from) => [&[*to][..], from].concat(),
+            Op::FillByScript(_) | Op::Peek(_) => vec![FILL],
             Op::Unwatch(_) => Vec::new(),
             Op::DbSize | Op::Keys | Op::FlushDb | Op::FlushAll | Op::Exec(..) => return None,
             Op::Atomic(_, ops) => {
@@ -325,6 +330,7 @@ impl Op {
         match self {
             Op::Get(_)
             | Op::MGet(_)
+            | Op::Peek(_)
             | Op::Exists(_)
             | Op::SMembers(_)
             | Op::SCard(_)
@@ -704,6 +710,11 @@ impl Dull {
                 pairs.iter().for_each(|(key, n)| state.put_int(*key, *n));
                 Ret::Ok
             }
+            Op::FillByScript(n) => {
+                state.put_int(FILL, *n);
+                Ret::Ok
+            }
+            Op::Peek(keys) => Ret::Many(vec![int_or_nil(state.int(FILL)); keys.len()]),
             other => Ret::Torn(format!("{other:?} has no model")),
         }
     }

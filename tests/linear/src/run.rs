@@ -21,7 +21,7 @@ pub struct Outcome {
 }
 
 /// Starts a server and runs a seed on it.
-pub fn seed(binary: &Path, seed: u64, time: Duration) -> Outcome {
+pub fn seed(binary: &Path, plan: &Plan, time: Duration) -> Outcome {
     let mut outcome = Outcome::default();
     let mut server = match Server::start(binary) {
         Ok(server) => server,
@@ -30,12 +30,11 @@ pub fn seed(binary: &Path, seed: u64, time: Duration) -> Outcome {
             return outcome;
         }
     };
-    let plan = Plan::of(seed);
-    if let Err(e) = slow_down(server.addr, &plan) {
+    if let Err(e) = slow_down(server.addr, plan) {
         outcome.failures.push(format!("DEBUG POINT: {e}"));
         return outcome;
     }
-    against(server.addr, &plan, time, !plan.flush_all, &mut outcome);
+    against(server.addr, plan, time, !plan.flush_all, &mut outcome);
     outcome.failures.extend(server.ended());
     outcome
 }

@@ -30,6 +30,10 @@ if redis.call('GET', KEYS[1]) == ARGV[1] then
 end
 return 0";
 
+const FILL_ALL: &str = "\
+for i = 0, tonumber(ARGV[1]) - 1 do redis.call('SET', 'f' .. i, ARGV[2]) end
+return redis.status_reply('OK')";
+
 /// A script that once took long is sent to a thread at once: long ones are other scripts, so that short ones stay inline.
 fn script(text: &str, spin: u32) -> String {
     if spin > LONG_FROM { format!("-- long\n{text}") } else { text.to_owned() }
@@ -118,6 +122,13 @@ impl Dull {
                     }
                 }
                 request
+            }
+            Op::FillByScript(n) => {
+                words(["EVAL", FILL_ALL, "0", &self.fill_keys.to_string(), &n.to_string()])
+            }
+            Op::Peek(keys) => {
+                let names = keys.iter().map(|i| format!("f{i}").into_bytes());
+                words(["MGET"]).into_iter().chain(names).collect()
             }
             Op::Del(keys) => {
                 let mut request = words(["DEL"]);
@@ -224,6 +235,9 @@ impl Dull {
                 _ => Ok(Ret::Torn(format!("{items:?}"))),
             },
             (Op::MGet(keys), Frame::Array(items)) => Ok(self.values(keys, &items)),
+            (Op::Peek(_), Frame::Array(items)) => {
+                Ok(Ret::Many(items.iter().map(|item| item.number().map_or(Ret::Nil, Ret::Int)).collect()))
+            }
             (Op::SMembers(_) | Op::Combined(..), Frame::Array(items)) => Ok(self.set(&items)),
             (Op::LRange(_) | Op::LPopMany(..), Frame::Array(items)) => Ok(pieces(&items)),
             (Op::LPop(_) | Op::RPop(_) | Op::LMove(..), Frame::Bulk(item)) => {
