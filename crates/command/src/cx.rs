@@ -11,6 +11,11 @@ pub const STREAM_FROM: usize = 512;
 pub trait Stream: Send {
     /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a quantum.
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool;
+
+    /// Whether it does something besides writing a reply, so that it must run to its end even if nobody is told.
+    fn has_effects(&self) -> bool {
+        false
+    }
 }
 
 /// Where a handler runs, as far as it matters to it.

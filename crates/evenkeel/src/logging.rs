@@ -206,4 +206,18 @@ mod tests {
         assert!(at("Z notice line 0\n") < at("line 1") && at("line 1") < at("line 2"));
         assert!(text.contains("2 log lines were lost") && !text.contains("quiet"));
     }
+
+    #[test]
+    fn nobody_waits_for_a_disk_that_does_not_write() {
+        let (queue, lines) = sync_channel(1);
+        let logger = Logger { queue, lost: Arc::default() };
+        log::set_max_level(LevelFilter::Info);
+        let started = std::time::Instant::now();
+        for _ in 0..1000 {
+            logger.log(&Record::builder().level(Level::Warn).args(format_args!("a line")).build());
+        }
+        assert!(started.elapsed() < Duration::from_secs(5));
+        assert_eq!(logger.lost.load(Relaxed), 999);
+        drop(lines);
+    }
 }

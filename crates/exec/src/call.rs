@@ -78,8 +78,25 @@ fn is_http(args: Args<'_>) -> bool {
 fn muted(flow: Flow, mark: usize, out: &mut Reply) -> Flow {
     out.truncate(mark);
     match flow {
+        Flow::Stream(stream) if stream.has_effects() => {
+            Flow::Stream(Box::new(Muted { stream, dropped: Reply::new(out.resp3()) }))
+        }
         Flow::Stream(_) => Flow::Done,
         flow => flow,
+    }
+}
+
+/// A stream that runs for what it does, not for what it says (CLIENT REPLY).
+struct Muted {
+    stream: Box<dyn Stream>,
+    dropped: Reply,
+}
+
+impl Stream for Muted {
+    fn fill(&mut self, _: &mut Reply, room: usize) -> bool {
+        let more = self.stream.fill(&mut self.dropped, room);
+        self.dropped.clear();
+        more
     }
 }
 

@@ -1,4 +1,4 @@
-//! A thread for what no loop should spend its time on: reports that read `/proc`, files that are written and synced.
+//! A thread for what no loop should spend its time on: reports that read `/proc` and add up counters.
 //!
 //! Errands are done one after another. A loop parks the client that asked; the answer comes by mail.
 

@@ -10,6 +10,7 @@ mod connections;
 mod docs;
 mod functions;
 mod info;
+mod muted;
 mod no_wait;
 mod renames;
 mod startup;

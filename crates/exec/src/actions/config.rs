@@ -1,6 +1,6 @@
 //! CONFIG, and what follows when a setting changes.
 
-use super::{Act, PLAIN, Row, elsewhere, help};
+use super::{Act, PLAIN, Row, aside, help};
 use crate::Server;
 use crate::call::Flow;
 use crate::config::{Directive, Live, Observer};
@@ -57,10 +57,17 @@ fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-/// Writes and syncs a file, so on a thread of its own.
+/// Writes and syncs a file, so on a thread of its own, not the clerk's: who asks for INFO does not wait for the disk. A
+/// transaction, which holds its locks until the answer is there,
+/// cannot have it.
 fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
+    if act.in_multi || act.in_script {
+        return Err(Error::new(
+            "ERR CONFIG REWRITE is not allowed in a transaction: others would have to wait for the disk",
+        ));
+    }
     let config = act.server.config.clone();
-    elsewhere(act, move |out| match config.rewrite() {
+    aside(act, "rewrite", move |out| match config.rewrite() {
         Ok(()) => out.ok(),
         Err(text) => out.error(&text),
     })

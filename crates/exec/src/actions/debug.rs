@@ -295,6 +295,10 @@ impl Stream for Populate {
         }
         end < self.count
     }
+
+    fn has_effects(&self) -> bool {
+        true
+    }
 }
 
 // ----- DIGEST ------------------------------------------------------------------------------------------------------

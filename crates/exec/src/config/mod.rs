@@ -32,7 +32,7 @@ pub use load::{LoadError, Mistake, Place};
 pub use table::{Change, Directive, Effect, find, table};
 
 use load::Draft;
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use resp::{Args, Reply};
 use std::io::Read;
 use std::os::unix::ffi::OsStringExt;
@@ -62,6 +62,7 @@ pub struct Config {
     given: Vec<bool>,
     renames: Vec<(Vec<u8>, Vec<u8>)>,
     file: Option<PathBuf>,
+    rewriting: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
 }
 
@@ -99,6 +100,7 @@ impl Config {
             given: draft.given,
             renames: draft.renames,
             file,
+            rewriting: Mutex::default(),
             observers: RwLock::default(),
         };
         for (row, value) in table().iter().zip(config.values.read().iter()) {
@@ -247,6 +249,8 @@ impl Config {
             return Err("ERR The server is running without a config file".into());
         };
         let failed = |e: std::io::Error| format!("ERR Rewriting config file: {e}");
+        // One after another: each is a thread's own errand.
+        let _alone = self.rewriting.lock();
         let old = match std::fs::read(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => Vec::new(),
             read => read.map_err(failed)?,

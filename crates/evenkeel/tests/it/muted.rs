@@ -1,0 +1,54 @@
+//! CLIENT REPLY: what is not answered is done all the same.
+
+use crate::support::{PATIENCE, Server, foreign};
+use std::time::{Duration, Instant};
+
+#[test]
+fn what_takes_many_slices_is_done_though_nobody_is_answered() {
+    let server = Server::start();
+    let (mut muted, mut client) = (server.client(), server.client());
+    muted.request(&[b"CLIENT", b"REPLY", b"OFF"]);
+    muted.request(&[b"DEBUG", b"POPULATE", b"5000"]);
+    muted.request(&[b"KEYS", b"*"]);
+    muted.request(&[b"SET", b"last", b"v"]);
+    let deadline = Instant::now() + PATIENCE;
+    while client.call("DBSIZE") != ":5001" {
+        assert!(Instant::now() < deadline, "{}", client.call("DBSIZE"));
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    muted.request(&[b"CLIENT", b"REPLY", b"ON"]);
+    muted.expect_reply("+OK");
+    muted.request(&[b"CLIENT", b"REPLY", b"SKIP"]);
+    muted.request(&[b"DEBUG", b"POPULATE", b"5000", b"other"]);
+    muted.expect("DBSIZE", ":10001");
+}
+
+#[test]
+fn a_transaction_does_not_wait_for_the_disk() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("MULTI", "+OK");
+    client.expect("CONFIG REWRITE", "+QUEUED");
+    client.expect(
+        "EXEC",
+        "[-ERR CONFIG REWRITE is not allowed in a transaction: others would have to wait for the disk]",
+    );
+}
+
+#[test]
+fn a_trim_that_removes_nothing_leaves_a_watched_list_alone() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    other.expect("RPUSH l a b", ":2");
+    client.expect("WATCH l", "+OK");
+    other.expect("LTRIM l 0 -1", "+OK");
+    client.expect("MULTI", "+OK");
+    client.expect("LLEN l", "+QUEUED");
+    // Valkey 9 does so; Redis takes any LTRIM of a list for a change.
+    if !foreign() {
+        client.expect("EXEC", "[:2]");
+    }
+}
