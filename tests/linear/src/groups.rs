@@ -34,6 +34,7 @@ pub struct Plan {
     pub expiry: bool,
     pub flush_db: bool,
     pub flush_all: bool,
+    pub swap_db: bool,
     /// KEYS.
     pub whole: bool,
     /// DBSIZE beside writes of many keys: only on request, because it is a sum of counters that may show such a write half
@@ -62,6 +63,7 @@ impl Plan {
             expiry,
             flush_db: rng.percent(50),
             flush_all: rng.percent(15),
+            swap_db: !expiry && rng.percent(25),
             // What has expired and is not yet removed is counted by DBSIZE.
             whole: !expiry && rng.percent(60),
             dbsize: false,
@@ -85,6 +87,7 @@ impl Plan {
             expiry: false,
             flush_db: false,
             flush_all: false,
+            swap_db: false,
             whole: false,
             dbsize: false,
             scripts: false,
@@ -329,6 +332,7 @@ impl Client<'_> {
             },
             32..35 if plan.whole && plan.dbsize && self.rng.percent(50) => Op::DbSize,
             32..35 if plan.whole => Op::Keys,
+            36 if plan.swap_db && self.rng.percent(50) => Op::SwapDb(group),
             35 if plan.flush_db && self.rng.percent(50) => Op::FlushDb,
             35 if plan.flush_all && self.rng.percent(20) => Op::FlushAll,
             _ => self.simple(group),

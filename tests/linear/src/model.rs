@@ -145,6 +145,8 @@ struct Watch {
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub struct State {
     slots: [Slot; KEYS.len()],
+    /// The database SWAPDB exchanges this one with.
+    aside: [Slot; KEYS.len()],
     /// In order of connection and key.
     watches: Vec<Watch>,
 }
@@ -158,6 +160,11 @@ impl fmt::Debug for State {
                 Some(value) => map.entry(&format_args!("{name}"), value),
                 None => &mut map,
             };
+        }
+        for ((name, _), slot) in KEYS.iter().zip(&self.aside) {
+            if let Some(value) = &slot.value {
+                map.entry(&format_args!("{name} (aside)"), value);
+            }
         }
         map.finish()
     }
@@ -228,6 +235,8 @@ pub enum Op {
     DbSize,
     Keys,
     FlushDb,
+    /// SWAPDB of a group's database and one that is otherwise unused.
+    SwapDb(usize),
     /// Of every group; it stands in the history of each.
     FlushAll,
     Atomic(How, Vec<Op>),
@@ -314,7 +323,7 @@ impl Op {
             Op::Store(_, to, from) => [&[*to][..], from].concat(),
             Op::FillByScript(_) | Op::Peek(_) => vec![FILL],
             Op::Unwatch(_) => Vec::new(),
-            Op::DbSize | Op::Keys | Op::FlushDb | Op::FlushAll | Op::Exec(..) => return None,
+            Op::DbSize | Op::Keys | Op::FlushDb | Op::SwapDb(_) | Op::FlushAll | Op::Exec(..) => return None,
             Op::Atomic(_, ops) => {
                 let mut all = Vec::new();
                 for op in ops {
@@ -579,6 +588,18 @@ impl Dull {
             }
             Op::FlushDb | Op::FlushAll => {
                 state.flush();
+                if *op == Op::FlushAll {
+                    state.aside = Default::default();
+                }
+                Ret::Ok
+            }
+            Op::SwapDb(_) => {
+                for key in 0..KEYS.len() as Key {
+                    if state.exists(key) || state.aside[key as usize].value.is_some() {
+                        state.change(key);
+                    }
+                }
+                std::mem::swap(&mut state.slots, &mut state.aside);
                 Ret::Ok
             }
             Op::Del(keys) => Ret::Int(

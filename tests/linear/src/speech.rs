@@ -40,6 +40,8 @@ fn script(text: &str, spin: u32) -> String {
 }
 
 const LONG_FROM: u32 = 500;
+/// The databases groups are swapped with come so many after theirs.
+const ASIDE_DB: usize = 4;
 
 pub fn name(key: Key) -> &'static str {
     KEYS[key as usize].0
@@ -149,6 +151,7 @@ impl Dull {
             Op::Keys => words(["KEYS", "*"]),
             Op::FlushDb => words(["FLUSHDB"]),
             Op::FlushAll => words(["FLUSHALL"]),
+            Op::SwapDb(group) => words(["SWAPDB", &group.to_string(), &(group + ASIDE_DB).to_string()]),
             Op::Watch(_, k) => words(["WATCH", name(*k)]),
             Op::Unwatch(_) => words(["UNWATCH"]),
             Op::Atomic(How::Script(spin), ops) => self.script(*spin, ops),
