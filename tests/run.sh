@@ -54,6 +54,11 @@ unit() {
     local good bad
     good=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/unit.log" | sum)
     bad=$(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/unit.log" | sum)
+    # The loops' other back end.
+    EVENKEEL_TEST_IO_BACKEND=epoll cargo test -p evenkeel --test it 2>&1 </dev/null | tee "$log/epoll.log" | tail -n 3
+    [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+    good=$((good + $(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/epoll.log" | sum)))
+    bad=$((bad + $(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/epoll.log" | sum)))
     count "unit and integration" "$good" "$bad" "$status"
 }
 

@@ -6,13 +6,18 @@ use exec::config::Config;
 use std::fmt::Write as _;
 
 /// The lines for a terminal.
-pub fn banner(config: &Config, sockets: &Sockets) -> String {
+pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> String {
     let mut out = String::new();
     let _ = writeln!(out, "\n  Evenkeel {}: a Redis-compatible server in which", env!("CARGO_PKG_VERSION"));
     let _ = writeln!(out, "  no client ever waits for another client's work\n");
     let _ = writeln!(out, "  listens on   {}", places(sockets).join(", "));
     let loops = config.event_loops();
-    let _ = writeln!(out, "  serves with  {loops} event loop{}", if loops == 1 { "" } else { "s" });
+    let _ = writeln!(
+        out,
+        "  serves with  {loops} event loop{} on {}",
+        if loops == 1 { "" } else { "s" },
+        backend.name()
+    );
     if let Some(file) = config.file() {
         let _ = writeln!(out, "  configured   {}", file.display());
     }
@@ -64,7 +69,7 @@ mod tests {
         let sources = Sources { stdin: true, ..Sources::default() };
         let config = Config::load(&sources, &mut text.as_bytes()).unwrap();
         let sockets = listen(&config, &[]).unwrap();
-        let text = banner(&config, &sockets);
+        let text = banner(&config, &sockets, net::Backend::Epoll);
         for words in [
             concat!("Evenkeel ", env!("CARGO_PKG_VERSION")),
             &format!("127.0.0.1:{port}"),

@@ -76,8 +76,9 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     let sockets = sockets::listen(&config, args).map_err(|e| e.0)?;
     let pid_file = process::PidFile::write(&config);
     let _pid_file = pid_file.map_err(|e| format!("Cannot write {}: {e}", config.live.pidfile.string()))?;
-    announce(&config, &sockets);
-    let stop = serve(&config, sockets, &signals)?;
+    let backend = choose_backend(&config);
+    announce(&config, &sockets, backend);
+    let stop = serve(&config, sockets, &signals, backend)?;
     match stop {
         Stop::Interrupt => log::info!("SIGINT received, shutting down"),
         Stop::Terminate => log::info!("SIGTERM received, shutting down"),
@@ -89,7 +90,12 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
 }
 
 /// Serves clients until somebody asks to stop, and ends in order.
-fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<Stop, String> {
+fn serve(
+    config: &Arc<Config>,
+    sockets: Sockets,
+    signals: &Signals,
+    backend: net::Backend,
+) -> Result<Stop, String> {
     let server = exec::Server::start(config.clone(), config.event_loops())
         .map_err(|e| format!("Cannot start the server: {e}"))?;
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
@@ -103,7 +109,7 @@ fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<St
         listener
     });
     let unix = unix.collect::<Result<_, _>>().map_err(|e| format!("Cannot listen: {e}"))?;
-    let loops = net::start(&server, net::Listeners { tcp, unix })
+    let loops = net::start(&server, net::Listeners { tcp, unix }, backend)
         .map_err(|e| format!("Cannot start the event loops: {e}"))?;
     process::notify_manager("READY=1\n");
     let stop = signals.wait();
@@ -115,6 +121,16 @@ fn serve(config: &Arc<Config>, sockets: Sockets, signals: &Signals) -> Result<St
     }
     drop(paths);
     Ok(stop)
+}
+
+/// How the event loops will talk to the kernel. Says so if it is not what was asked for.
+fn choose_backend(config: &Config) -> net::Backend {
+    let (backend, refused) = net::Backend::choose(config);
+    if let Some(e) = refused {
+        let level = if config.live.io_backend.get() == 0 { log::Level::Info } else { log::Level::Warn };
+        log::log!(level, "no io_uring here ({e}): the event loops use epoll");
+    }
+    backend
 }
 
 /// What commands need of this program.
@@ -170,12 +186,12 @@ impl config::Observer for ClientLimit {
 }
 
 /// Says what runs: to a person in a terminal, or to a log.
-fn announce(config: &Config, sockets: &Sockets) {
+fn announce(config: &Config, sockets: &Sockets, backend: net::Backend) {
     let terminal = std::io::stdout().is_terminal() && config.live.logfile.is_empty();
     if terminal {
-        let _ = say(&banner::banner(config, sockets));
+        let _ = say(&banner::banner(config, sockets, backend));
     } else {
-        log_start(config, sockets);
+        log_start(config, sockets, backend);
     }
     for (name, reason) in config.without_effect() {
         log::info!("'{name}' has no effect: {reason}");
@@ -189,12 +205,13 @@ fn announce(config: &Config, sockets: &Sockets) {
     }
 }
 
-fn log_start(config: &Config, sockets: &Sockets) {
+fn log_start(config: &Config, sockets: &Sockets, backend: net::Backend) {
     let loops = config.event_loops();
     log::info!(
-        "Evenkeel {} started, process {}, {loops} event loops",
+        "Evenkeel {} started, process {}, {loops} event loops with {}",
         env!("CARGO_PKG_VERSION"),
-        std::process::id()
+        std::process::id(),
+        backend.name()
     );
     for place in banner::places(sockets) {
         log::info!("listening on {place}");

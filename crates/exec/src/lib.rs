@@ -65,6 +65,8 @@ pub struct Server {
     pub(crate) clerk: clerk::Clerk,
     /// What only the program around the server can do; set once, before anybody is served.
     pub program: OnceLock<Box<dyn Program>>,
+    /// What the loops wait with, for INFO; set once by whoever starts them.
+    pub multiplexing: OnceLock<&'static str>,
 }
 
 /// What commands need of the program the server runs in.
@@ -216,6 +218,7 @@ impl Server {
             stats: calls::Calls::default(),
             clerk: clerk::Clerk::default(),
             program: OnceLock::new(),
+            multiplexing: OnceLock::new(),
         });
         actions::config::follow(&server);
         Ok(server)

@@ -7,32 +7,35 @@
 //!              Held: CLIENT PAUSE; the command stays in the buffer and is run again
 //! ```
 //!
-//! - C1: `input[start..]` are the bytes not consumed yet; a command's bytes stay until it has run.
-//! - C2: `out.as_bytes()[sent..]` are the bytes to be written; a stream's bytes follow them, and no command is run
-//!   before a stream has ended (replies come in order).
+//! - C1: `input[start..]` are the bytes not consumed yet; a command's bytes stay until it has run. Bytes that just came
+//!   are run where they lie, and only what is left of them is copied to `input`.
+//! - C2: `unsent`, then `out`, are the bytes to be written; a stream's bytes follow them, and no command is run before a
+//!   stream has ended (replies come in order).
+//! - C3: an idle connection holds no buffers: `input` is freed or small, `out`'s went back to the pool.
 
 use crate::socket::Socket;
+use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use resp::{Batch, Limits, Parser, Reply, Stop};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::points::{self, Point};
 
 /// Commands parsed at once.
 const BATCH: usize = 32;
 /// Commands in a batch from which on fetching their keys together pays.
 const PREFETCH_FROM: usize = 4;
-/// Bytes read at once.
-const READ: usize = 16 * 1024;
-/// Bytes read at once into a large argument.
+/// An argument of which more than this is missing is received straight into the connection's own buffer.
+const BULK: usize = 16 * 1024;
+/// Bytes received at once into a large argument.
 const READ_BULK: usize = 256 * 1024;
 /// Bytes a stream writes at once.
 const STREAM_PART: usize = 16 * 1024;
-/// Buffers larger than this are given back when they are empty.
-const KEEP: usize = 32 * 1024;
+/// Input buffers larger than this are given back when they are empty.
+const KEEP: usize = 1024;
 /// Unread input of a client that is waiting, above which no more is read.
 const PARKED_INPUT: usize = 1024 * 1024;
 
@@ -54,6 +57,18 @@ pub(crate) enum Next {
     Close,
 }
 
+/// What became of what a connection had to say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Flushed {
+    All,
+    /// It goes out with the next wait; whether all of it will is known then.
+    Queued,
+    /// There is more to send at once.
+    Part,
+    /// There is more to send when the socket has room.
+    Blocked,
+}
+
 pub(crate) struct Conn {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
@@ -61,7 +76,10 @@ pub(crate) struct Conn {
     input: Vec<u8>,
     start: usize,
     out: Reply,
-    sent: usize,
+    /// What did not fit into the socket, and from where on it is to be sent.
+    unsent: Option<(Vec<u8>, usize)>,
+    /// The socket is full: the transport tells when it is not.
+    blocked: bool,
     stream: Option<Box<dyn Stream>>,
     /// Messages that came while a reply was streaming; they go behind it.
     behind: Vec<u8>,
@@ -76,8 +94,8 @@ pub(crate) struct Conn {
     pub(crate) queued: bool,
     /// In the list of connections to be written this turn.
     pub(crate) dirty: bool,
-    /// What epoll was last told to wait for.
-    pub(crate) interest: (bool, bool),
+    /// Whether the transport receives for it.
+    pub(crate) listening: bool,
     /// More input is needed before anything can be run, and at least so much.
     need: usize,
     /// Since when the soft output limit is exceeded, in milliseconds since 1970.
@@ -95,7 +113,8 @@ impl Conn {
             input: Vec::new(),
             start: 0,
             out: Reply::new(false),
-            sent: 0,
+            unsent: None,
+            blocked: false,
             stream: None,
             behind: Vec::new(),
             state: State::Running,
@@ -104,14 +123,16 @@ impl Conn {
             timer_ms: None,
             queued: false,
             dirty: false,
-            interest: (true, false),
+            listening: true,
             need: 1,
             soft_since: None,
         }
     }
 
     pub(crate) fn pending_out(&self) -> usize {
-        self.out.len() - self.sent + self.behind.len()
+        self.out.len()
+            + self.behind.len()
+            + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
     }
 
     fn unread(&self) -> usize {
@@ -130,75 +151,126 @@ impl Conn {
         !(blocked && self.unread() >= PARKED_INPUT || self.queued && self.unread() >= PARKED_INPUT)
     }
 
-    /// Reads what the socket has, up to a bound.
-    pub(crate) fn read(&mut self, server: &Server, local: &Local) -> Next {
+    /// Notes that so many bytes came; they are kept, or run at once.
+    pub(crate) fn came(&mut self, n: usize, server: &Server, local: &Local) -> Next {
         if self.session.closing {
-            return match self.socket.discard() {
-                Ok(0) => Next::Close,
-                Ok(_) => Next::Wait,
-                Err(e) if is_transient(&e) => Next::Wait,
-                Err(_) => Next::Close,
-            };
+            return Next::Wait;
         }
+        add(&self.session.info.net_in, n as u64);
+        local.recorder.add(Counter::NetInputBytes, n as u64);
+        local.recorder.add(Counter::ReadsProcessed, 1);
+        if self.unread() + n > server.config.live.query_buffer_bytes.size() {
+            log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
+            return Next::Close;
+        }
+        Next::Continue
+    }
+
+    /// Receives into the connection's own buffer if the rest of a large argument is expected, else where the transport
+    /// has its bytes.
+    pub(crate) fn receive<'a, T: Transport>(
+        &mut self,
+        io: &'a mut T,
+        event: &Event,
+    ) -> std::io::Result<Received<'a>> {
+        if self.need <= BULK || self.session.closing {
+            return io.receive(event, &mut self.socket, None);
+        }
+        self.compact();
+        // Its exact room is reserved once, so that it is never copied while it grows.
+        self.input.reserve_exact(self.need);
+        io.receive(event, &mut self.socket, Some((&mut self.input, self.need.min(READ_BULK))))
+    }
+
+    /// The peer will send no more.
+    pub(crate) fn end(&mut self) -> Next {
+        if self.session.closing {
+            return Next::Close;
+        }
+        self.eof = true;
+        if self.state == State::Running && self.unread() == 0 && self.stream.is_none() {
+            return Next::Close;
+        }
+        // What was fully received is run; reads of a client that is gone are not.
+        self.session.cancel.store(true, Ordering::Relaxed);
+        if self.state == State::Running { Next::Continue } else { Next::Close }
+    }
+
+    /// Keeps bytes that cannot be run now.
+    pub(crate) fn keep(&mut self, bytes: &[u8]) {
+        if bytes.is_empty() || self.session.closing {
+            return;
+        }
+        self.compact();
+        if self.need > BULK {
+            self.input.reserve_exact(self.need.max(bytes.len()));
+        }
+        self.input.extend_from_slice(bytes);
+    }
+
+    /// Moves what is unread to the front, if that is little.
+    fn compact(&mut self) {
         if self.start > 0 && (self.start == self.input.len() || self.start > self.input.len() / 2) {
             self.input.drain(..self.start);
             self.start = 0;
         }
-        // For a large argument its exact room is reserved once, so that it is never copied while it grows.
-        let room = match self.need {
-            need if need > READ => {
-                self.input.reserve_exact(need.min(self.input.capacity().max(READ_BULK) + need));
-                need.min(READ_BULK)
-            }
-            _ => READ,
-        };
-        match self.socket.read_into(&mut self.input, room) {
-            Ok(0) => {
-                self.eof = true;
-                if self.state == State::Running && self.unread() == 0 && self.stream.is_none() {
-                    return Next::Close;
-                }
-                // What was fully received is run; reads of a client that is gone are not.
-                self.session.cancel.store(true, Ordering::Relaxed);
-                if self.state == State::Running { Next::Continue } else { Next::Close }
-            }
-            Ok(n) => {
-                self.session.info.net_in.fetch_add(n as u64, Ordering::Relaxed);
-                local.recorder.add(Counter::NetInputBytes, n as u64);
-                local.recorder.add(Counter::ReadsProcessed, 1);
-                if self.unread() > server.config.live.query_buffer_bytes.size() {
-                    log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
-                    return Next::Close;
-                }
-                Next::Continue
-            }
-            Err(e) if is_transient(&e) => Next::Wait,
-            Err(_) => Next::Close,
-        }
     }
 
-    /// Runs commands and streams until the quantum ends, the input does, or the client has to wait.
-    pub(crate) fn advance(&mut self, server: &Arc<Server>, local: &mut Local, batch: &mut Batch) -> Next {
+    /// Runs commands and streams until the quantum ends, the input does, or the client has to wait. `fresh` are bytes
+    /// that just came; what is not run of them is kept.
+    pub(crate) fn advance(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        batch: &mut Batch,
+        pool: &mut Pool,
+        fresh: &[u8],
+    ) -> Next {
+        if self.out.capacity() == 0 {
+            self.out.swap(&mut pool.get());
+        }
+        let next = if self.unread() == 0 && !fresh.is_empty() {
+            self.start = 0;
+            let next = self.slice(server, local, batch, fresh);
+            let rest = &fresh[std::mem::take(&mut self.start).min(fresh.len())..];
+            self.input.clear();
+            self.keep(rest);
+            next
+        } else {
+            self.keep(fresh);
+            let input = std::mem::take(&mut self.input);
+            let next = self.slice(server, local, batch, &input);
+            self.input = input;
+            next
+        };
+        self.after(local);
+        if self.out.is_empty() {
+            pool.put(self.out.take());
+        }
+        next
+    }
+
+    fn slice(&mut self, server: &Arc<Server>, local: &mut Local, batch: &mut Batch, input: &[u8]) -> Next {
         let started = local.clock_ns;
-        let next = loop {
+        loop {
             if self.state != State::Running {
-                break Next::Wait;
+                return Next::Wait;
             }
             if self.session.closing {
-                break Next::Wait;
+                return Next::Wait;
             }
             if self.session.info.killed.load(Ordering::Relaxed) {
-                break Next::Close;
+                return Next::Close;
             }
             if local.clock_ns.saturating_sub(started) >= QUANTUM_NS {
-                break Next::Continue;
+                return Next::Continue;
             }
             if self.pending_out() >= OUT_HIGH {
-                break Next::Wait;
+                return Next::Wait;
             }
             if let Some(stream) = &mut self.stream {
                 if points::stays(Point::Stream, self.session.id) {
-                    break Next::Continue;
+                    return Next::Continue;
                 }
                 if !stream.fill(&mut self.out, STREAM_PART) {
                     self.stream = None;
@@ -207,13 +279,11 @@ impl Conn {
                 local.lap();
                 continue;
             }
-            if !self.run_batch(server, local, batch, started + QUANTUM_NS) {
+            if !self.run_batch(server, local, batch, input, started + QUANTUM_NS) {
                 self.ended = self.eof;
-                break if self.eof { Next::Close } else { Next::Wait };
+                return if self.eof { Next::Close } else { Next::Wait };
             }
-        };
-        self.after(local);
-        next
+        }
     }
 
     /// Parses a batch of commands and runs them until the quantum ends or one has to wait; false if there is none to run
@@ -223,18 +293,19 @@ impl Conn {
         server: &Arc<Server>,
         local: &mut Local,
         batch: &mut Batch,
+        input: &[u8],
         until_ns: u64,
     ) -> bool {
         let from = self.start;
         // What is allowed after AUTH is not known before it ran.
         let max = if self.session.authenticated { BATCH } else { 1 };
-        let filled = batch.fill(&mut self.parser, &self.input[from..], max);
+        let filled = batch.fill(&mut self.parser, &input[from..], max);
         if batch.len() >= PREFETCH_FROM {
-            exec::call::prefetch(server, &self.session, batch, &self.input[from..]);
+            exec::call::prefetch(server, &self.session, batch, &input[from..]);
         }
         for i in 0..batch.len() {
             let authenticated = self.session.authenticated;
-            let args = batch.args(i, &self.input[from..]);
+            let args = batch.args(i, &input[from..]);
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
             if self.session.authenticated != authenticated {
                 self.parser.set_authenticated(self.session.authenticated);
@@ -278,7 +349,7 @@ impl Conn {
                 }
                 log::info!("protocol error from client {}: {}", self.session.id, error.reason());
                 self.session.closing = true;
-                self.start = self.input.len();
+                self.start = input.len();
                 true
             }
         }
@@ -347,33 +418,56 @@ impl Conn {
         }
     }
 
-    /// Writes what waits; true if everything went.
-    pub(crate) fn flush(&mut self, local: &Local) -> std::io::Result<bool> {
-        while self.sent < self.out.len() {
-            match self.socket.write(&self.out.as_bytes()[self.sent..]) {
-                Ok(0) => return Err(std::io::ErrorKind::WriteZero.into()),
-                Ok(n) => {
-                    self.sent += n;
-                    self.session.info.net_out.fetch_add(n as u64, Ordering::Relaxed);
-                    local.recorder.add(Counter::NetOutputBytes, n as u64);
-                    local.recorder.add(Counter::WritesProcessed, 1);
-                    if self.sent < self.out.len() {
-                        // The socket is full: another call would only say so.
-                        return Ok(false);
-                    }
-                }
-                Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(false),
-                Err(e) if e.kind() == std::io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
+    /// Takes back what the transport could not send.
+    pub(crate) fn put_back(&mut self, bytes: Vec<u8>, from: usize, blocked: bool) {
+        debug_assert!(self.unsent.is_none(), "one send at a time");
+        let rest = (bytes.len() - from) as u64;
+        add(&self.session.info.net_out, rest.wrapping_neg());
+        self.unsent = Some((bytes, from));
+        self.blocked = blocked;
+    }
+
+    /// The socket has room again.
+    pub(crate) fn unblock(&mut self) {
+        self.blocked = false;
+    }
+
+    /// Sends what waits.
+    pub(crate) fn flush<T: Transport>(
+        &mut self,
+        io: &mut T,
+        slot: usize,
+        local: &Local,
+        pool: &mut Pool,
+    ) -> std::io::Result<Flushed> {
+        if self.blocked {
+            return Ok(Flushed::Blocked);
+        }
+        let (bytes, from) = match self.unsent.take() {
+            Some(unsent) => unsent,
+            None if self.out.is_empty() => return Ok(Flushed::All),
+            None => (self.out.take(), 0),
+        };
+        let asked = (bytes.len() - from) as u64;
+        local.recorder.add(Counter::WritesProcessed, 1);
+        let info = &self.session.info;
+        info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
+        add(&info.net_out, asked);
+        local.recorder.add(Counter::NetOutputBytes, asked);
+        match io.send(slot, &mut self.socket, bytes, from)? {
+            Sent::Done(buffer) => {
+                pool.put(buffer);
+                Ok(if self.out.is_empty() { Flushed::All } else { Flushed::Part })
+            }
+            Sent::Queued => Ok(Flushed::Queued),
+            Sent::Short { bytes, from, blocked } => {
+                let rest = (bytes.len() - from) as u64;
+                local.recorder.add(Counter::NetOutputBytes, rest.wrapping_neg());
+                self.put_back(bytes, from, blocked);
+                self.session.info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
+                Ok(if blocked { Flushed::Blocked } else { Flushed::Part })
             }
         }
-        self.sent = 0;
-        self.out.clear();
-        self.session.info.reply_bytes.store(0, Ordering::Relaxed);
-        if self.out.capacity() > KEEP {
-            self.out = Reply::new(self.session.resp3);
-        }
-        Ok(true)
     }
 
     /// Whether the client is to be cut off because it does not read.
@@ -412,6 +506,7 @@ fn limits(server: &Server) -> Limits {
     Limits { bulk_bytes_max: server.config.live.proto_max_bulk_bytes.size(), ..Limits::default() }
 }
 
-fn is_transient(e: &std::io::Error) -> bool {
-    matches!(e.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::Interrupted)
+/// Adds to a figure only this connection's loop writes: no locked instruction is needed.
+fn add(figure: &AtomicU64, n: u64) {
+    figure.store(figure.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
 }

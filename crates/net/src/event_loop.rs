@@ -1,20 +1,22 @@
 //! One event loop. See the crate's head for the order of a turn.
 
-use crate::conn::{Conn, Next, State};
+use crate::conn::{Conn, Flushed, Next, State};
 use crate::socket::Socket;
 use crate::timers::Timers;
+use crate::transport::{Event, Pool, Received, Transport};
 use exec::mail::{Mail, Published};
 use exec::session::ClientInfo;
 use exec::{Local, Server, Session};
 use keyspace::{Sweep, Swept};
 use resp::Batch;
-use rustix::event::{Timespec, epoll};
 use std::collections::{HashMap, VecDeque};
+use std::io::ErrorKind;
 use std::net::TcpListener;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use stdx::points::{self, Point};
 
 /// What the first loop accepts from.
@@ -25,15 +27,18 @@ pub struct Listeners {
     pub unix: Vec<UnixListener>,
 }
 
+impl Listeners {
+    fn len(&self) -> usize {
+        self.tcp.len() + self.unix.len()
+    }
+}
+
 /// Connections accepted per turn: an accept storm is taken in slices.
 const ACCEPTS: usize = 16;
 /// Housekeeping interval, in milliseconds.
 const CRON_MS: u64 = 100;
 /// Nanoseconds of expiry sweeping per turn while there is something to sweep.
 const SWEEP_NS: u64 = 50_000;
-
-const MAILBOX: u64 = u64::MAX;
-const LISTENER: u64 = u64::MAX - 256;
 
 /// How busy each loop is, in thousandths of the last interval.
 #[derive(Clone)]
@@ -59,134 +64,185 @@ impl Load {
 pub(crate) struct EventLoop {
     server: Arc<Server>,
     local: Local,
-    epoll: OwnedFd,
     listeners: Listeners,
+    /// By listener: somebody may be waiting to be accepted.
+    accepting: Vec<bool>,
+    /// Somebody could not be accepted: no descriptor was left.
+    starved: bool,
     conns: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
     continued: VecDeque<usize>,
     dirty: Vec<usize>,
+    /// Their last words are on the way; they are looked at again when those are out.
+    leaving: Vec<usize>,
     closing: Vec<usize>,
     mail: Vec<Mail>,
     batch: Batch,
+    pool: Pool,
     timers: Timers,
     sweep: Sweep,
     sweeping: bool,
     next_cron_ms: u64,
     load: Load,
-    busy_ns: u64,
+    cpu_ns: u64,
     window_started_ns: u64,
     stopping: bool,
 }
 
 impl EventLoop {
-    pub(crate) fn new(
-        id: usize,
-        server: Arc<Server>,
-        listeners: Listeners,
-        load: Load,
-    ) -> std::io::Result<EventLoop> {
-        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        let read = epoll::EventFlags::IN;
-        epoll::add(&epoll, server.mailbox(id), epoll::EventData::new_u64(MAILBOX), read)?;
-        let fds = listeners.tcp.iter().map(AsFd::as_fd).chain(listeners.unix.iter().map(AsFd::as_fd));
-        for (i, fd) in fds.enumerate() {
-            epoll::add(&epoll, fd, epoll::EventData::new_u64(LISTENER + i as u64), read)?;
-        }
+    pub(crate) fn new(id: usize, server: Arc<Server>, listeners: Listeners, load: Load) -> EventLoop {
         let local = Local::new(id, &server);
-        Ok(EventLoop {
-            epoll,
+        EventLoop {
             next_cron_ms: local.now_ms,
             window_started_ns: local.clock_ns,
             server,
             local,
+            accepting: vec![true; listeners.len()],
             listeners,
+            starved: false,
             conns: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
             continued: VecDeque::new(),
             dirty: Vec::new(),
+            leaving: Vec::new(),
             closing: Vec::new(),
             mail: Vec::new(),
             batch: Batch::new(),
+            pool: Pool::default(),
             timers: Timers::default(),
             sweep: Sweep::default(),
             sweeping: false,
             load,
-            busy_ns: 0,
+            cpu_ns: 0,
             stopping: false,
-        })
+        }
     }
 
-    pub(crate) fn run(&mut self) {
+    /// What a transport has to watch besides connections: the mailbox, and the listeners by number.
+    pub(crate) fn watched(&self) -> (BorrowedFd<'_>, Vec<BorrowedFd<'_>>) {
+        let tcp = self.listeners.tcp.iter().map(AsFd::as_fd);
+        let listeners = tcp.chain(self.listeners.unix.iter().map(AsFd::as_fd)).collect();
+        (self.server.mailbox(self.local.id).as_fd(), listeners)
+    }
+
+    /// Connections there may be at most.
+    pub(crate) fn clients_max(&self) -> usize {
+        self.server.config.live.maxclients.size()
+    }
+
+    pub(crate) fn run<T: Transport>(&mut self, io: &mut T) {
         let mut events = Vec::with_capacity(256);
         while !self.stopping {
-            let timeout = self.timeout();
-            events.clear();
-            // The only error that can happen here is an interruption, which is an empty turn.
-            let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut events), timeout.as_ref());
+            io.wait(self.timeout(), &mut events, &mut self.pool);
             self.local.tick();
-            let woke_ns = self.local.clock_ns;
-            for event in &events {
-                self.serve(event.data.u64(), event.flags);
+            for slot in std::mem::take(&mut self.leaving) {
+                self.mark_dirty(slot);
             }
-            self.read_mail();
+            for event in events.drain(..) {
+                self.serve(io, event);
+            }
+            self.accept(io);
+            self.read_mail(io);
             if let Some(slot) = self.continued.pop_front() {
                 self.continue_one(slot);
             }
-            self.write_all();
-            self.close_all();
-            self.keep_house();
+            self.write_all(io);
+            self.close_all(io);
+            self.keep_house(io);
             stdx::reclaim::flush();
-            self.busy_ns += self.local.lap() - woke_ns;
+            // The end of the turn, for the statistics.
+            self.local.lap();
         }
-        self.say_goodbye();
+        self.say_goodbye(io);
     }
 
     /// How long the loop may sleep: not at all while there is something to do.
-    fn timeout(&self) -> Option<Timespec> {
-        let ms =
-            if !self.continued.is_empty() || self.sweeping || self.server.mailbox(self.local.id).is_rung() {
-                0
-            } else {
-                let next = self.timers.next_ms().unwrap_or(u64::MAX).min(self.next_cron_ms);
-                next.saturating_sub(self.local.now_ms).min(CRON_MS)
-            };
-        Some(Timespec { tv_sec: 0, tv_nsec: ms as i64 * 1_000_000 })
+    fn timeout(&self) -> Duration {
+        let busy = !self.continued.is_empty()
+            || !self.dirty.is_empty()
+            || !self.leaving.is_empty()
+            || self.sweeping
+            || self.accepting.contains(&true)
+            || self.server.mailbox(self.local.id).is_rung();
+        if busy {
+            return Duration::ZERO;
+        }
+        let next = self.timers.next_ms().unwrap_or(u64::MAX).min(self.next_cron_ms);
+        Duration::from_millis(next.saturating_sub(self.local.now_ms).min(CRON_MS))
     }
 
-    fn serve(&mut self, token: u64, flags: epoll::EventFlags) {
-        if token == MAILBOX {
-            return;
+    fn serve<T: Transport>(&mut self, io: &mut T, event: Event) {
+        match event {
+            // Mail is looked for each turn.
+            Event::Mail => {}
+            Event::Listener(number) => self.accepting[number] = true,
+            Event::Readable(slot) | Event::Arrived(slot, _) => {
+                self.receive(io, slot, &event);
+                io.done(event);
+            }
+            Event::Ended(slot) => self.end(slot),
+            Event::Writable(slot) => {
+                if let Some(conn) = self.conns[slot].as_mut() {
+                    conn.unblock();
+                    self.mark_dirty(slot);
+                }
+            }
+            Event::Unsent { slot, bytes, from, blocked } => {
+                if let Some(conn) = self.conns[slot].as_mut() {
+                    conn.put_back(bytes, from, blocked);
+                    self.mark_dirty(slot);
+                }
+            }
+            Event::Broken(slot) => self.closing.push(slot),
+            Event::Free(slot) => self.free.push(slot),
         }
-        if token >= LISTENER {
-            return self.accept((token - LISTENER) as usize);
-        }
-        let slot = token as usize;
-        let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else { return };
-        if flags.contains(epoll::EventFlags::OUT) && conn.pending_out() > 0 {
-            self.mark_dirty(slot);
-        }
-        if !flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
-            return;
-        }
-        let Some(conn) = self.conns[slot].as_mut() else { return };
-        if !conn.wants_input() && flags.contains(epoll::EventFlags::HUP) {
-            return self.closing.push(slot);
-        }
-        match conn.read(&self.server, &self.local) {
+    }
+
+    fn receive<T: Transport>(&mut self, io: &mut T, slot: usize, event: &Event) {
+        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else { return };
+        let received = conn.receive(io, event);
+        let (n, fresh) = match received {
+            Ok(Received::Bytes(bytes)) => (bytes.len(), bytes),
+            Ok(Received::Appended(n)) => (n, &[][..]),
+            Ok(Received::Nothing) => return,
+            Ok(Received::Ended) => return self.end(slot),
+            Err(_) => return self.closing.push(slot),
+        };
+        match conn.came(n, &self.server, &self.local) {
             Next::Close => self.closing.push(slot),
             Next::Wait => {}
             // A connection in the queue has had its quantum: it waits for its turn.
+            Next::Continue if conn.queued => conn.keep(fresh),
+            Next::Continue => {
+                self.advance(slot, fresh);
+                match self.conns[slot].as_mut() {
+                    Some(served) => conn = served,
+                    None => return,
+                }
+            }
+        }
+        if conn.listening && !conn.wants_input() {
+            self.listen(io, slot);
+        }
+    }
+
+    /// The peer will send no more.
+    fn end(&mut self, slot: usize) {
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        match conn.end() {
+            Next::Close => self.closing.push(slot),
+            Next::Wait => {}
             Next::Continue if conn.queued => {}
-            Next::Continue => self.advance(slot),
+            Next::Continue => self.advance(slot, &[]),
         }
     }
 
     /// One quantum for a connection.
-    fn advance(&mut self, slot: usize) {
+    fn advance(&mut self, slot: usize, fresh: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let next = conn.advance(&self.server, &mut self.local, &mut self.batch);
+        let next = conn.advance(&self.server, &mut self.local, &mut self.batch, &mut self.pool, fresh);
         if let Some(at) = conn.new_deadline() {
             self.timers.add(at, conn.session.id);
         }
@@ -214,7 +270,7 @@ impl EventLoop {
         if let Some(conn) = self.conns[slot].as_mut() {
             conn.queued = false;
             self.local.lap();
-            self.advance(slot);
+            self.advance(slot, &[]);
         }
     }
 
@@ -228,17 +284,19 @@ impl EventLoop {
     }
 
     /// Writes every connection that has something to say, once.
-    fn write_all(&mut self) {
+    fn write_all<T: Transport>(&mut self, io: &mut T) {
         let mut dirty = std::mem::take(&mut self.dirty);
+        let mut again = Vec::new();
         for slot in dirty.drain(..) {
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             conn.dirty = false;
-            let flushed = conn.flush(&self.local);
-            match flushed {
+            match conn.flush(io, slot, &self.local, &mut self.pool) {
                 Err(_) => self.closing.push(slot),
-                Ok(_) if conn.is_finished() => self.closing.push(slot),
-                Ok(all) => {
-                    if !all && conn.exceeds_output_limit(&self.server, self.local.now_ms) {
+                Ok(Flushed::All) if conn.is_finished() => self.closing.push(slot),
+                Ok(flushed) => {
+                    if flushed == Flushed::Blocked
+                        && conn.exceeds_output_limit(&self.server, self.local.now_ms)
+                    {
                         log::warn!(
                             "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
                             conn.session.id,
@@ -247,8 +305,16 @@ impl EventLoop {
                         self.closing.push(slot);
                         continue;
                     }
+                    match flushed {
+                        Flushed::Queued if conn.is_finished() => self.leaving.push(slot),
+                        Flushed::Queued if conn.pending_out() > 0 => again.push(slot),
+                        Flushed::Part => again.push(slot),
+                        _ => {}
+                    }
                     let work = conn.has_work();
-                    self.watch(slot, !all);
+                    if conn.listening != conn.wants_input() {
+                        self.listen(io, slot);
+                    }
                     if work {
                         self.queue(slot);
                     }
@@ -256,48 +322,66 @@ impl EventLoop {
             }
         }
         self.dirty = dirty;
+        again.into_iter().for_each(|slot| self.mark_dirty(slot));
     }
 
-    /// Tells epoll what to wait for, if that changed.
-    fn watch(&mut self, slot: usize, output: bool) {
+    /// Tells the transport whether more input is welcome.
+    fn listen<T: Transport>(&mut self, io: &mut T, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
-        let wanted = (conn.wants_input(), output);
-        if conn.interest == wanted {
-            return;
-        }
-        conn.interest = wanted;
-        let mut flags = epoll::EventFlags::empty();
-        flags.set(epoll::EventFlags::IN, wanted.0);
-        flags.set(epoll::EventFlags::OUT, wanted.1);
-        if epoll::modify(&self.epoll, &conn.socket, epoll::EventData::new_u64(slot as u64), flags).is_err() {
+        conn.listening = conn.wants_input();
+        if io.set_input(slot, &conn.socket, conn.listening).is_err() {
             self.closing.push(slot);
         }
     }
 
     // ----- accepting and closing -------------------------------------------------------------------------------------
 
-    fn accept(&mut self, listener: usize) {
-        for _ in 0..ACCEPTS {
-            let accepted = match listener.checked_sub(self.listeners.tcp.len()) {
-                None => self.listeners.tcp[listener].accept().and_then(|(stream, peer)| {
-                    let here = stream.local_addr()?.to_string();
-                    let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
-                    Ok((Socket::tcp(stream, keepalive)?, peer.to_string(), here, peer.ip().is_loopback()))
-                }),
-                Some(i) => self.listeners.unix[i].accept().and_then(|(stream, _)| {
-                    let path = self.server.config.live.unixsocket.string();
-                    Ok((Socket::unix(stream)?, format!("{path}:0"), format!("{path}:0"), true))
-                }),
-            };
-            match accepted {
-                Ok((socket, address, here, near)) => self.welcome(socket, address, here, near),
-                Err(_) => return,
+    /// Accepts a slice of those who wait.
+    fn accept<T: Transport>(&mut self, io: &mut T) {
+        let mut room = ACCEPTS;
+        for listener in 0..self.accepting.len() {
+            while self.accepting[listener] && room > 0 {
+                room -= 1;
+                match self.accept_one(listener) {
+                    Ok((socket, address, here, near)) => self.welcome(io, socket, address, here, near),
+                    Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(e) => {
+                        self.accepting[listener] = false;
+                        self.starved |= e.kind() != ErrorKind::WouldBlock;
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept_one(&self, listener: usize) -> std::io::Result<(Socket, String, String, bool)> {
+        match listener.checked_sub(self.listeners.tcp.len()) {
+            None => {
+                let (stream, peer) = self.listeners.tcp[listener].accept()?;
+                let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
+                let here = stream.local_addr().map_err(aborted)?.to_string();
+                let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
+                let socket = Socket::tcp(stream, keepalive).map_err(aborted)?;
+                Ok((socket, peer.to_string(), here, peer.ip().is_loopback()))
+            }
+            Some(i) => {
+                let (stream, _) = self.listeners.unix[i].accept()?;
+                let path = format!("{}:0", self.server.config.live.unixsocket.string());
+                Ok((Socket::unix(stream)?, path.clone(), path, true))
             }
         }
     }
 
     /// Checks a new connection and gives it to a loop.
-    fn welcome(&mut self, mut socket: Socket, address: String, local_address: String, near: bool) {
+    fn welcome<T: Transport>(
+        &mut self,
+        io: &mut T,
+        mut socket: Socket,
+        address: String,
+        local_address: String,
+        near: bool,
+    ) {
         let live = &self.server.config.live;
         let refusal = if self.server.clients.len() >= live.maxclients.size() {
             Some("-ERR max number of clients reached\r\n")
@@ -332,19 +416,18 @@ impl EventLoop {
         let session = Session::new(info, live.requirepass.is_empty());
         let conn = Box::new(Conn::new(socket, session, &self.server));
         if loop_id == self.local.id {
-            self.adopt(conn);
+            self.adopt(io, conn);
         } else {
             self.server.send(loop_id, Mail::Adopt(Box::new(conn)));
         }
     }
 
-    fn adopt(&mut self, conn: Box<Conn>) {
+    fn adopt<T: Transport>(&mut self, io: &mut T, conn: Box<Conn>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.conns.len() - 1
         });
-        let data = epoll::EventData::new_u64(slot as u64);
-        if epoll::add(&self.epoll, &conn.socket, data, epoll::EventFlags::IN).is_err() {
+        if io.add(slot, &conn.socket).is_err() {
             self.server.clients.remove(conn.session.id);
             return self.free.push(slot);
         }
@@ -352,31 +435,32 @@ impl EventLoop {
         self.conns[slot] = Some(conn);
     }
 
-    fn close_all(&mut self) {
+    fn close_all<T: Transport>(&mut self, io: &mut T) {
         while let Some(slot) = self.closing.pop() {
             let Some(mut conn) = self.conns[slot].take() else { continue };
-            let _ = epoll::delete(&self.epoll, &conn.socket);
             self.by_id.remove(&conn.session.id);
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
-            self.free.push(slot);
+            if io.remove(slot, conn.socket) {
+                self.free.push(slot);
+            }
         }
     }
 
     // ----- mail ------------------------------------------------------------------------------------------------------
 
-    fn read_mail(&mut self) {
+    fn read_mail<T: Transport>(&mut self, io: &mut T) {
         let mut mail = std::mem::take(&mut self.mail);
         // Serving mail may cause more mail to this loop; it is read in the same turn once, then in the next.
         for _ in 0..2 {
             self.server.mailbox(self.local.id).drain(&mut mail);
             for letter in mail.drain(..) {
-                self.open(letter);
+                self.open(io, letter);
             }
         }
         self.mail = mail;
     }
 
-    fn open(&mut self, letter: Mail) {
+    fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
             Mail::Reply { client, bytes, stream } => self.deliver(client, &bytes, stream),
             Mail::Job(job) => {
@@ -399,7 +483,7 @@ impl EventLoop {
             Mail::Retry => self.retry_held(),
             Mail::Adopt(any) => {
                 if let Ok(conn) = any.downcast::<Box<Conn>>() {
-                    self.adopt(*conn);
+                    self.adopt(io, *conn);
                 }
             }
             Mail::Shutdown => self.stopping = true,
@@ -438,7 +522,7 @@ impl EventLoop {
 
     // ----- housekeeping ----------------------------------------------------------------------------------------------
 
-    fn keep_house(&mut self) {
+    fn keep_house<T: Transport>(&mut self, io: &mut T) {
         while let Some(client) = self.timers.due(self.local.now_ms) {
             self.time_out(client);
         }
@@ -447,7 +531,7 @@ impl EventLoop {
         }
         if self.local.now_ms >= self.next_cron_ms {
             self.next_cron_ms = self.local.now_ms + CRON_MS;
-            self.cron();
+            self.cron(io);
         }
     }
 
@@ -491,12 +575,19 @@ impl EventLoop {
         }
     }
 
-    fn cron(&mut self) {
+    fn cron<T: Transport>(&mut self, io: &mut T) {
         // The first loop sweeps; one is enough, and two would only meet at the same shards.
         self.sweeping |= self.local.id == 0;
+        // Time in the kernel counts: most of a short request's work is there.
+        let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+        let cpu_ns = spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64;
         let elapsed = (self.local.clock_ns - self.window_started_ns).max(1);
-        self.load.0[self.local.id].store((self.busy_ns * 1000 / elapsed).min(1000), Ordering::Relaxed);
-        self.busy_ns = 0;
+        let busy = ((cpu_ns - self.cpu_ns) * 1000 / elapsed).min(1000);
+        self.load.0[self.local.id].store(busy, Ordering::Relaxed);
+        self.cpu_ns = cpu_ns;
+        if std::mem::take(&mut self.starved) {
+            self.accepting.fill(true);
+        }
         self.window_started_ns = self.local.clock_ns;
         let timeout_ms = self.server.config.live.timeout_s.get() as u64 * 1000;
         if timeout_ms > 0 {
@@ -508,7 +599,7 @@ impl EventLoop {
                     self.closing.push(slot);
                 }
             }
-            self.close_all();
+            self.close_all(io);
         }
         if self.local.id == 0 {
             self.server.keyspace.prune();
@@ -517,9 +608,12 @@ impl EventLoop {
     }
 
     /// Sends what can be sent before the process ends.
-    fn say_goodbye(&mut self) {
-        for conn in self.conns.iter_mut().flatten() {
-            let _ = conn.flush(&self.local);
+    fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
+        for slot in 0..self.conns.len() {
+            if let Some(conn) = self.conns[slot].as_mut() {
+                let _ = conn.flush(io, slot, &self.local, &mut self.pool);
+            }
         }
+        io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
     }
 }

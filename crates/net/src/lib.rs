@@ -10,17 +10,24 @@
 //! - N2: output is written once per turn and connection; a client that does not read is not read from either, once
 //!   [`OUT_HIGH`] bytes wait for it.
 //! - N3: a loop touches only its own connections; others talk to it by mail.
-//! - N4: nothing here waits but `epoll_wait`.
-#![forbid(unsafe_code)]
+//! - N4: nothing here waits but a transport's `wait`: `epoll_wait`, or `io_uring_enter`.
+#![deny(unsafe_code)]
 
 mod conn;
+mod epoll;
 mod event_loop;
+#[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
+mod ring;
 mod socket;
 mod timers;
+mod transport;
+mod uring;
 
 pub use event_loop::Listeners;
 
+use event_loop::EventLoop;
 use exec::Server;
+use exec::config::Config;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
@@ -29,19 +36,76 @@ pub const QUANTUM_NS: u64 = 100_000;
 /// Bytes waiting for a client above which no further command of it is run.
 pub const OUT_HIGH: usize = 256 * 1024;
 
+/// How the loops talk to the kernel.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Backend {
+    Epoll,
+    IoUring,
+}
+
+impl Backend {
+    pub fn name(self) -> &'static str {
+        match self {
+            Backend::Epoll => "epoll",
+            Backend::IoUring => "io_uring",
+        }
+    }
+
+    /// What `io-backend` asks for, or epoll if io_uring is not to be had; with the reason if it was asked for. Makes an
+    /// io_uring for trial. Cost: less than a millisecond.
+    pub fn choose(config: &Config) -> (Backend, Option<std::io::Error>) {
+        let asked = config.live.io_backend.get();
+        if asked == EPOLL {
+            return (Backend::Epoll, None);
+        }
+        match ring::Ring::trial() {
+            Ok(()) => (Backend::IoUring, None),
+            Err(e) => (Backend::Epoll, Some(e)),
+        }
+    }
+}
+
+/// The place of `epoll` among the choices of `io-backend`.
+const EPOLL: i64 = 1;
+/// Connections per loop that the kernel is told of in a table; those beyond are found a little slower.
+const DIRECT_MAX: usize = 16 * 1024;
+
 /// Starts one thread per event loop; the first one accepts.
-pub fn start(server: &Arc<Server>, listeners: Listeners) -> std::io::Result<Vec<JoinHandle<()>>> {
+pub fn start(
+    server: &Arc<Server>,
+    listeners: Listeners,
+    backend: Backend,
+) -> std::io::Result<Vec<JoinHandle<()>>> {
+    let _ = server.multiplexing.set(backend.name());
     let busy = event_loop::Load::new(server.loops());
     let mut listeners = Some(listeners);
     (0..server.loops())
         .map(|id| {
-            let mut event_loop = event_loop::EventLoop::new(
-                id,
-                server.clone(),
-                listeners.take().unwrap_or_default(),
-                busy.clone(),
-            )?;
-            std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || event_loop.run())
+            let (server, load) = (server.clone(), busy.clone());
+            let listeners = listeners.take().unwrap_or_default();
+            std::thread::Builder::new()
+                .name(format!("loop-{id}"))
+                .spawn(move || serve(EventLoop::new(id, server, listeners, load), backend))
         })
         .collect()
+}
+
+/// Runs a loop on the transport chosen. An io_uring belongs to the thread that made it, so it is made here.
+fn serve(mut event_loop: EventLoop, backend: Backend) {
+    if backend == Backend::IoUring {
+        let (mailbox, listeners) = event_loop.watched();
+        let direct = event_loop.clients_max().min(DIRECT_MAX);
+        match uring::Uring::new(mailbox, &listeners, direct as u32) {
+            Ok(mut io) => return event_loop.run(&mut io),
+            Err(e) => log::warn!("a loop has no io_uring ({e}) and uses epoll"),
+        }
+    }
+    let (mailbox, listeners) = event_loop.watched();
+    match epoll::Epoll::new(mailbox, &listeners) {
+        Ok(mut io) => event_loop.run(&mut io),
+        Err(e) => {
+            log::error!("a loop cannot wait for its clients: {e}");
+            std::process::abort();
+        }
+    }
 }

@@ -1,6 +1,6 @@
 //! A client's socket: TCP or unix, always non-blocking.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
@@ -49,15 +49,6 @@ impl Socket {
         match self {
             Socket::Tcp(s) => s.write(bytes),
             Socket::Unix(s) => s.write(bytes),
-        }
-    }
-
-    /// Reads and drops what the client still sends while its last replies go out.
-    pub(crate) fn discard(&mut self) -> io::Result<usize> {
-        let mut scratch = [0u8; 4096];
-        match self {
-            Socket::Tcp(s) => s.read(&mut scratch),
-            Socket::Unix(s) => s.read(&mut scratch),
         }
     }
 

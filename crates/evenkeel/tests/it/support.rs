@@ -34,6 +34,12 @@ fn binary() -> PathBuf {
     std::env::var_os("EVENKEEL_TEST_SERVER").map_or_else(own, PathBuf::from)
 }
 
+/// The tests run on the event loops' back end named in EVENKEEL_TEST_IO_BACKEND, else on the default one.
+fn io_backend() -> Vec<String> {
+    let named = std::env::var("EVENKEEL_TEST_IO_BACKEND");
+    named.map(|name| vec!["--io-backend".to_owned(), name]).unwrap_or_default()
+}
+
 /// A port that was free a moment ago.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
@@ -99,6 +105,7 @@ impl Server {
         let log = std::fs::File::create(dir.path().join("output")).expect("a log");
         let child = Command::new(binary())
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(io_backend())
             .args(["--enable-debug-command", "yes", "--dir", &folder])
             .args(args.iter().map(|arg| arg.replace("{dir}", &folder)))
             .stdin(Stdio::null())

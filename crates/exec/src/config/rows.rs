@@ -12,6 +12,7 @@ const INT: i64 = i32::MAX as i64;
 const LONG: i64 = i64::MAX;
 const MB: i64 = 1 << 20;
 const ACCESS: &[&str] = &["no", "yes", "local"];
+const BACKENDS: &[&str] = &["auto", "epoll", "io_uring"];
 const LEVELS: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
 const POLICIES: &[&str] = &[
     "volatile-lru",
@@ -110,6 +111,10 @@ const GENERAL: &[Directive] = &[
         .startup()
         .live(|l, v| l.event_loops.set(v.int()))
         .doc("Threads that serve connections; 0 is one per core."),
+    choice("io-backend", BACKENDS, "auto")
+        .startup()
+        .live(|l, v| l.io_backend.set(v.int()))
+        .doc("How event loops talk to the kernel; auto is io_uring where there is one, else epoll."),
     flag("io-threads-do-reads", "no")
         .startup()
         .accepted("every loop reads, runs and writes")

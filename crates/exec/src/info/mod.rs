@@ -58,6 +58,7 @@ pub struct Server {
     pub uptime_s: u64,
     pub hz: u64,
     pub event_loops: u64,
+    pub multiplexing: &'static str,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -321,7 +322,7 @@ fn server(s: &Snapshot, out: &mut Lines) {
     out.line("os", &server.os);
     out.line("arch_bits", usize::BITS);
     out.line("monotonic_clock", "POSIX clock_gettime");
-    out.line("multiplexing_api", "epoll");
+    out.line("multiplexing_api", server.multiplexing);
     out.line("process_id", server.pid);
     out.line("process_supervised", "no");
     out.line("run_id", &server.run_id);

@@ -1,0 +1,156 @@
+//! The transport that runs everywhere: epoll says which sockets are ready, and calls are made at once.
+//!
+//! Connections are level-triggered, so that a loop may leave bytes for its next turn; listeners are edge-triggered (T3).
+
+use crate::socket::Socket;
+use crate::transport::{Event, Pool, Received, SEND_MAX, Sent, Transport};
+use rustix::event::{Timespec, epoll};
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+/// Bytes read at once.
+const READ: usize = 16 * 1024;
+const EVENTS: usize = 256;
+const MAILBOX: u64 = u64::MAX;
+const LISTENER: u64 = u64::MAX - 256;
+
+pub(crate) struct Epoll {
+    epoll: OwnedFd,
+    events: Vec<epoll::Event>,
+    scratch: Vec<u8>,
+    /// By slot: what epoll was told to wait for.
+    interest: Vec<Interest>,
+}
+
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+struct Interest {
+    input: bool,
+    output: bool,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::empty();
+        flags.set(epoll::EventFlags::IN, self.input);
+        flags.set(epoll::EventFlags::OUT, self.output);
+        flags
+    }
+}
+
+impl Epoll {
+    pub(crate) fn new(mailbox: BorrowedFd<'_>, listeners: &[BorrowedFd<'_>]) -> io::Result<Epoll> {
+        let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        epoll::add(&epoll, mailbox, epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
+        let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        for (i, fd) in listeners.iter().enumerate() {
+            epoll::add(&epoll, fd, epoll::EventData::new_u64(LISTENER + i as u64), edges)?;
+        }
+        Ok(Epoll {
+            epoll,
+            events: Vec::with_capacity(EVENTS),
+            scratch: Vec::with_capacity(READ),
+            interest: Vec::new(),
+        })
+    }
+
+    fn set(&mut self, slot: usize, socket: &Socket, wanted: Interest) -> io::Result<()> {
+        if self.interest[slot] != wanted {
+            self.interest[slot] = wanted;
+            epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(slot as u64), wanted.flags())?;
+        }
+        Ok(())
+    }
+}
+
+impl Transport for Epoll {
+    fn add(&mut self, slot: usize, socket: &Socket) -> io::Result<()> {
+        if self.interest.len() <= slot {
+            self.interest.resize(slot + 1, Interest::default());
+        }
+        self.interest[slot] = Interest { input: true, output: false };
+        let flags = self.interest[slot].flags();
+        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(slot as u64), flags)?)
+    }
+
+    fn set_input(&mut self, slot: usize, socket: &Socket, wanted: bool) -> io::Result<()> {
+        self.set(slot, socket, Interest { input: wanted, ..self.interest[slot] })
+    }
+
+    fn receive<'a>(
+        &'a mut self,
+        _: &Event,
+        socket: &mut Socket,
+        direct: Option<(&mut Vec<u8>, usize)>,
+    ) -> io::Result<Received<'a>> {
+        let read = match direct {
+            Some((buffer, room)) => socket.read_into(buffer, room).map(Received::Appended),
+            None => {
+                self.scratch.clear();
+                socket.read_into(&mut self.scratch, READ).map(|n| Received::Bytes(&self.scratch[..n]))
+            }
+        };
+        match read {
+            Ok(Received::Appended(0) | Received::Bytes(&[])) => Ok(Received::Ended),
+            Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
+                Ok(Received::Nothing)
+            }
+            read => read,
+        }
+    }
+
+    fn done(&mut self, _: Event) {}
+
+    fn send(&mut self, slot: usize, socket: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent> {
+        let to = bytes.len().min(from + SEND_MAX);
+        let n = match socket.write(&bytes[from..to]) {
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => 0,
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => 0,
+            Err(e) => return Err(e),
+        };
+        let blocked = from + n < to;
+        self.set(slot, socket, Interest { output: blocked, ..self.interest[slot] })?;
+        if from + n == bytes.len() {
+            return Ok(Sent::Done(bytes));
+        }
+        Ok(Sent::Short { bytes, from: from + n, blocked })
+    }
+
+    fn remove(&mut self, _: usize, socket: Socket) -> bool {
+        // Closing the only descriptor of a socket takes it out of the set; this says it.
+        let _ = epoll::delete(&self.epoll, &socket);
+        true
+    }
+
+    fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, _: &mut Pool) {
+        let timeout =
+            Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };
+        self.events.clear();
+        // The only error that can happen here is an interruption, which is an empty turn.
+        let _ = epoll::wait(&self.epoll, rustix::buffer::spare_capacity(&mut self.events), Some(&timeout));
+        for event in &self.events {
+            let (token, flags) = (event.data.u64(), event.flags);
+            if token == MAILBOX {
+                events.push(Event::Mail);
+                continue;
+            }
+            if token >= LISTENER {
+                events.push(Event::Listener((token - LISTENER) as usize));
+                continue;
+            }
+            let slot = token as usize;
+            let Interest { input, output } = self.interest[slot];
+            if output && flags.contains(epoll::EventFlags::OUT) {
+                events.push(Event::Writable(slot));
+            }
+            if input
+                && flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
+            {
+                events.push(Event::Readable(slot));
+            } else if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
+                events.push(Event::Broken(slot));
+            }
+        }
+    }
+}
