@@ -87,6 +87,9 @@ fn run_all(options: &Options) -> ExitCode {
             sum.undecided += outcome.undecided;
             if outcome.failures.is_empty() {
                 passed += 1;
+                if passed % 100 == 0 {
+                    println!("linear: seed {seed}, {passed} runs passed so far");
+                }
                 continue;
             }
             failed += 1;

@@ -13,6 +13,7 @@ mod functions;
 mod info;
 mod muted;
 mod no_wait;
+mod one_moment;
 mod renames;
 mod startup;
 mod support;

@@ -1,0 +1,66 @@
+//! What runs elsewhere for long still answers from one moment, whatever others do meanwhile.
+
+use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
+use std::time::{Duration, Instant};
+
+/// Sends a command, waits until it is held at a point, lets another client do something, and gives the reply.
+fn meanwhile(server: &Server, point: &str, line: &str, others: impl FnOnce(&mut Client)) -> String {
+    let (mut slow, mut control) = (server.client(), server.client());
+    control.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
+    slow.send(encode_line(line));
+    let deadline = Instant::now() + PATIENCE;
+    while control.call(&format!("DEBUG POINT {point}")) != ":1" {
+        assert!(Instant::now() < deadline, "{line} did not come to {point}");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    others(&mut control);
+    control.expect(&format!("DEBUG POINT {point} OFF"), "+OK");
+    slow.reply()
+}
+
+/// Reads `a`, takes its time, reads `b`.
+const BOTH: &str = "EVAL \"local a = redis.call('GET', 'a') for i = 1, 3000000 do end return {a, redis.call('GET', 'b')}\" 0";
+
+#[test]
+fn a_script_sees_both_of_two_keys_before_a_change_or_both_after_it() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    server.client().expect("MSET a 1 b 1", "+OK");
+    let seen = meanwhile(&server, "script-step", BOTH, |other| other.expect("MSET a 2 b 2", "+OK"));
+    assert!(["[\"1\", \"1\"]", "[\"2\", \"2\"]"].contains(&&*seen), "{seen}");
+}
+
+/// The linearizability test found this: a FLUSHDB makes snapshots unreadable, which only writes looked at.
+#[test]
+fn a_script_that_reads_beside_a_flush_sees_all_or_nothing() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    for flush in ["FLUSHDB", "FLUSHALL", "SWAPDB 0 1"] {
+        server.client().expect("MSET a 1 b 1", "+OK");
+        let seen = meanwhile(&server, "script-step", BOTH, |other| other.expect(flush, "+OK"));
+        assert!(["[\"1\", \"1\"]", "[(nil), (nil)]"].contains(&&*seen), "{flush}: {seen}");
+    }
+}
+
+#[test]
+fn a_sort_whose_keys_are_found_on_the_way_sees_all_or_nothing() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("RPUSH ids 2 1", ":2");
+    client.expect("MSET weight_1 10 weight_2 20 name_1 one name_2 two", "+OK");
+    let sort = "SORT ids BY weight_* GET name_*";
+    client.expect(sort, "[\"one\", \"two\"]");
+    let seen = meanwhile(&server, "job-start", sort, |other| {
+        other.expect("MSET weight_1 20 weight_2 10 name_1 ONE name_2 TWO", "+OK");
+    });
+    assert!(["[\"one\", \"two\"]", "[\"TWO\", \"ONE\"]"].contains(&&*seen), "{seen}");
+    let seen = meanwhile(&server, "job-start", sort, |other| other.expect("FLUSHALL", "+OK"));
+    assert!(["[\"TWO\", \"ONE\"]", "[]"].contains(&&*seen), "{seen}");
+}
