@@ -136,9 +136,16 @@ impl<K: Kind> Node<K> {
     /// Asks for the lines of a leaf, which a binary search would find missing one after the other.
     #[inline]
     pub fn prefetch(&self) {
+        self.prefetch_lines(LEAF_MAX.div_ceil(64));
+    }
+
+    #[inline]
+    fn prefetch_lines(&self, lines: usize) {
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = lines;
         #[cfg(target_arch = "x86_64")]
-        for line in (0..LEAF_MAX).step_by(64) {
-            let at = self.at.as_ptr().cast::<i8>().wrapping_add(line);
+        for line in 0..lines {
+            let at = self.at.as_ptr().cast::<i8>().wrapping_add(64 * line);
             // SAFETY: a hint; it may name any address, even one that is not mapped.
             unsafe { std::arch::x86_64::_mm_prefetch::<{ std::arch::x86_64::_MM_HINT_T0 }>(at) };
         }
@@ -448,6 +455,8 @@ impl<K: Kind> Inner<K> {
     }
 
     fn copy(&self) -> Self {
+        // Counts lie in as many cold lines as there are children, and an atomic operation on one lets nothing overlap.
+        (0..self.len()).for_each(|i| self.child(i).prefetch_lines(1));
         let children = self.children.clone();
         Inner { count: Count::one(), children, ..*self }
     }

@@ -281,6 +281,8 @@ impl<K: EntryKind> Inner<K> {
 
     /// A copy with counts of its own on the children.
     pub(crate) fn copy(&self) -> Node<K> {
+        // Counts lie in as many cold lines as there are children, and an atomic operation on one lets nothing overlap.
+        self.runs().for_each(|(start, _)| super::tags::prefetch(self.child[start].raw.as_ptr()));
         self.runs().for_each(|(start, _)| self.child[start].retain());
         Node::from_inner(Box::new(Inner {
             count: Count::one(),
