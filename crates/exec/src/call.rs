@@ -130,14 +130,16 @@ pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
 
 fn unknown(args: Args<'_>) -> Error {
     let name = String::from_utf8_lossy(&args.at(0)[..args.at(0).len().min(128)]).into_owned();
-    let mut rest = String::new();
+    // Redis counts bytes, so they are made a text at the end.
+    let mut rest = Vec::new();
     for arg in args.iter().skip(1) {
         if rest.len() >= 128 {
             break;
         }
         let shown = &arg[..arg.len().min(128 - rest.len())];
-        rest.push_str(&format!("'{}' ", String::from_utf8_lossy(shown)));
+        rest.extend_from_slice(&[b"'", shown, b"' "].concat());
     }
+    let rest = String::from_utf8_lossy(&rest);
     format!("ERR unknown command '{name}', with args beginning with: {rest}").into()
 }
 

@@ -13,7 +13,7 @@ use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::ops::ControlFlow::{self, Break, Continue};
 use value::set::{algebra, algebra::Ranks};
-use value::{Kind, Set, Value};
+use value::{Enc, Kind, Set, Value};
 
 const ORDER: &[&str] = &["nondeterministic_output_order"];
 const ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, RO_ACCESS)];
@@ -140,6 +140,9 @@ fn sum_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
 }
 
 // ----- reading -------------------------------------------------------------------------------------------------------
+
+/// Most members of a result that is built anew for its encoding: Redis's largest set of integers by default.
+const REBUILT_MAX: usize = 512;
 
 static EMPTY: Set = Set::new();
 
@@ -320,6 +323,19 @@ fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: Set, event: &'static str) -> R
     Ok(())
 }
 
+/// A result as Redis builds it, element by element: one that began as a copy of a set of texts may hold integers only.
+/// Large ones have one encoding anyway.
+fn rebuilt(result: Set) -> Set {
+    if result.len() > REBUILT_MAX || result.encoding() == Enc::IntSet {
+        return result;
+    }
+    let mut fresh = Set::new();
+    result.iter().for_each(|member| {
+        fresh.insert_elem(member, member.hash());
+    });
+    fresh
+}
+
 /// `SINTERSTORE destination key [key ...]`
 fn sinterstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx.view, args.from(2));
@@ -337,7 +353,7 @@ fn sunionstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut refused = None;
     let result = Set::union(&all, pause!(cx.budget, refused));
     let result = result.ok_or_else(|| refused.unwrap_or(Error::Cancelled))?;
-    store(cx, args.at(1), result, "sunionstore")
+    store(cx, args.at(1), rebuilt(result), "sunionstore")
 }
 
 /// `SDIFFSTORE destination key [key ...]`
@@ -347,7 +363,7 @@ fn sdiffstore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut refused = None;
     let result = Set::difference(all[0], &all[1..], pause!(cx.budget, refused));
     let result = result.ok_or_else(|| refused.unwrap_or(Error::Cancelled))?;
-    store(cx, args.at(1), result, "sdiffstore")
+    store(cx, args.at(1), rebuilt(result), "sdiffstore")
 }
 
 /// The keys of `numkeys key [key ...]`, if the number is right.
@@ -387,4 +403,25 @@ fn sintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     cx.out.int(count as i64);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    #[test]
+    fn a_stored_result_of_integers_is_encoded_as_such() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("SADD all 1 2 3 text", ":4"),
+                ("SADD texts text", ":1"),
+                ("SDIFFSTORE numbers all texts", ":3"),
+                ("SUNIONSTORE union numbers numbers", ":3"),
+            ]);
+            for key in ["numbers", "union"] {
+                assert!(db.run(&["OBJECT", "ENCODING", key]).contains("intset"), "{key}");
+            }
+            assert!(db.run(&["OBJECT", "ENCODING", "all"]).contains("listpack"));
+        });
+    }
 }
