@@ -413,10 +413,10 @@ mod tests {
     fn a_stored_result_of_integers_is_encoded_as_such() {
         Db::both(|mut db| {
             db.check(&[
-                ("SADD all 1 2 3 text", ":4"),
-                ("SADD texts text", ":1"),
-                ("SDIFFSTORE numbers all texts", ":3"),
-                ("SUNIONSTORE union numbers numbers", ":3"),
+                ("SADD all 1 2 3 text", "4"),
+                ("SADD texts text", "1"),
+                ("SDIFFSTORE numbers all texts", "3"),
+                ("SUNIONSTORE union numbers numbers", "3"),
             ]);
             for key in ["numbers", "union"] {
                 assert!(db.run(&["OBJECT", "ENCODING", key]).contains("intset"), "{key}");
