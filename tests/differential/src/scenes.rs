@@ -320,13 +320,14 @@ impl Generator<'_> {
     fn expire(&mut self) {
         let key = self.text("key").replace(['\0', '\r', '\n', ' ', '\u{fffd}'], "k");
         let key = if key.is_empty() { "s1".to_owned() } else { key };
-        for template in ["SET {} v PX 1", "PEXPIRE {} 2", "GETEX {} PX 1", "PSETEX {} 1 v"] {
+        // So long that none expires at one server before the next command came, on a busy machine either.
+        for template in ["SET {} v PX 30", "PEXPIRE {} 20", "GETEX {} PX 30", "PSETEX {} 30 v"] {
             if self.rng.percent(40) {
                 self.say(0, &template.replace("{}", &key), Check::Exact);
             }
         }
         self.flush();
-        self.act(0, Action::SleepMs(6));
+        self.act(0, Action::SleepMs(60));
         for _ in 0..3 {
             let template = *self.rng.pick(&[
                 "GET {}",
