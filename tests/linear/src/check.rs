@@ -65,12 +65,13 @@ pub struct Broken<S> {
 pub enum Verdict<S> {
     Linearizable,
     Broken(Broken<S>),
-    /// More configurations than the limit; nothing is known.
+    /// More configurations than the limits; nothing is known.
     TooHard,
 }
 
-/// Most configurations kept at one moment.
-const LIMIT: usize = 200_000;
+/// Most configurations looked at for one return, and for a whole history.
+const LIMIT: usize = 100_000;
+const LIMIT_IN_ALL: usize = 2_000_000;
 
 type Config<S> = (u64, S);
 
@@ -79,13 +80,14 @@ pub fn check<M: Model>(model: &M, initial: M::State, history: &[Entry<M::Op, M::
     let mut configs: HashSet<Config<M::State>> = HashSet::from([(0, initial.clone())]);
     let mut open: [Option<usize>; 64] = [None; 64];
     let mut quiet = (0, vec![initial]);
+    let mut work = LIMIT_IN_ALL;
     for (ns, _, index) in events(history) {
         let Some(slot) = open.iter().position(|held| *held == Some(index)) else {
             let Some(free) = open.iter().position(Option::is_none) else { return Verdict::TooHard };
             open[free] = Some(index);
             continue;
         };
-        configs = match returned(model, history, &open, slot, configs) {
+        configs = match returned(model, history, &open, slot, configs, &mut work) {
             Some(next) => next,
             None => return Verdict::TooHard,
         };
@@ -121,6 +123,7 @@ fn returned<M: Model>(
     open: &[Option<usize>; 64],
     slot: usize,
     configs: HashSet<Config<M::State>>,
+    work: &mut usize,
 ) -> Option<HashSet<Config<M::State>>> {
     let mut next = HashSet::new();
     let mut seen: HashSet<Config<M::State>> = HashSet::new();
@@ -133,7 +136,8 @@ fn returned<M: Model>(
         if !seen.insert((done, state.clone())) {
             continue;
         }
-        if seen.len() + next.len() > LIMIT {
+        *work = work.saturating_sub(1);
+        if seen.len() + next.len() > LIMIT || *work == 0 {
             return None;
         }
         let undone = |(other, index): (usize, &Option<usize>)| Some((other, (*index)?));
