@@ -2,13 +2,13 @@
 
 use crate::actions::{self, Act};
 use crate::calls::Ran;
+use crate::job;
 use crate::session::{ReplyMode, flag};
-use crate::worker::{Job, State, TRIES};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
-use keyspace::{Conflict, Keyspace, Overlay, Snapshot, View};
-use resp::{Args, Batch, OwnedArgs, Reply};
+use keyspace::{Keyspace, View};
+use resp::{Args, Batch, Reply};
 use std::sync::Arc;
 use stdx::locks::Bits;
 
@@ -194,7 +194,7 @@ fn admit(
             let error = Error::new("ERR Command not allowed inside a transaction");
             return refuse(server, local, session, Some(command), &error, out);
         }
-        return crate::transaction::queue(server, session, command, args, out);
+        return crate::transaction::queue(server, local, session, command, args, out);
     }
     if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
         return crate::clients::hold(server, local, session, args);
@@ -204,6 +204,9 @@ fn admit(
     let mark = out.len();
     let flow = run(server, local, session, command, args, out);
     local.lap();
+    if let Flow::Held(_) = flow {
+        return flow;
+    }
     let reply = &out.as_bytes()[mark..];
     let ran = Ran { command, ns: local.clock_ns - before, args, reply };
     server.stats.called(local, &server.config.live, session, ran);
@@ -280,6 +283,35 @@ pub(crate) fn has_unknown_keys(command: &Command, args: Args<'_>) -> bool {
         && args.iter().skip(2).any(|arg| words.iter().any(|word| command::options::is(arg, word)))
 }
 
+/// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under way).
+#[cold]
+pub(crate) fn settle<'a>(
+    view: &mut View<'_>,
+    calls: impl Iterator<Item = (&'static Command, Args<'a>)>,
+    db: usize,
+) {
+    let (mut keys, mut writes) = (Vec::new(), false);
+    for (command, args) in calls {
+        command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
+        writes |= command.is_write();
+    }
+    view.settle(&keys, writes);
+}
+
+/// Whether a long commit is protected against writers of this command's keys.
+#[cold]
+pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args: Args<'_>) -> bool {
+    let mut keys = Vec::new();
+    command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+    server.keyspace.guarded(keys.into_iter(), local.now_ms).is_some()
+}
+
+/// The command is run again in a moment.
+pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms + 1)
+}
+
 fn keyed(
     server: &Arc<Server>,
     local: &mut Local,
@@ -289,17 +321,23 @@ fn keyed(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    if has_unknown_keys(command, args) {
-        return start_job(server, local, session, command, handler, args, out);
+    if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
+        return wait_for_guard(session, local);
+    }
+    if has_unknown_keys(command, args) || args.len() >= job::MANY_WORDS || local.incoming.is_some() {
+        return job::start(server, local, session, (command, handler, args), out);
     }
     let mark = out.len();
     let mut view = match command.single_key().and_then(|at| args.get(at)) {
         Some(key) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
         None => View::locked(&server.keyspace, shards_of(command, args), session.db, local.now_ms),
     };
+    if view.has_intents() {
+        settle(&mut view, [(command, args)].into_iter(), session.db);
+    }
     if command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
         server.after(local, view.finish());
-        return start_job(server, local, session, command, handler, args, out);
+        return job::start(server, local, session, (command, handler, args), out);
     }
     let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
     let mut cx = Cx::new(&mut view, out, caller, Budget::steps(4 * INLINE_STEPS), local.random());
@@ -310,7 +348,7 @@ fn keyed(
         out.truncate(mark);
         server.after(local, view.finish());
         if error == Error::Budget {
-            return start_job(server, local, session, command, handler, args, out);
+            return job::start(server, local, session, (command, handler, args), out);
         }
         out.error(&error.text());
         return Flow::Done;
@@ -359,158 +397,6 @@ fn whole(
         Outcome::Stream(stream) => Flow::Stream(stream),
         _ => Flow::Done,
     }
-}
-
-/// Sends a command to a worker: snapshot, its keys loaded, the arguments copied.
-fn start_job(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    handler: Handler,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
-    let job = Job {
-        client: session.id,
-        loop_id: local.id,
-        command,
-        handler,
-        args: args.to_owned(),
-        db: session.db,
-        now_ms: local.now_ms,
-        overlay: match snapshot(server) {
-            Some(snapshot) => Overlay::new(snapshot),
-            None => {
-                out.error("ERR too many snapshots are active, try again");
-                return Flow::Done;
-            }
-        },
-        cancel: session.cancel.clone(),
-        out: Reply::new(out.resp3()),
-        effects: Vec::new(),
-        state: State::Ready,
-        tries: 0,
-        random: local.random(),
-        started_ns: stdx::clock::mono_ns(),
-        may_stream: session.reply_mode == ReplyMode::On,
-    };
-    submit(server, Box::new(job));
-    Flow::Parked(None)
-}
-
-fn snapshot(server: &Server) -> Option<Snapshot> {
-    Snapshot::open(&server.keyspace)
-}
-
-fn submit(server: &Server, mut job: Box<Job>) {
-    let Job { command, args, overlay, db, .. } = &mut *job;
-    let args = args.args();
-    let mut keys = Vec::new();
-    command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-    overlay.load(*db, keys);
-    job.state = State::Ready;
-    server.workers.submit(job);
-}
-
-/// A finished reply for a client that was parked.
-pub struct Delivery {
-    pub client: u64,
-    pub bytes: Vec<u8>,
-    pub stream: Option<Box<dyn Stream>>,
-}
-
-/// Takes a job back from its worker: loads what it asks for, commits what it did, or repeats it. None: not yet done.
-pub fn finish_job(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
-    let stream = match std::mem::take(&mut job.state) {
-        State::Ready => return None,
-        State::Dropped => return None,
-        State::NeedKeys => {
-            job.overlay.reset();
-            job.overlay.load_missing();
-            server.workers.submit(job);
-            return None;
-        }
-        State::Done(stream) => stream,
-    };
-    let Job { client, command, handler, args, db, overlay, .. } = *job;
-    // After a FLUSHDB what was loaded before and after it are of two moments: a mere read starts over as well.
-    let is_read = !overlay.is_dirty();
-    if is_read && overlay.snapshot().is_current() {
-        return Some(Delivery { client, bytes: job.out.into_bytes(), stream });
-    }
-    match if is_read { Err(Conflict) } else { overlay.commit(local.now_ms) } {
-        Ok(changes) => {
-            if let Some(sink) = server.keyspace.sink() {
-                match job.effects.is_empty() {
-                    true => sink.effect(changes.lsn, db, &mut args.args().iter()),
-                    false => {
-                        job.effects.iter().for_each(|e| sink.effect(changes.lsn, db, &mut e.args().iter()))
-                    }
-                }
-            }
-            server.after(local, changes);
-            Some(Delivery { client, bytes: job.out.into_bytes(), stream })
-        }
-        Err(_) => {
-            let tries = job.tries + 1;
-            let again = (tries < TRIES).then(|| snapshot(server)).flatten();
-            let Some(snapshot) = again else {
-                return Some(run_locked(server, local, client, command, handler, &args, db, job.out));
-            };
-            let job = Job {
-                client,
-                command,
-                handler,
-                args,
-                db,
-                overlay: Overlay::new(snapshot),
-                tries,
-                now_ms: local.now_ms,
-                loop_id: local.id,
-                cancel: job.cancel,
-                out: job.out,
-                effects: Vec::new(),
-                state: State::Ready,
-                random: job.random,
-                started_ns: job.started_ns,
-                may_stream: job.may_stream,
-            };
-            submit(server, Box::new(job));
-            None
-        }
-    }
-}
-
-/// The last resort of a write that lost its races: under locks, however long it takes (J3).
-#[allow(clippy::too_many_arguments)]
-fn run_locked(
-    server: &Arc<Server>,
-    local: &mut Local,
-    client: u64,
-    command: &'static Command,
-    handler: Handler,
-    args: &OwnedArgs,
-    db: usize,
-    mut out: Reply,
-) -> Delivery {
-    out.clear();
-    let args = args.args();
-    let mut view = match has_unknown_keys(command, args) {
-        true => View::whole(&server.keyspace, db, local.now_ms),
-        false => View::locked(&server.keyspace, shards_of(command, args), db, local.now_ms),
-    };
-    let caller = Caller { client_id: client, ..Caller::default() };
-    let mut cx = Cx::new(&mut view, &mut out, caller, Budget::unlimited(None), local.random());
-    let result = handler(&mut cx, args);
-    let effects = std::mem::take(&mut cx.effects);
-    if let Err(error) = result {
-        out.clear();
-        out.error(&error.text());
-    }
-    server.log_effect(command, args, &effects, &view);
-    server.after(local, view.finish());
-    Delivery { client, bytes: out.into_bytes(), stream: None }
 }
 
 /// Runs a command on a view somebody else holds: a step of EXEC or of a script in a whole view.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! net ──Args──► call::execute ─┬─ inline: under the locks of the command's shards       call
-//!                              ├─ worker: over an overlay at a snapshot                  worker
+//!                              ├─ worker: over an overlay at a snapshot                  job, worker, works
 //!                              ├─ queued: MULTI, then all at once at EXEC                transaction
 //!                              ├─ parked: BLPOP and its kin, until a writer serves them  park
 //!                              └─ action: what is no function of the keyspace            actions
@@ -22,6 +22,7 @@ mod clerk;
 pub mod clients;
 pub mod config;
 pub mod info;
+pub mod job;
 pub mod latency;
 pub mod mail;
 pub mod park;
@@ -32,6 +33,7 @@ pub mod slowlog;
 pub mod stats;
 pub mod transaction;
 pub mod worker;
+pub mod works;
 
 pub use call::{Flow, execute};
 pub use command::Stream;
@@ -96,6 +98,10 @@ pub struct Local {
     pub(crate) lua: Option<Box<scripts::LuaState>>,
     /// This loop's subscribers, by kind and channel or pattern.
     subscribers: HashMap<(pubsub::Kind, Arc<[u8]>), Vec<u64>>,
+    /// The words of the command that is about to run, if they are many: whoever keeps them takes a share instead of a copy.
+    pub incoming: Option<Arc<OwnedArgs>>,
+    /// What this loop does for long work, in slices.
+    pub works: works::Works,
     /// What this loop counts.
     pub recorder: stats::Recorder,
 }
@@ -113,6 +119,8 @@ impl Local {
             leaving: Vec::new(),
             lua: None,
             subscribers: HashMap::new(),
+            incoming: None,
+            works: works::Works::default(),
             recorder: server.stats.recorder(),
         }
     }
@@ -199,7 +207,7 @@ impl Server {
         stdx::pages::start_keeper();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let boxes = mailboxes.clone();
-        let done = move |job: Box<worker::Job>| boxes[job.loop_id].send(Mail::Job(job));
+        let done = move |job: Box<job::Job>| boxes[job.loop_id].send(Mail::Job(job));
         let workers = worker::Workers::start((cores - 1).max(1), keyspace.clone(), done)?;
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let server = Arc::new(Server {

@@ -3,13 +3,16 @@
 //! - M1: mail from one sender arrives in order.
 //! - M2: the eventfd is written only when the loop may be asleep: once per batch, not once per letter.
 
-use crate::worker::Job;
+use crate::job::Job;
 use command::Stream;
-use parking_lot::Mutex;
+use keyspace::{Keyspace, Owned};
+use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use stdx::hash::hash_bytes;
 
 /// A published message, on its way to one loop's subscribers.
 #[derive(Clone)]
@@ -22,26 +25,72 @@ pub struct Published {
     pub payload: Arc<[u8]>,
 }
 
-/// A key as it was at a snapshot: database, name, and what it held.
-pub type Found = (usize, Box<[u8]>, Option<keyspace::Owned>);
-
-/// Keys of an active snapshot to be read, and where the answer goes.
+/// Keys of an active snapshot to be read, and who waits for them.
 pub struct ReadKeys {
     pub lsn: keyspace::Lsn,
     pub keys: Vec<(usize, Box<[u8]>)>,
-    pub reply: std::sync::mpsc::SyncSender<Vec<Found>>,
+    pub found: Vec<Option<Owned>>,
+    /// How many keys around the first are read along with it, and what they are.
+    pub near: usize,
+    pub around: Around,
+    pub reply: Arc<Answer>,
+}
+
+/// Part of the hash order from the first key on, to before `to`, and all keys in it.
+#[derive(Default)]
+pub struct Around {
+    pub to: u64,
+    pub keys: Vec<(u64, Box<[u8]>, Owned)>,
 }
 
 impl ReadKeys {
-    /// Reads and answers. Cost: O(keys).
-    pub fn answer(self, keyspace: &keyspace::Keyspace) {
-        let read = |(db, key): (usize, Box<[u8]>)| {
-            let base = keyspace.read_at(db, &key, self.lsn);
-            (db, key, base)
-        };
-        let found = self.keys.into_iter().map(read).collect();
-        // A thread that is gone needs no answer.
-        let _ = self.reply.try_send(found);
+    /// Reads some more; true when all is read. Cost: O(count + near).
+    pub fn read_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
+        let end = (self.found.len() + count).min(self.keys.len());
+        let batch = self.keys[self.found.len()..end].iter();
+        let batch = batch.map(|(db, key)| (hash_bytes(key), *db, &**key));
+        keyspace.read_batch(self.lsn, batch, &mut self.found);
+        if self.found.len() < self.keys.len() {
+            return false;
+        }
+        if let (Some((db, key)), true) = (self.keys.first(), self.near > 0) {
+            let Around { to, keys } = &mut self.around;
+            *to = keyspace.read_near(self.lsn, *db, hash_bytes(key), self.near, &mut |hash, key, owned| {
+                keys.push((hash, key.into(), owned));
+            });
+        }
+        true
+    }
+
+    /// Gives it back to who asked.
+    pub fn answer(self: Box<Self>) {
+        let reply = self.reply.clone();
+        reply.put(self);
+    }
+}
+
+/// Where a thread waits for the keys it asked for.
+#[derive(Default)]
+pub struct Answer {
+    slot: Mutex<Option<Box<ReadKeys>>>,
+    came: Condvar,
+}
+
+impl Answer {
+    fn put(&self, read: Box<ReadKeys>) {
+        *self.slot.lock() = Some(read);
+        self.came.notify_one();
+    }
+
+    /// Waits for the answer; None if it does not come within a second.
+    pub fn wait(&self) -> Option<Box<ReadKeys>> {
+        let mut slot = self.slot.lock();
+        while slot.is_none() {
+            if self.came.wait_for(&mut slot, Duration::from_secs(1)).timed_out() {
+                return slot.take();
+            }
+        }
+        slot.take()
     }
 }
 
@@ -53,7 +102,7 @@ pub enum Mail {
         bytes: Vec<u8>,
         stream: Option<Box<dyn Stream>>,
     },
-    /// A job that left its worker: commit, load or repeat it.
+    /// A job that left its worker: see [`crate::job::finish`].
     Job(Box<Job>),
     /// A script that left its thread.
     Script(Box<crate::scripts::ScriptJob>),

@@ -234,6 +234,9 @@ fn attempt(
     });
     let mark = out.len();
     let mut view = View::locked(&server.keyspace, shards, waiter.db, local.now_ms);
+    if view.has_intents() {
+        crate::call::settle(&mut view, [(waiter.command, args)].into_iter(), waiter.db);
+    }
     if let Some((db, key)) = filled {
         view.select(*db);
         let wanted = if waiter.command.group == "list" { Kind::List } else { Kind::ZSet };

@@ -2,9 +2,9 @@
 //!
 //! ```text
 //! EVAL ─► inline, over an overlay ─┬─ done within the quantum ─────────► commit ─► reply
-//!                                  ├─ longer ─► a thread of its own ──────► commit ─► reply
-//!                                  ├─ lost a race ─► again on a new snapshot
-//!                                  └─ wants the keyspace as a whole, or lost too often ─► under all locks
+//!                                  ├─ longer, or lost races ─► a thread of its own ─► commit in slices ─► reply
+//!                                  ├─ lost a race ─► again on a new snapshot; after a few, protected (job.rs J3)
+//!                                  └─ wants to change the keyspace as a whole ─► under all locks
 //! ```
 //!
 //! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
@@ -18,23 +18,30 @@
 
 use crate::actions::Act;
 use crate::call::{self, INLINE_STEPS};
-use crate::mail::Mail;
+use crate::job::{self, Delivery, Races};
+use crate::mail::{Answer, Around, Mail, ReadKeys};
+use crate::works::{Owner, Work};
 use crate::{Local, Server};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
-use keyspace::{Overlay, Snapshot, View};
+use keyspace::{Announce, Commit, Overlay, Snapshot, View};
 use parking_lot::{Condvar, Mutex};
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use stdx::hash::hash_bytes;
 use stdx::points::{self, Point};
 
 /// Nanoseconds a script may take on a loop before it goes to a thread.
 const QUANTUM_NS: u64 = 100_000;
-/// Lost races before a script is run under all locks.
+/// Lost races before a script that runs inline goes to a thread.
 const TRIES: u32 = 4;
+/// Keys a script may declare to be run inline.
+const MANY_KEYS: usize = 200;
+/// Keys read along with one that a long script asks for: some 20 µs of its loop.
+const NEAR: usize = 200;
 /// Threads for long scripts; more of them wait their turn.
 const THREADS: usize = 16;
 
@@ -56,7 +63,6 @@ pub struct ScriptRun {
     pub read_only: bool,
     pub now_ms: u64,
     pub random: u64,
-    pub tries: u32,
     pub loop_id: usize,
 }
 
@@ -64,6 +70,9 @@ pub struct ScriptRun {
 pub struct ScriptJob {
     pub run: ScriptRun,
     overlay: Option<Overlay>,
+    /// What it did, if that is much: to be committed in pieces.
+    commit: Option<Commit>,
+    races: Races,
     out: Vec<u8>,
     told: Told,
     ended: Result<(), Halt>,
@@ -311,8 +320,8 @@ struct Runner<'a, 'b, 'k> {
     /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
     until_ns: Option<u64>,
     kill: Option<&'a AtomicBool>,
-    /// On a thread: the loop that reads keys for it (C5).
-    remote: bool,
+    /// On a thread: who reads keys for it (C5).
+    reader: Option<&'a mut Reader>,
     reply: Reply,
 }
 
@@ -361,8 +370,11 @@ impl Runner<'_, '_, '_> {
     ) -> Result<(), Error> {
         let Ground::Overlay(overlay) = &mut self.ground else { return self.whole(command, handler, args) };
         let mut keys = Vec::new();
-        command.each_key(args, &mut |i, _| keys.push((self.db, Box::from(args.at(i)))));
-        load(self.server, overlay, keys, self.remote.then_some(self.run.loop_id));
+        // A plain SET does not look at what it replaces.
+        if command.name != "set" || args.len() > 3 {
+            command.each_key(args, &mut |i, _| keys.push((self.db, Box::from(args.at(i)))));
+        }
+        load(overlay, keys, &mut self.reader);
         loop {
             let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
             if self.until_ns.is_some() && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
@@ -381,7 +393,7 @@ impl Runner<'_, '_, '_> {
             }
             if overlay.has_missing() {
                 let missing = overlay.take_missing();
-                load(self.server, overlay, missing, self.remote.then_some(self.run.loop_id));
+                load(overlay, missing, &mut self.reader);
                 self.reply.clear();
                 continue;
             }
@@ -457,6 +469,14 @@ impl Runner<'_, '_, '_> {
     }
 }
 
+/// Loads keys into an overlay: directly on a loop, by way of one from a script's thread (C5).
+fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader: &mut Option<&mut Reader>) {
+    match reader {
+        Some(reader) => drop(reader.load(overlay, keys)),
+        None => keys.iter().for_each(|(db, key)| overlay.load(*db, [&**key])),
+    }
+}
+
 fn caller(client_id: u64) -> Caller {
     Caller { in_script: true, client_id, ..Caller::default() }
 }
@@ -472,21 +492,63 @@ fn note_effects(told: &mut Told, command: &Command, args: resp::Args<'_>, effect
     }
 }
 
-/// Loads keys into an overlay: directly on a loop, by a letter to one from a script's thread (C5).
-fn load(server: &Arc<Server>, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, by_loop: Option<usize>) {
-    let keys: Vec<_> = keys.into_iter().filter(|(db, key)| !overlay.knows(*db, key)).collect();
-    if keys.is_empty() {
-        return;
+/// A script's thread and the loop that reads keys for it (C5).
+pub(crate) struct Reader {
+    server: Arc<Server>,
+    loop_id: usize,
+    answer: Arc<Answer>,
+    asked: u32,
+    adopted: u32,
+}
+
+impl Reader {
+    fn new(server: &Arc<Server>, loop_id: usize) -> Reader {
+        Reader { server: server.clone(), loop_id, answer: Arc::default(), asked: 0, adopted: 0 }
     }
-    let Some(loop_id) = by_loop else {
-        return keys.iter().for_each(|(db, key)| overlay.load(*db, [&**key]));
-    };
-    let (sender, receiver) = std::sync::mpsc::sync_channel(1);
-    let request = crate::mail::ReadKeys { lsn: overlay.snapshot().lsn(), keys, reply: sender };
-    server.send(loop_id, Mail::Read(Box::new(request)));
-    // The loop answers every letter; if it is gone the process is ending, and what is not known is absent.
-    if let Ok(found) = receiver.recv() {
-        found.into_iter().for_each(|(db, key, base)| overlay.insert(db, key, base));
+
+    /// Keys to be read around one that is asked for: a script that asked often gets more than it asked for, as long as
+    /// it then uses some of that.
+    fn near(&self) -> usize {
+        let worth = self.asked < 32 || self.adopted > self.asked * 4;
+        if self.asked >= 8 && worth { NEAR } else { 0 }
+    }
+
+    /// Loads keys; false if the loop does not answer, which it only does when the process ends.
+    fn load(&mut self, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>) -> bool {
+        let unknown = |(db, key): &(usize, Box<[u8]>)| {
+            let known = overlay.knows(*db, key);
+            let adopted = !known && overlay.adopt(*db, key);
+            self.adopted += u32::from(adopted);
+            !known && !adopted
+        };
+        let keys: Vec<_> = keys.into_iter().filter(unknown).collect();
+        let Some((db, first)) = keys.first().map(|(db, key)| (*db, hash_bytes(key))) else { return true };
+        let request = ReadKeys {
+            lsn: overlay.snapshot().lsn(),
+            found: Vec::with_capacity(keys.len()),
+            keys,
+            near: self.near(),
+            around: Around::default(),
+            reply: self.answer.clone(),
+        };
+        self.asked += 1;
+        self.server.send(self.loop_id, Mail::Read(Box::new(request)));
+        let read = loop {
+            match self.answer.wait() {
+                Some(read) => break read,
+                None if self.server.is_shutting_down() => return false,
+                None => {}
+            }
+        };
+        let ReadKeys { keys, found, around, .. } = *read;
+        for ((db, key), base) in keys.iter().zip(found) {
+            overlay.insert(*db, hash_bytes(key), key, base);
+        }
+        if around.to > first {
+            let rest = around.keys.into_iter().filter(|(_, key, _)| !overlay.knows(db, key)).collect();
+            overlay.insert_near(db, first, around.to, rest);
+        }
+        true
     }
 }
 
@@ -511,7 +573,7 @@ impl Host for Runner<'_, '_, '_> {
     }
 
     fn interrupt(&mut self) -> Option<Stop> {
-        if self.remote {
+        if self.reader.is_some() {
             points::reach(Point::ScriptStep);
         }
         if self.halt.is_some() {
@@ -538,7 +600,7 @@ fn run_once<'a, 'b, 'k>(
     ground: Ground<'a, 'b, 'k>,
     until_ns: Option<u64>,
     kill: Option<&'a AtomicBool>,
-    remote: bool,
+    reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.sync(&server.scripts);
@@ -553,7 +615,7 @@ fn run_once<'a, 'b, 'k>(
         halt: None,
         until_ns,
         kill,
-        remote,
+        reader,
         reply: Reply::new(false),
     };
     let keys: Vec<&[u8]> = run.keys.args().iter().collect();
@@ -587,65 +649,57 @@ pub(crate) enum Started {
     Done,
     /// On a thread; the reply comes by mail.
     Away,
+    /// A long commit is protected on its keys: to be run again in a moment.
+    Later,
 }
 
 /// Runs a script for a client: inline first, elsewhere if it is long. See the module.
-pub(crate) fn start(act: &mut Act<'_, '_>, mut run: ScriptRun) -> Started {
+pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     if act.view.is_some() {
         run_within(act, &run);
         return Started::Done;
     }
     let server = act.server.clone();
-    let long = server.scripts.long.lock().contains(&name_of(&run.body));
+    let guarded = server.keyspace.has_guards() && !run.read_only;
+    if guarded && server.keyspace.guarded(run.keys.args().iter(), run.now_ms).is_some() {
+        return Started::Later;
+    }
+    if run.keys.len() > MANY_KEYS || server.scripts.long.lock().contains(&name_of(&run.body)) {
+        return send_away(act, run);
+    }
     let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
-    let started = loop {
-        let Some(snapshot) = Snapshot::open(&server.keyspace) else {
-            break under_all_locks(act, &mut lua, run);
-        };
+    let started = run_inline(act, &mut lua, run);
+    act.local.lua = Some(lua);
+    started
+}
+
+fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Started {
+    let server = act.server.clone();
+    for _ in 0..TRIES {
+        let Some(snapshot) = Snapshot::open(&server.keyspace) else { break };
         let mut overlay = Overlay::new(snapshot);
         overlay.load(run.db, run.keys.args().iter());
-        if long {
-            break send_away(&server, run, overlay);
-        }
         let mut out = act.out.take();
         let mark = out.len();
         let until = stdx::clock::mono_ns() + QUANTUM_NS;
         let ground = Ground::Overlay(&mut overlay);
-        let (ended, told) = run_once(&server, &mut lua, &run, ground, Some(until), None, false, &mut out);
+        let (ended, told) = run_once(&server, lua, &run, ground, Some(until), None, None, &mut out);
         act.out.swap(&mut out);
-        match ended {
-            Ok(()) => match settle(&server, act.local, &run, overlay, told) {
-                true => break Started::Done,
-                false => {
-                    act.out.truncate(mark);
-                    run.tries += 1;
-                    if run.tries >= TRIES {
-                        break under_all_locks(act, &mut lua, run);
-                    }
-                }
-            },
-            Err(halt) => {
-                act.out.truncate(mark);
-                break match halt {
-                    Halt::Whole => under_all_locks(act, &mut lua, run),
-                    _ => {
-                        drop(overlay);
-                        server.scripts.long.lock().insert(name_of(&run.body));
-                        match Snapshot::open(&server.keyspace) {
-                            Some(snapshot) => {
-                                let mut overlay = Overlay::new(snapshot);
-                                overlay.load(run.db, run.keys.args().iter());
-                                send_away(&server, run, overlay)
-                            }
-                            None => under_all_locks(act, &mut lua, run),
-                        }
-                    }
-                };
+        if let Err(halt) = ended {
+            act.out.truncate(mark);
+            job::discard(overlay);
+            if halt == Halt::Whole {
+                return under_all_locks(act, lua, run);
             }
+            server.scripts.long.lock().insert(name_of(&run.body));
+            break;
         }
-    };
-    act.local.lua = Some(lua);
-    started
+        if settle(&server, act.local, &run, overlay, told) {
+            return Started::Done;
+        }
+        act.out.truncate(mark);
+    }
+    send_away(act, run)
 }
 
 fn name_of(body: &Body) -> String {
@@ -667,9 +721,13 @@ fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Ove
             }
             Err(_) => return false,
         }
-    } else if !overlay.snapshot().is_current() {
-        // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
-        return false;
+    } else {
+        let current = overlay.snapshot().is_current();
+        job::discard(overlay);
+        if !current {
+            // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
+            return false;
+        }
     }
     tell(server, told);
     true
@@ -684,11 +742,29 @@ fn tell(server: &Server, told: Told) {
     }
 }
 
-fn send_away(server: &Arc<Server>, run: ScriptRun, overlay: Overlay) -> Started {
-    let job =
-        ScriptJob { run, overlay: Some(overlay), out: Vec::new(), told: Told::default(), ended: Ok(()) };
-    server.scripts.submit(server, Box::new(job));
+fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
+    let job = ScriptJob {
+        run,
+        overlay: None,
+        commit: None,
+        races: Races::new(),
+        out: Vec::new(),
+        told: Told::default(),
+        ended: Ok(()),
+    };
+    submit(act.server, act.local, Box::new(job));
     Started::Away
+}
+
+/// Opens a script's snapshot and gives it to a thread; it waits if too many are open.
+pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
+    match Snapshot::open(&server.keyspace) {
+        Some(snapshot) => {
+            job.overlay = Some(Overlay::new(snapshot));
+            server.scripts.submit(server, job);
+        }
+        None => local.works.wait(Owner::Script(job)),
+    }
 }
 
 fn running(run: &ScriptRun) -> Arc<Running> {
@@ -708,46 +784,83 @@ fn running(run: &ScriptRun) -> Arc<Running> {
 fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJob>) {
     let entry = running(&job.run);
     server.scripts.running.lock().push(entry.clone());
-    if let Some(overlay) = &mut job.overlay {
-        let ground = Ground::Overlay(overlay);
+    if let Some(mut overlay) = job.overlay.take() {
+        let keys = job.run.keys.args().iter().map(|key| (job.run.db, key.into())).collect();
+        let mut reader = Reader::new(server, job.run.loop_id);
+        reader.load(&mut overlay, keys);
+        let ground = Ground::Overlay(&mut overlay);
         job.out.clear();
         points::reach(Point::ScriptStart);
         let (ended, told) =
-            run_once(server, lua, &job.run, ground, None, Some(&entry.kill), true, &mut job.out);
+            run_once(server, lua, &job.run, ground, None, Some(&entry.kill), Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
         points::reach(Point::ScriptEnd);
+        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() {
+            let announce = announce(server, &job.run, &mut job.told);
+            let commit = overlay.seal(job.races.age, announce);
+            job.races.remember(|| commit.hashes());
+            job.commit = Some(commit);
+        } else {
+            job.overlay = Some(overlay);
+        }
     }
     server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
     server.send(job.run.loop_id, Mail::Script(job));
 }
 
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
-pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<call::Delivery> {
-    let overlay = job.overlay.take()?;
-    let client = job.run.client;
-    let reply = |bytes| Some(call::Delivery { client, bytes, stream: None });
+pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     match job.ended {
         Err(Halt::Killed) => {
-            return reply(b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec());
+            job.out = b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec();
+            job.told = Told::default();
+            return Some(deliver(server, job));
         }
-        Err(_) => return reply(locked_on_loop(server, local, &job.run)),
+        Err(_) => {
+            job.out = locked_on_loop(server, local, &job.run);
+            job.told = Told::default();
+            return Some(deliver(server, job));
+        }
         Ok(()) => {}
     }
-    if settle(server, local, &job.run, overlay, std::mem::take(&mut job.told)) {
-        return reply(std::mem::take(&mut job.out));
+    if let Some(commit) = job.commit.take() {
+        local.works.push(Work::Commit { commit: Box::new(commit), owner: Owner::Script(job) });
+        return None;
     }
-    job.run.tries += 1;
-    match (job.run.tries < TRIES).then(|| Snapshot::open(&server.keyspace)).flatten() {
-        Some(snapshot) => {
-            let mut overlay = Overlay::new(snapshot);
-            overlay.load(job.run.db, job.run.keys.args().iter());
-            job.overlay = Some(overlay);
-            server.scripts.submit(server, job);
-            None
+    let overlay = job.overlay.take()?;
+    job.races.remember(|| overlay.hashes());
+    let told = std::mem::take(&mut job.told);
+    if settle(server, local, &job.run, overlay, told) {
+        return Some(deliver(server, job));
+    }
+    again(server, local, job);
+    None
+}
+
+/// A script is done and committed: what it told the outside is told, the reply is ready.
+pub(crate) fn deliver(server: &Server, mut job: Box<ScriptJob>) -> Delivery {
+    tell(server, std::mem::take(&mut job.told));
+    let delivery = Delivery { client: job.run.client, bytes: std::mem::take(&mut job.out), stream: None };
+    job::discard(job);
+    delivery
+}
+
+/// A race was lost: the script runs again on a new snapshot.
+pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
+    job.races.lose(&server.keyspace, job.run.client, local.now_ms);
+    submit(server, local, job);
+}
+
+/// What tells the sink of a script's effects.
+fn announce(server: &Server, run: &ScriptRun, told: &mut Told) -> Option<Announce> {
+    server.keyspace.sink()?;
+    let (keyspace, db, effects) = (server.keyspace.clone(), run.db, std::mem::take(&mut told.effects));
+    Some(Box::new(move |lsn| {
+        if let Some(sink) = keyspace.sink() {
+            effects.iter().for_each(|e| sink.effect(lsn, db, &mut e.args().iter()));
         }
-        None => reply(locked_on_loop(server, local, &job.run)),
-    }
+    }))
 }
 
 /// The last resort for a script whose client's session is not at hand.
@@ -757,8 +870,9 @@ fn locked_on_loop(server: &Arc<Server>, local: &mut Local, run: &ScriptRun) -> V
     let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
     let mut out = Vec::new();
     let mut view = View::whole(&server.keyspace, run.db, local.now_ms);
+    view.settle_all();
     let ground = Ground::Whole(&mut view, None);
-    let (ended, told) = run_once(server, &mut lua, run, ground, None, Some(&entry.kill), false, &mut out);
+    let (ended, told) = run_once(server, &mut lua, run, ground, None, Some(&entry.kill), None, &mut out);
     let changes = view.finish();
     local.lua = Some(lua);
     server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
@@ -795,6 +909,7 @@ fn under_all_locks(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) ->
     let mut out = act.out.take();
     let mark = out.len();
     let mut view = View::whole(&keyspace, run.db, act.local.now_ms);
+    view.settle_all();
     let mut spare = Reply::new(act.out.resp3());
     let mut inner = Act {
         server: act.server,
@@ -806,7 +921,7 @@ fn under_all_locks(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) ->
         in_multi: true,
     };
     let ground = Ground::Whole(&mut view, Some(&mut inner));
-    let (ended, told) = run_once(&server, lua, &run, ground, None, Some(&entry.kill), false, &mut out);
+    let (ended, told) = run_once(&server, lua, &run, ground, None, Some(&entry.kill), None, &mut out);
     let changes = view.finish();
     act.out.swap(&mut out);
     server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
@@ -835,7 +950,7 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
         in_multi: true,
     };
     let ground = Ground::Whole(&mut *view, Some(&mut inner));
-    let (_, told) = run_once(&server, &mut lua, run, ground, None, None, false, &mut out);
+    let (_, told) = run_once(&server, &mut lua, run, ground, None, None, None, &mut out);
     act.out.swap(&mut out);
     act.local.lua = Some(lua);
     view.select(run.db);

@@ -134,8 +134,10 @@ pub enum ReplyMode {
 /// Commands queued by MULTI.
 #[derive(Default)]
 pub struct Multi {
-    pub queue: Vec<(&'static Command, OwnedArgs)>,
+    pub queue: Vec<(&'static Command, Arc<OwnedArgs>)>,
     pub bytes: usize,
+    /// Words of all commands.
+    pub words: usize,
     /// A command could not be queued: EXEC refuses the whole.
     pub broken: bool,
 }

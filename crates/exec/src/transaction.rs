@@ -5,26 +5,31 @@
 //!
 //! - T1: a command that could not be queued makes EXEC refuse the whole (EXECABORT).
 //! - T2: a command that fails while running leaves the others applied.
+//! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
+//!   the watched keys belong to what that commit checks.
 
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
 use crate::session::{Multi, flag};
-use crate::{Server, Session};
+use crate::{Local, Server, Session, job};
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
 use resp::{Args, OwnedArgs, Reply};
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
 /// Queues a command of an open MULTI.
 pub(crate) fn queue(
     server: &Server,
+    local: &Local,
     session: &mut Session,
     command: &'static Command,
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
     let limit = server.config.live.query_buffer_bytes.size();
+    let kept = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let Some(multi) = &mut session.multi else { return Flow::Done };
     multi.bytes += args.bytes() + 16 * args.len();
     if multi.bytes > limit {
@@ -34,7 +39,8 @@ pub(crate) fn queue(
         out.error("ERR the transaction is larger than client-query-buffer-limit");
         return Flow::Done;
     }
-    multi.queue.push((command, args.to_owned()));
+    multi.words += args.len();
+    multi.queue.push((command, kept));
     session.info.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
     out.simple("QUEUED");
     Flow::Done
@@ -70,10 +76,13 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
             continue;
         }
         act.server.keyspace.watch(session.db, key, &session.watch.dirty);
-        let view =
+        let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.now_ms);
+        if view.has_intents() {
+            view.settle(&[(session.db, key)], false);
+        }
         let there = view.exists(key);
-        drop(view);
+        act.server.after(act.local, view.finish());
         session.watch.keys.push((session.db, key.into(), there));
     }
     session.info.watching.store(session.watch.keys.len() as u32, Ordering::Relaxed);
@@ -112,9 +121,24 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         leave(act.server, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
     }
+    if act.server.keyspace.has_guards() && any_guarded(act, &multi.queue) {
+        act.session.multi = Some(multi);
+        return Ok(crate::call::wait_for_guard(act.session, act.local));
+    }
+    let plain = multi.queue.iter().all(|(command, _)| matches!(command.run, Run::Read(_) | Run::Write(_)));
+    if plain && (multi.words >= job::MANY_WORDS || multi.bytes >= job::MANY_BYTES) {
+        return Ok(start_job(act, multi));
+    }
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
+    if view.has_intents() {
+        settle(act.session, &multi, shards, &mut view);
+    }
+    if plain && is_long(&multi, &view) {
+        act.server.after(act.local, view.finish());
+        return Ok(start_job(act, multi));
+    }
     if was_touched(act.session, &mut view) {
         act.out.null_array();
         let changes = view.finish();
@@ -137,8 +161,47 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(end)
 }
 
+/// Makes the tables true for everything the transaction may look at.
+#[cold]
+fn settle(session: &Session, multi: &Multi, shards: Bits, view: &mut View<'_>) {
+    if shards == Bits::below(keyspace::SHARDS) {
+        return view.settle_all();
+    }
+    let calls = multi.queue.iter().map(|(command, args)| (*command, args.args()));
+    let writes = multi.queue.iter().any(|(command, _)| command.is_write());
+    let mut keys: Vec<(usize, &[u8])> = session.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
+    for (command, args) in calls {
+        command.each_key(args, &mut |i, _| keys.push((session.db, args.at(i))));
+    }
+    view.settle(&keys, writes);
+}
+
+/// Whether the commands are estimated to take longer than a loop has.
+fn is_long(multi: &Multi, view: &View<'_>) -> bool {
+    let cost = |(command, args): &(&'static Command, Arc<OwnedArgs>)| {
+        command.cost.map_or(1, |cost| cost(view, args.args()))
+    };
+    multi.queue.iter().map(cost).fold(0, usize::saturating_add) > crate::call::INLINE_STEPS
+}
+
+fn any_guarded(act: &Act<'_, '_>, queue: &[(&'static Command, Arc<OwnedArgs>)]) -> bool {
+    let mut writes = queue.iter().filter(|(command, _)| command.is_write());
+    writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args.args()))
+}
+
+/// Runs the queue elsewhere (T3); the session is out of the transaction at once.
+fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
+    let calls = multi.queue.into_iter().filter_map(|(command, args)| match command.run {
+        Run::Read(handler) | Run::Write(handler) => Some(job::Call { command, handler, args }),
+        _ => None,
+    });
+    let flow = job::start_exec(act.server, act.local, act.session, calls.collect(), act.out);
+    leave(act.server, act.session);
+    flow
+}
+
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
-fn shards_needed(session: &Session, queue: &[(&'static Command, OwnedArgs)]) -> Bits {
+fn shards_needed(session: &Session, queue: &[(&'static Command, Arc<OwnedArgs>)]) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.iter().map(|(_, key, _)| &**key));
     for (command, args) in queue {
         let whole = match command.run {

@@ -1,88 +1,15 @@
-//! Long work, elsewhere: a run over an overlay on a demoted thread.
+//! The pool of demoted threads that run long work.
 //!
-//! ```text
-//! loop: snapshot, load the keys ──► worker: run the handler over the overlay ──► loop: commit, reply
-//!                        ▲                         │ asked for keys it had not loaded, or lost a race
-//!                        └─────────────────────────┘
-//! ```
-//!
-//! - J1: a worker takes no shard lock: it is demoted, and preempted it would hold the lock for milliseconds. Loops load
-//!   what it needs and commit what it did.
-//! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
-//! - J3: a write that lost [`TRIES`] races is run by the loop under the locks of its keys.
+//! - W1: as many jobs run as there are threads; further ones wait in the order they came.
+//! - W2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes first.
 
-use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
-use keyspace::{Keyspace, Overlay, View};
+use crate::job::Job;
+use keyspace::Keyspace;
 use parking_lot::{Condvar, Mutex};
-use resp::{OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::points::{self, Point};
-
-/// Lost races before a write is run under locks (J3).
-pub const TRIES: u32 = 4;
-
-/// How far a job is.
-#[derive(Default)]
-pub enum State {
-    #[default]
-    Ready,
-    /// The handler asked for keys the overlay did not know; load them and run again.
-    NeedKeys,
-    Done(Option<Box<dyn Stream>>),
-    Dropped,
-}
-
-/// A run on its way through a worker.
-pub struct Job {
-    pub client: u64,
-    pub loop_id: usize,
-    pub command: &'static Command,
-    pub handler: Handler,
-    pub args: OwnedArgs,
-    pub db: usize,
-    pub now_ms: u64,
-    pub overlay: Overlay,
-    pub cancel: Arc<AtomicBool>,
-    pub out: Reply,
-    pub effects: Vec<OwnedArgs>,
-    pub state: State,
-    pub tries: u32,
-    pub random: u64,
-    pub started_ns: u64,
-    pub may_stream: bool,
-}
-
-impl Job {
-    /// Runs the handler over the overlay.
-    fn run(&mut self, keyspace: &Keyspace) {
-        self.out.clear();
-        let mut view = View::overlay(keyspace, &mut self.overlay, self.db, self.now_ms);
-        let caller = Caller { may_stream: self.may_stream, client_id: self.client, ..Caller::default() };
-        let cancel = (!self.command.is_write()).then_some(&*self.cancel);
-        let mut cx = Cx::new(&mut view, &mut self.out, caller, Budget::unlimited(cancel), self.random);
-        let result = (self.handler)(&mut cx, self.args.args());
-        let outcome = std::mem::take(&mut cx.outcome);
-        self.effects = std::mem::take(&mut cx.effects);
-        drop(cx);
-        drop(view);
-        if self.overlay.has_missing() {
-            self.state = State::NeedKeys;
-            return;
-        }
-        self.state = match (result, outcome) {
-            (Err(Error::Cancelled), _) => State::Dropped,
-            (Err(error), _) => {
-                self.out.clear();
-                self.out.error(&error.text());
-                State::Done(None)
-            }
-            (Ok(()), Outcome::Stream(stream)) => State::Done(Some(stream)),
-            (Ok(()), _) => State::Done(None),
-        };
-    }
-}
 
 #[derive(Default)]
 struct Queue {

@@ -192,7 +192,9 @@ enum Stage {
 
 /// A long commit under way: call [`Commit::advance`] until it ends. Dropped earlier, it withdraws.
 pub struct Commit {
-    snapshot: Snapshot,
+    keyspace: Arc<Keyspace>,
+    /// Closed with the decision: folding would keep pre-images for it.
+    snapshot: Option<Snapshot>,
     record: Arc<Record>,
     ran_ms: u64,
     /// The earliest expiry of a key that was there.
@@ -221,7 +223,8 @@ impl Commit {
         }
         let record = Record::new(age, announce);
         let (stage, counted) = (Stage::Placing(0), false);
-        Commit { snapshot, record, ran_ms, expires_ms: u64::MAX, parts, stage, counted }
+        let (keyspace, snapshot) = (snapshot.keyspace().clone(), Some(snapshot));
+        Commit { keyspace, snapshot, record, ran_ms, expires_ms: u64::MAX, parts, stage, counted }
     }
 
     /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
@@ -236,7 +239,7 @@ impl Commit {
 
     /// Does up to `keys` keys' worth of it (some 0.3 µs each), in one shard. What must be told goes to `told`.
     pub fn advance(&mut self, now_ms: u64, keys: usize, told: &mut Vec<Changes>) -> Progress {
-        let keyspace = self.snapshot.keyspace().clone();
+        let keyspace = self.keyspace.clone();
         if !self.counted {
             self.counted = true;
             keyspace.intents.fetch_add(1, Ordering::SeqCst);
@@ -246,11 +249,10 @@ impl Commit {
             Stage::Placing(part) => {
                 let (shard, cells) = &mut self.parts[part];
                 let mut view = View::locked(&keyspace, Bits::one(*shard), 0, now_ms);
-                let current =
-                    self.snapshot.is_current() && self.record.fate(&keyspace.sequence) == Fate::Open;
-                let placed = match current {
-                    true => view.place(&self.record, cells, self.snapshot.lsn(), self.ran_ms, keys),
-                    false => Err(Conflict),
+                let open = self.record.fate(&keyspace.sequence) == Fate::Open;
+                let placed = match self.snapshot.as_ref().filter(|s| open && s.is_current()) {
+                    Some(snapshot) => view.place(&self.record, cells, snapshot.lsn(), self.ran_ms, keys),
+                    None => Err(Conflict),
                 };
                 if let Ok((_, expires_ms)) = placed {
                     self.expires_ms = self.expires_ms.min(expires_ms);
@@ -292,7 +294,7 @@ impl Commit {
 
     fn decide(&mut self, keyspace: &Keyspace, now_ms: u64) -> Progress {
         // A flush of whole tables has aborted the record, or comes after it.
-        let due = now_ms >= self.expires_ms || !self.snapshot.is_current();
+        let due = now_ms >= self.expires_ms || !self.snapshot.take().is_some_and(|s| s.is_current());
         match (!due).then(|| self.record.decide(&keyspace.sequence)).flatten() {
             Some(n) => self.stage = Stage::Folding(0, n),
             None => {
@@ -323,7 +325,7 @@ impl Drop for Commit {
         if !self.counted {
             return;
         }
-        let keyspace = self.snapshot.keyspace().clone();
+        let keyspace = self.keyspace.clone();
         if let Fate::Committed(_) = self.record.end(&keyspace.sequence) {
             // The process is ending: what was decided stays visible through its intents.
             return;
@@ -383,8 +385,7 @@ impl Overlay {
     /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
     /// long commits. Cost: O(keys · log keys), no lock taken.
     pub fn seal(self, age: u64, announce: Option<Announce>) -> Commit {
-        let (snapshot, ran_ms, mut cells) = self.into_cells();
-        cells.sort_unstable_by_key(|intent| intent.hash);
+        let (snapshot, ran_ms, cells) = self.into_cells();
         Commit::new(snapshot, ran_ms, cells, age, announce)
     }
 }

@@ -20,6 +20,7 @@ use crate::{Keyspace, shard_of};
 use hashbrown::HashTable;
 use smallvec::SmallVec;
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 
@@ -50,11 +51,24 @@ struct Slot {
 /// See the module.
 pub struct Overlay {
     snapshot: Snapshot,
-    cells: HashTable<Slot>,
+    slots: Vec<Slot>,
+    /// Places in `slots`, by hash.
+    index: HashTable<u32>,
+    /// The place of the key that was looked at last: a handler names a key several times.
+    last: std::cell::Cell<u32>,
     missing: RefCell<Vec<(usize, Box<[u8]>)>>,
     whole: std::cell::Cell<bool>,
     /// When what ran over it first took place; 0 before.
     ran_ms: u64,
+    near: Near,
+}
+
+/// Keys read along with one that was asked for, because a script that reads many keys would wait for each.
+#[derive(Default)]
+struct Near {
+    keys: HashTable<(u64, usize, Box<[u8]>, Owned)>,
+    /// Parts of the hash order that were read whole: database and start to end (exclusive).
+    ranges: BTreeMap<(usize, u64), u64>,
 }
 
 /// Why a commit did not happen: a key that was read has changed meanwhile. Run again on a new snapshot.
@@ -63,32 +77,74 @@ pub struct Conflict;
 
 impl Overlay {
     pub fn new(snapshot: Snapshot) -> Overlay {
-        let (missing, whole) = (RefCell::default(), std::cell::Cell::new(false));
-        Overlay { snapshot, cells: HashTable::new(), missing, whole, ran_ms: 0 }
+        Overlay {
+            snapshot,
+            slots: Vec::new(),
+            index: HashTable::new(),
+            last: std::cell::Cell::new(0),
+            missing: RefCell::default(),
+            whole: std::cell::Cell::new(false),
+            ran_ms: 0,
+            near: Near::default(),
+        }
     }
 
     /// Keys known.
     pub fn len(&self) -> usize {
-        self.cells.len()
+        self.slots.len()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.cells.is_empty()
+        self.slots.is_empty()
     }
 
-    fn known(&self, db: usize, key: &[u8]) -> Option<&Cell> {
-        let slot = self.cells.find(hash_bytes(key), |slot| slot.db == db && *slot.key == *key)?;
-        Some(&slot.cell)
+    /// Makes room for so many more keys.
+    pub fn reserve(&mut self, keys: usize) {
+        self.slots.reserve(keys);
+        let slots = &self.slots;
+        self.index.reserve(keys, |at| slots[*at as usize].hash);
     }
 
-    /// The cell of a key, made empty if there is none; true if it was made.
-    fn make(&mut self, db: usize, key: &[u8]) -> (&mut Cell, bool) {
-        let hash = hash_bytes(key);
-        let same = |slot: &Slot| slot.db == db && *slot.key == *key;
-        let made = self.cells.find(hash, same).is_none();
-        let entry = self.cells.entry(hash, same, |slot| slot.hash);
-        let slot = entry.or_insert_with(|| Slot { hash, db, key: key.into(), cell: Cell::default() });
-        (&mut slot.into_mut().cell, made)
+    /// The hashes of all keys, sorted. Cost: O(keys · log keys).
+    pub fn hashes(&self) -> Box<[u64]> {
+        let mut hashes: Vec<u64> = self.slots.iter().map(|slot| slot.hash).collect();
+        hashes.sort_unstable();
+        hashes.into()
+    }
+
+    #[inline]
+    fn place(&self, db: usize, hash: u64, key: &[u8]) -> Option<u32> {
+        let same = |at: &u32| {
+            let slot = &self.slots[*at as usize];
+            slot.hash == hash && slot.db == db && *slot.key == *key
+        };
+        self.index.find(hash, same).copied()
+    }
+
+    #[inline]
+    fn known(&self, db: usize, key: &[u8]) -> Option<u32> {
+        let last = self.last.get();
+        if self.slots.get(last as usize).is_some_and(|slot| slot.db == db && *slot.key == *key) {
+            return Some(last);
+        }
+        let place = self.place(db, hash_bytes(key), key)?;
+        self.last.set(place);
+        Some(place)
+    }
+
+    /// The cell of a key, made empty if there is none.
+    fn make(&mut self, db: usize, hash: u64, key: &[u8]) -> &mut Cell {
+        let place = match self.place(db, hash, key) {
+            Some(place) => place,
+            None => {
+                self.slots.push(Slot { hash, db, key: key.into(), cell: Cell::default() });
+                let (slots, place) = (&self.slots, self.slots.len() as u32 - 1);
+                self.index.insert_unique(hash, place, |at| slots[*at as usize].hash);
+                place
+            }
+        };
+        self.last.set(place);
+        &mut self.slots[place as usize].cell
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -107,23 +163,47 @@ impl Overlay {
             let guard = keyspace.shards.lock_one(shard);
             let base = read_at(&keyspace.sequence, guard.get(shard), db, hash, key, self.snapshot.lsn());
             drop(guard);
-            self.insert(db, key.into(), base);
+            self.insert(db, hash, key, base);
         }
     }
 
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
-        self.known(db, key).is_some_and(|cell| cell.loaded)
+        self.place(db, hash_bytes(key), key).is_some_and(|at| self.slots[at as usize].cell.loaded)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
-    pub fn insert(&mut self, db: usize, key: Box<[u8]>, base: Option<Owned>) {
-        let (cell, _) = self.make(db, &key);
+    pub fn insert(&mut self, db: usize, hash: u64, key: &[u8], base: Option<Owned>) {
+        let cell = self.make(db, hash, key);
         if !cell.dirty {
             cell.now = base.clone();
         }
         cell.base = base;
         cell.loaded = true;
+    }
+
+    /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
+    pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: Vec<(u64, Box<[u8]>, Owned)>) {
+        for (hash, key, owned) in keys {
+            self.near.keys.insert_unique(hash, (hash, db, key, owned), |entry| entry.0);
+        }
+        self.near.ranges.insert((db, from), to);
+    }
+
+    /// Learns a key from what was read near others; false if it was not.
+    pub fn adopt(&mut self, db: usize, key: &[u8]) -> bool {
+        if self.near.ranges.is_empty() {
+            return false;
+        }
+        let hash = hash_bytes(key);
+        let range = self.near.ranges.range(..=(db, hash)).next_back();
+        if !range.is_some_and(|((range_db, _), to)| *range_db == db && hash < *to) {
+            return false;
+        }
+        let found = self.near.keys.find_entry(hash, |entry| entry.1 == db && *entry.2 == *key);
+        let base = found.ok().map(|entry| entry.remove().0.3);
+        self.insert(db, hash, key, base);
+        true
     }
 
     /// Takes the list of keys handlers asked for in vain.
@@ -160,7 +240,7 @@ impl Overlay {
 
     /// Takes back every change, as if nothing had run; what was read stays.
     pub fn reset(&mut self) {
-        for Slot { cell, .. } in self.cells.iter_mut() {
+        for Slot { cell, .. } in &mut self.slots {
             if cell.dirty {
                 cell.now = cell.base.clone();
                 cell.dirty = false;
@@ -171,12 +251,12 @@ impl Overlay {
 
     /// True if anything would be changed by a commit.
     pub fn is_dirty(&self) -> bool {
-        self.cells.iter().any(|slot| slot.cell.writes())
+        self.slots.iter().any(|slot| slot.cell.writes())
     }
 
     #[inline]
     pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<&Owned> {
-        match self.known(db, key) {
+        match self.known(db, key).map(|at| &self.slots[at as usize].cell) {
             Some(cell) if cell.loaded || cell.dirty => {
                 cell.now.as_ref().filter(|owned| is_live(owned, now_ms))
             }
@@ -188,23 +268,34 @@ impl Overlay {
     }
 
     pub(crate) fn cell(&mut self, db: usize, key: &[u8]) -> &mut Cell {
-        if self.known(db, key).is_none() {
-            // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
-            self.missing.get_mut().push((db, key.into()));
+        match self.known(db, key) {
+            Some(at) => &mut self.slots[at as usize].cell,
+            None => {
+                // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
+                self.missing.get_mut().push((db, key.into()));
+                self.make(db, hash_bytes(key), key)
+            }
         }
-        self.make(db, key).0
     }
 
     /// Sets a key whatever it was (O4).
     pub(crate) fn overwrite(&mut self, db: usize, key: &[u8], owned: Owned) {
-        let (cell, _) = self.make(db, key);
+        let cell = match self.known(db, key) {
+            Some(at) => &mut self.slots[at as usize].cell,
+            None => self.make(db, hash_bytes(key), key),
+        };
         cell.now = Some(owned);
         cell.dirty = true;
     }
 
+    /// Everything it knows, sorted by hash.
     pub(crate) fn into_cells(self) -> (Snapshot, u64, Vec<Intent>) {
-        let cells = self.cells.into_iter();
-        let intents = cells.map(|slot| Intent {
+        let mut order: Vec<(u64, u32)> =
+            self.slots.iter().enumerate().map(|(at, slot)| (slot.hash, at as u32)).collect();
+        order.sort_unstable();
+        let mut slots: Vec<Option<Slot>> = self.slots.into_iter().map(Some).collect();
+        let taken = order.into_iter().filter_map(|(_, at)| slots[at as usize].take());
+        let intents = taken.map(|slot| Intent {
             hash: slot.hash,
             db: slot.db as u32,
             key: slot.key,
@@ -224,15 +315,15 @@ impl Overlay {
         }
         let keyspace = self.snapshot.keyspace().clone();
         let mut shards = Bits::EMPTY;
-        for slot in &self.cells {
+        for slot in &self.slots {
             shards.insert(shard_of(slot.hash));
         }
         let mut view = View::locked(&keyspace, shards, 0, now_ms);
         if view.has_intents() {
-            let keys: Vec<_> = self.cells.iter().map(|slot| (slot.db, &*slot.key)).collect();
+            let keys: Vec<_> = self.slots.iter().map(|slot| (slot.db, &*slot.key)).collect();
             view.settle(&keys, true);
         }
-        for Slot { db, key, cell, .. } in &self.cells {
+        for Slot { db, key, cell, .. } in &self.slots {
             // What had expired before the run was absent to it.
             let due = crate::intent::expiry_relied_on(cell, self.ran_ms).is_some_and(|at| at <= now_ms);
             if cell.loaded && (due || view.changed_since(*db, key, self.snapshot.lsn())) {
@@ -242,7 +333,7 @@ impl Overlay {
         if !self.snapshot.is_current() {
             return Err(Conflict);
         }
-        for slot in self.cells {
+        for slot in self.slots {
             view.select(slot.db);
             apply(&mut view, &slot.key, slot.cell);
         }
@@ -295,6 +386,72 @@ impl Keyspace {
         let shard = shard_of(hash);
         let guard = self.shards.lock_one(shard);
         read_at(&self.sequence, guard.get(shard), db, hash, key, s)
+    }
+
+    /// What some keys were at `s`: `keys` by hash, database and name, best sorted by hash; the answers go to `found`, in
+    /// their order. Takes each shard's lock once for neighbours. Cost: O(keys).
+    pub fn read_batch<'a>(
+        &self,
+        s: Lsn,
+        keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
+        found: &mut Vec<Option<Owned>>,
+    ) {
+        let mut guard: Option<(usize, stdx::locks::Guard<'_, Shard>)> = None;
+        let ahead = keys.clone();
+        for (i, (hash, db, key)) in keys.enumerate() {
+            let shard = shard_of(hash);
+            if guard.as_ref().is_none_or(|(held, _)| *held != shard) {
+                drop(guard.take());
+                let taken = self.shards.lock_one(shard);
+                let near = ahead.clone().skip(i).take_while(|(hash, ..)| shard_of(*hash) == shard);
+                near.clone().for_each(|(hash, db, _)| taken.get(shard).dbs[db].prefetch_line(hash));
+                near.for_each(|(hash, db, _)| taken.get(shard).dbs[db].prefetch_entry(hash));
+                guard = Some((shard, taken));
+            }
+            if let Some((_, guard)) = &guard {
+                found.push(read_at(&self.sequence, guard.get(shard), db, hash, key, s));
+            }
+        }
+    }
+
+    /// The keys around a hash as they were at `s`, about `count` of them, given to `f`; returns the end (exclusive) of the
+    /// part of the hash order from `hash` on that this is all of. Returns `hash` itself, having read nothing, where too much
+    /// is going on. Cost: O(count) under one shard's lock.
+    pub fn read_near(
+        &self,
+        s: Lsn,
+        db: usize,
+        hash: u64,
+        count: usize,
+        f: &mut dyn FnMut(u64, &[u8], Owned),
+    ) -> u64 {
+        let shard_id = shard_of(hash);
+        let guard = self.shards.lock_one(shard_id);
+        let shard = guard.get(shard_id);
+        if !shard.intents.is_empty() || shard.pre.len_at(s) > count {
+            return hash;
+        }
+        let (mut seen, mut to) = (0, hash);
+        while seen < count && shard_of(to) == shard_id {
+            let next = shard.dbs[db].visit_line(to, &mut |at, entry| {
+                seen += 1;
+                if at >= to && shard.pre.at(db, entry.key(), s).is_none() {
+                    f(at, entry.key(), entry.to_owned());
+                }
+            });
+            match next {
+                Some(next) => to = next,
+                None => break,
+            }
+            seen += 1;
+        }
+        for (key, before) in shard.pre.iter_at(db, s) {
+            let at = hash_bytes(key);
+            if let (true, Some(before)) = ((hash..to).contains(&at), before) {
+                f(at, key, before.clone());
+            }
+        }
+        to
     }
 
     /// Visits the keys of the segment at `position` as they were at the snapshot (expired ones included; filter by

@@ -60,6 +60,13 @@ impl Sequence {
         self.slots.iter().map(|slot| slot.load(Ordering::SeqCst)).max().unwrap_or(FREE)
     }
 
+    /// The oldest active snapshot; [`Lsn::MAX`] if there is none, 0 while one is being opened (its LSN may be drawn
+    /// already, and what is kept for it must stay).
+    pub(crate) fn oldest(&self) -> Lsn {
+        let lsns = self.slots.iter().map(|slot| slot.load(Ordering::SeqCst)).filter(|lsn| *lsn != FREE);
+        lsns.map(|lsn| if lsn == OPENING { 0 } else { lsn }).min().unwrap_or(Lsn::MAX)
+    }
+
     /// Opens a snapshot: slot and LSN (S2). None at the limit (S3).
     fn open(&self) -> Option<(usize, Lsn)> {
         let slot = self.slots.iter().position(|slot| {

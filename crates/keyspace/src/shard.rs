@@ -30,6 +30,8 @@ type PreImage = (Lsn, Option<Owned>);
 #[derive(Default)]
 pub(crate) struct PreImages {
     map: HashMap<KeyId, Vec<PreImage>>,
+    /// The newest LSN anything was kept at.
+    newest: Lsn,
 }
 
 impl PreImages {
@@ -54,23 +56,37 @@ impl PreImages {
         let chain = self.map.entry((db, key.into())).or_default();
         if chain.last().is_none_or(|(last, _)| *last <= newest && *last != lsn) {
             chain.push((lsn, before()));
+            self.newest = lsn;
         }
     }
 
     /// What was there at `s`: None if nothing changed since, so that the table answers.
     pub(crate) fn at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Option<&Owned>> {
-        if self.map.is_empty() {
+        if self.newest <= s || self.map.is_empty() {
             return None;
         }
         let chain = self.map.get(&(db, Box::from(key)))?;
         chain.iter().find(|(lsn, _)| *lsn > s).map(|(_, before)| before.as_ref())
     }
 
+    /// Keys kept, as far as a snapshot at `s` may have to look at them.
+    pub(crate) fn len_at(&self, s: Lsn) -> usize {
+        if self.newest <= s { 0 } else { self.map.len() }
+    }
+
     pub(crate) fn iter_at(&self, db: usize, s: Lsn) -> impl Iterator<Item = (&[u8], Option<&Owned>)> {
-        self.map.iter().filter(move |((d, _), _)| *d == db).filter_map(move |((_, key), chain)| {
+        let map = (self.newest > s).then_some(&self.map);
+        map.into_iter().flatten().filter(move |((d, _), _)| *d == db).filter_map(move |((_, key), chain)| {
             let (_, before) = chain.iter().find(|(lsn, _)| *lsn > s)?;
             Some((&key[..], before.as_ref()))
         })
+    }
+
+    /// Forgets everything if no snapshot from `oldest` on needs it. O(1).
+    pub(crate) fn prune(&mut self, oldest: Lsn) {
+        if self.newest <= oldest && !self.map.is_empty() {
+            self.clear();
+        }
     }
 
     /// Forgets everything; large contents are freed elsewhere.

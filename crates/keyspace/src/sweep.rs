@@ -135,15 +135,10 @@ impl Sweep {
 impl Keyspace {
     /// Frees pre-images nobody can need any more. Cost: O(shards) look-ups; call it now and then.
     pub fn prune(&self) {
-        if self.sequence.any_active() {
-            return;
-        }
         for shard in 0..SHARDS {
             let mut guard = self.shards.lock_one(shard);
-            let shard = guard.get_mut(shard);
-            if !shard.pre.is_empty() && !self.sequence.any_active() {
-                shard.pre.clear();
-            }
+            // Asked with the lock held: a snapshot opened later does not need what stands here.
+            guard.get_mut(shard).pre.prune(self.sequence.oldest());
         }
     }
 

@@ -699,3 +699,39 @@ fn transfers_between_threads_keep_their_sum() {
     });
     keyspace.check_invariants();
 }
+
+#[test]
+fn what_is_read_near_a_key_is_what_is_read_key_by_key() {
+    let keyspace = Keyspace::new(2);
+    let name = |i: u64| format!("key {i}");
+    (0..20_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
+    let snapshot = Snapshot::open(&keyspace).unwrap();
+    (0..2_000).step_by(3).for_each(|i| assert!(del(&keyspace, &name(i * 10), 1)));
+    (20_000..20_500).for_each(|i| drop(set(&keyspace, &name(i), "late", None, 1)));
+    let mut overlay = Overlay::new(snapshot);
+    let (mut adopted, mut dice) = (0, Dice(99));
+    for _ in 0..3_000 {
+        let key = name(dice.below(21_000));
+        let hash = stdx::hash::hash_bytes(key.as_bytes());
+        let s = overlay.snapshot().lsn();
+        if !overlay.knows(0, key.as_bytes()) && overlay.adopt(0, key.as_bytes()) {
+            adopted += 1;
+        } else {
+            overlay.load(0, [key.as_bytes()]);
+            let mut near = Vec::new();
+            let to = keyspace.read_near(s, 0, hash, 100, &mut |hash, key, owned| {
+                near.push((hash, Box::from(key), owned));
+            });
+            overlay.insert_near(0, hash, to, near);
+        }
+        let view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        let seen = view.string(key.as_bytes()).unwrap().map(|s| s.to_vec());
+        let expected = keyspace.read_at(0, key.as_bytes(), s).map(|owned| match owned.value {
+            Value::Str(s) => s.as_ref().to_vec(),
+            other => panic!("{:?}", other.kind()),
+        });
+        assert_eq!(seen, expected, "{key}");
+    }
+    assert!(!overlay.has_missing());
+    assert!(adopted > 1_500, "{adopted} of 3000 were near another");
+}

@@ -19,7 +19,7 @@ use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
-use resp::{Batch, Limits, Parser, Reply, Stop};
+use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::points::{self, Point};
@@ -81,6 +81,10 @@ pub(crate) struct Conn {
     /// The socket is full: the transport tells when it is not.
     blocked: bool,
     stream: Option<Box<dyn Stream>>,
+    /// A command of many bytes was found in the input: its words, and its end.
+    large: Option<(Vec<Span>, usize)>,
+    /// A command of many bytes that is to be run (again).
+    held: Option<Arc<OwnedArgs>>,
     /// Messages that came while a reply was streaming; they go behind it.
     behind: Vec<u8>,
     pub(crate) state: State,
@@ -116,6 +120,8 @@ impl Conn {
             unsent: None,
             blocked: false,
             stream: None,
+            large: None,
+            held: None,
             behind: Vec::new(),
             state: State::Running,
             eof: false,
@@ -232,15 +238,23 @@ impl Conn {
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, batch, fresh);
-            let rest = &fresh[std::mem::take(&mut self.start).min(fresh.len())..];
-            self.input.clear();
-            self.keep(rest);
+            match self.large.take() {
+                Some(large) => self.hold_large(fresh.to_vec(), large),
+                None => {
+                    let rest = &fresh[std::mem::take(&mut self.start).min(fresh.len())..];
+                    self.input.clear();
+                    self.keep(rest);
+                }
+            }
             next
         } else {
             self.keep(fresh);
             let input = std::mem::take(&mut self.input);
             let next = self.slice(server, local, batch, &input);
-            self.input = input;
+            match self.large.take() {
+                Some(large) => self.hold_large(input, large),
+                None => self.input = input,
+            }
             next
         };
         self.after(local);
@@ -262,7 +276,7 @@ impl Conn {
             if self.session.info.killed.load(Ordering::Relaxed) {
                 return Next::Close;
             }
-            if local.clock_ns.saturating_sub(started) >= QUANTUM_NS {
+            if local.clock_ns.saturating_sub(started) >= QUANTUM_NS || self.large.is_some() {
                 return Next::Continue;
             }
             if self.pending_out() >= OUT_HIGH {
@@ -276,6 +290,11 @@ impl Conn {
                     self.stream = None;
                     self.out.encoded(&std::mem::take(&mut self.behind));
                 }
+                local.lap();
+                continue;
+            }
+            if self.held.is_some() {
+                self.run_held(server, local);
                 local.lap();
                 continue;
             }
@@ -305,6 +324,11 @@ impl Conn {
         }
         for i in 0..batch.len() {
             let authenticated = self.session.authenticated;
+            if batch.bytes(i) >= exec::job::MANY_BYTES {
+                self.large = Some((batch.spans(i, from), from + batch.end(i)));
+                self.restart_parser(server);
+                return true;
+            }
             let args = batch.args(i, &input[from..]);
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
             if self.session.authenticated != authenticated {
@@ -355,6 +379,35 @@ impl Conn {
         }
     }
 
+    /// Makes the buffer with a command of many bytes the command's own, so that whoever keeps it need not copy; the rest
+    /// stays as input. `input` is where the command was found.
+    fn hold_large(&mut self, mut input: Vec<u8>, (spans, end): (Vec<Span>, usize)) {
+        self.input = input.split_off(end);
+        self.start = 0;
+        self.held = Some(Arc::new(OwnedArgs::from_parts(input, spans)));
+    }
+
+    /// Runs a command of many bytes, perhaps not for the first time.
+    fn run_held(&mut self, server: &Arc<Server>, local: &mut Local) {
+        let Some(kept) = self.held.take() else { return };
+        local.incoming = Some(kept.clone());
+        let flow = exec::execute(server, local, &mut self.session, kept.args(), &mut self.out);
+        local.incoming = None;
+        match flow {
+            Flow::Done => {}
+            Flow::Stream(stream) => self.stream = Some(stream),
+            Flow::Parked(timeout_ms) => {
+                self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms));
+            }
+            Flow::Held(until) => {
+                self.state = State::Held(until);
+                self.held = Some(kept.clone());
+            }
+            Flow::Close => self.session.closing = true,
+        }
+        exec::job::discard(kept);
+    }
+
     /// Forgets what the parser knows of commands that were not run: it begins again at `start`.
     fn restart_parser(&mut self, server: &Server) {
         self.parser = Parser::new(limits(server));
@@ -379,14 +432,19 @@ impl Conn {
     }
 
     /// Ends the wait with a reply that came by mail.
-    pub(crate) fn resume(&mut self, bytes: &[u8], stream: Option<Box<dyn Stream>>) {
+    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>) {
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
         if self.session.mutes_reply() {
             return;
         }
-        self.out.encoded(bytes);
         self.stream = stream;
+        if self.out.is_empty() && bytes.len() > KEEP {
+            // Large replies are handed over, not copied.
+            self.out = Reply::with_buffer(bytes, self.session.resp3);
+        } else {
+            self.out.encoded(&bytes);
+        }
     }
 
     /// The deadline of the current wait, if the timers do not know it yet.
@@ -491,7 +549,9 @@ impl Conn {
     pub(crate) fn has_work(&self) -> bool {
         self.state == State::Running
             && self.pending_out() < OUT_HIGH
-            && (self.stream.is_some() || self.unread() > 0 && (self.unread() >= self.need || self.eof))
+            && (self.stream.is_some()
+                || self.held.is_some()
+                || self.unread() > 0 && (self.unread() >= self.need || self.eof))
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -78,6 +78,8 @@ pub(crate) struct EventLoop {
     leaving: Vec<usize>,
     closing: Vec<usize>,
     mail: Vec<Mail>,
+    /// Replies that became ready in a slice of long work.
+    done: Vec<exec::job::Delivery>,
     batch: Batch,
     pool: Pool,
     timers: Timers,
@@ -109,6 +111,7 @@ impl EventLoop {
             leaving: Vec::new(),
             closing: Vec::new(),
             mail: Vec::new(),
+            done: Vec::new(),
             batch: Batch::new(),
             pool: Pool::default(),
             timers: Timers::default(),
@@ -148,6 +151,7 @@ impl EventLoop {
             if let Some(slot) = self.continued.pop_front() {
                 self.continue_one(slot);
             }
+            self.do_works();
             self.write_all(io);
             self.close_all(io);
             self.keep_house(io);
@@ -164,6 +168,7 @@ impl EventLoop {
             || !self.dirty.is_empty()
             || !self.leaving.is_empty()
             || self.sweeping
+            || self.local.works.any()
             || self.accepting.contains(&true)
             || self.server.mailbox(self.local.id).is_rung();
         if busy {
@@ -446,6 +451,19 @@ impl EventLoop {
         }
     }
 
+    /// A slice of what long work needs of this loop.
+    fn do_works(&mut self) {
+        if !self.local.works.any() {
+            return;
+        }
+        let mut done = std::mem::take(&mut self.done);
+        exec::works::advance(&self.server, &mut self.local, &mut done);
+        for delivery in done.drain(..) {
+            self.deliver(delivery.client, delivery.bytes, delivery.stream);
+        }
+        self.done = done;
+    }
+
     // ----- mail ------------------------------------------------------------------------------------------------------
 
     fn read_mail<T: Transport>(&mut self, io: &mut T) {
@@ -462,18 +480,18 @@ impl EventLoop {
 
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
-            Mail::Reply { client, bytes, stream } => self.deliver(client, &bytes, stream),
+            Mail::Reply { client, bytes, stream } => self.deliver(client, bytes, stream),
             Mail::Job(job) => {
-                if let Some(done) = exec::call::finish_job(&self.server, &mut self.local, job) {
-                    self.deliver(done.client, &done.bytes, done.stream);
+                if let Some(done) = exec::job::finish(&self.server, &mut self.local, job) {
+                    self.deliver(done.client, done.bytes, done.stream);
                 }
             }
             Mail::Script(job) => {
                 if let Some(done) = exec::scripts::finish(&self.server, &mut self.local, job) {
-                    self.deliver(done.client, &done.bytes, done.stream);
+                    self.deliver(done.client, done.bytes, done.stream);
                 }
             }
-            Mail::Read(request) => request.answer(&self.server.keyspace),
+            Mail::Read(request) => self.local.works.read(request),
             Mail::Publish(message) => self.publish(&message),
             Mail::Kill { client } => {
                 if let Some(slot) = self.by_id.get(&client) {
@@ -490,7 +508,7 @@ impl EventLoop {
         }
     }
 
-    fn deliver(&mut self, client: u64, bytes: &[u8], stream: Option<Box<dyn exec::Stream>>) {
+    fn deliver(&mut self, client: u64, bytes: Vec<u8>, stream: Option<Box<dyn exec::Stream>>) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         conn.resume(bytes, stream);
@@ -546,7 +564,7 @@ impl EventLoop {
             }
             State::Parked(Some(at)) if at <= self.local.now_ms => {
                 match self.server.park.leave(&self.server.keyspace, client) {
-                    Some(waiter) => self.deliver(client, &waiter.null(), None),
+                    Some(waiter) => self.deliver(client, waiter.null(), None),
                     // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
                     None => self.timers.add(self.local.now_ms + 1, client),
                 }
@@ -604,6 +622,7 @@ impl EventLoop {
         if self.local.id == 0 {
             self.server.keyspace.prune();
         }
+        exec::works::retry_waiting(&self.server, &mut self.local);
         exec::clients::cron(&self.server, &mut self.local);
     }
 

@@ -97,6 +97,9 @@ pub(crate) trait Transport {
 #[derive(Default)]
 pub(crate) struct Pool(Vec<Vec<u8>>);
 
+/// Buffers above this are freed by the reclaimer.
+const LARGE: usize = 256 * 1024;
+
 impl Pool {
     pub(crate) fn get(&mut self) -> Vec<u8> {
         self.0.pop().unwrap_or_default()
@@ -106,6 +109,9 @@ impl Pool {
         if buffer.capacity() > 0 && buffer.capacity() <= POOLED_BYTES_MAX && self.0.len() < POOL {
             buffer.clear();
             self.0.push(buffer);
+        } else if buffer.capacity() > LARGE {
+            // Giving back much memory takes a while.
+            exec::job::discard(buffer);
         }
     }
 }

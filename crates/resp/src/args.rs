@@ -176,6 +176,12 @@ impl OwnedArgs {
         owned
     }
 
+    /// A buffer and the places of the words in it. Panics if a place is outside.
+    pub fn from_parts(buf: Vec<u8>, spans: Vec<Span>) -> OwnedArgs {
+        assert!(spans.last().is_none_or(|span| span.end as usize <= buf.len()));
+        OwnedArgs { buf, spans }
+    }
+
     pub fn args(&self) -> Args<'_> {
         Args { buf: &self.buf, spans: &self.spans }
     }

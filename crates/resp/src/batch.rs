@@ -94,6 +94,24 @@ impl Batch {
         self.commands[i].end
     }
 
+    /// Bytes of the `i`-th command as it was sent, if it lies in the read buffer; 0 for an inline one. Panics past the end.
+    pub fn bytes(&self, i: usize) -> usize {
+        let entry = self.commands[i];
+        if entry.inline { 0 } else { entry.end - entry.base }
+    }
+
+    /// Where the words of the `i`-th command stand in the read buffer, `from` bytes of which come before the slice that
+    /// [`Batch::fill`] was given: with that buffer they make [`OwnedArgs::from_parts`]. Panics past the end.
+    pub fn spans(&self, i: usize, from: usize) -> Vec<Span> {
+        let end = self.commands.get(i + 1).map_or(self.spans.len(), |next| next.spans);
+        let shift = from + self.commands[i].base;
+        let mut spans = self.spans[self.commands[i].spans..end].to_vec();
+        if shift > 0 {
+            spans.iter_mut().for_each(|span| *span = span.shifted(shift));
+        }
+        spans
+    }
+
     /// The commands with buffers of their own.
     pub fn to_owned(&self, buf: &[u8]) -> Vec<OwnedArgs> {
         (0..self.len()).map(|i| self.args(i, buf).to_owned()).collect()

@@ -199,3 +199,14 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_kept_command_has_the_words_of_the_read_buffer_it_took() {
+    let input = b"+junk*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$3\r\nabc\r\n".to_vec();
+    let mut batch = resp::Batch::new();
+    let filled = batch.fill(&mut resp::Parser::new(resp::Limits::default()), &input[5..], 8);
+    assert_eq!((batch.len(), filled.used), (2, input.len() - 5));
+    assert_eq!(batch.bytes(1), 23);
+    let kept = resp::OwnedArgs::from_parts(input.clone(), batch.spans(1, 5));
+    assert_eq!(kept.args().iter().collect::<Vec<_>>(), [&b"ECHO"[..], b"abc"]);
+}

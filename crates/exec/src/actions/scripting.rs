@@ -94,12 +94,12 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
         read_only,
         now_ms: act.local.now_ms,
         random: act.local.random(),
-        tries: 0,
         loop_id: act.local.id,
     };
     Ok(match scripts::start(act, run) {
         Started::Done => Flow::Done,
         Started::Away => Flow::Parked(None),
+        Started::Later => crate::call::wait_for_guard(act.session, act.local),
     })
 }
 

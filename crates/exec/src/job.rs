@@ -1,0 +1,465 @@
+//! Long work of a client: run over an overlay on a worker, committed by its loop.
+//!
+//! ```text
+//! loop: snapshot ─► worker: which keys? ─► loop: reads them, in slices ─► worker: runs, seals ─► loop: commits, in slices
+//!           ▲                                                                                        │ lost a race
+//!           └────────────────────────────────────────────────────────────────────────────────────────┘
+//! ```
+//!
+//! - J1: a worker takes no shard lock: it is demoted, and preempted it would hold the lock for milliseconds. Loops read
+//!   what it needs and commit what it did.
+//! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
+//! - J3: a write that lost [`PROTECT_FROM`] races is protected for [`PROTECTED_MS`] in each further attempt: writers of
+//!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
+//! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
+
+use crate::session::{ReplyMode, Watch};
+use crate::works::{Owner, Work};
+use crate::{Flow, Local, Server, Session};
+use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
+use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, Snapshot, View};
+use resp::{OwnedArgs, Reply};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use stdx::hash::hash_bytes;
+
+/// Lost races from which on a commit is protected (J3).
+pub(crate) const PROTECT_FROM: u32 = 3;
+/// How long an attempt is protected.
+pub(crate) const PROTECTED_MS: u64 = 50;
+/// Lost races from which on it is protected until it is done.
+pub(crate) const INSIST_FROM: u32 = 8;
+/// Keys committed at once, under the locks of all their shards.
+pub(crate) const AT_ONCE: usize = 128;
+/// Words from which on a command goes to a worker without a look at its keys.
+pub(crate) const MANY_WORDS: usize = 400;
+/// Bytes of a command from which on it does.
+pub const MANY_BYTES: usize = 128 * 1024;
+
+/// One command to be run.
+pub struct Call {
+    pub command: &'static Command,
+    pub handler: Handler,
+    pub args: Arc<OwnedArgs>,
+}
+
+/// What a job runs.
+pub enum Body {
+    One(Call),
+    /// The commands of an EXEC.
+    Exec(Vec<Call>),
+}
+
+impl Body {
+    fn calls(&self) -> &[Call] {
+        match self {
+            Body::One(call) => std::slice::from_ref(call),
+            Body::Exec(calls) => calls,
+        }
+    }
+
+    fn name<'a>(&'a self, name: &'a Name) -> &'a [u8] {
+        match name {
+            Name::Own(key) => key,
+            Name::Word(call, word) => self.calls()[*call as usize].args.args().at(*word as usize),
+        }
+    }
+
+    fn is_write(&self) -> bool {
+        self.calls().iter().any(|call| call.command.is_write())
+    }
+}
+
+/// How far a job is.
+#[derive(Default)]
+pub enum State {
+    #[default]
+    Ready,
+    /// Keys it needs are not read yet.
+    NeedKeys(Wanted),
+    Done(Option<Box<dyn Stream>>),
+    Dropped,
+}
+
+/// Keys to be read, sorted by hash: hash, database, and where the name stands.
+#[derive(Default)]
+pub struct Wanted {
+    pub keys: Vec<(u64, u32, Name)>,
+    /// What each of the first keys was.
+    pub found: Vec<Option<Owned>>,
+}
+
+/// Where a key's name stands.
+pub enum Name {
+    /// This word of this call.
+    Word(u32, u32),
+    Own(Box<[u8]>),
+}
+
+impl Wanted {
+    fn own(keys: Vec<(usize, Box<[u8]>)>) -> Wanted {
+        let named = |(db, key): (usize, Box<[u8]>)| (hash_bytes(&key), db as u32, Name::Own(key));
+        Wanted::sorted(keys.into_iter().map(named).collect())
+    }
+
+    fn sorted(mut keys: Vec<(u64, u32, Name)>) -> Wanted {
+        keys.sort_unstable_by_key(|(hash, ..)| *hash);
+        let found = Vec::with_capacity(keys.len());
+        Wanted { keys, found }
+    }
+
+    /// Reads the next keys at a snapshot; true when all are. O(count).
+    pub(crate) fn read_some(
+        &mut self,
+        body: &Body,
+        keyspace: &Keyspace,
+        s: keyspace::Lsn,
+        count: usize,
+    ) -> bool {
+        let end = (self.found.len() + count).min(self.keys.len());
+        let batch = self.keys[self.found.len()..end].iter();
+        let batch = batch.map(|(hash, db, name)| (*hash, *db as usize, body.name(name)));
+        keyspace.read_batch(s, batch, &mut self.found);
+        self.found.len() == self.keys.len()
+    }
+}
+
+/// See the module.
+pub struct Job {
+    pub client: u64,
+    pub loop_id: usize,
+    pub body: Body,
+    pub db: usize,
+    pub now_ms: u64,
+    pub overlay: Option<Overlay>,
+    /// What it did, if that is much: to be committed in pieces.
+    pub commit: Option<Commit>,
+    /// Keys read for it, not yet in the overlay.
+    pub read: Wanted,
+    pub cancel: Arc<AtomicBool>,
+    pub out: Reply,
+    pub effects: Vec<Arc<OwnedArgs>>,
+    pub state: State,
+    pub races: Races,
+    pub random: u64,
+    pub started_ns: u64,
+    pub may_stream: bool,
+    planned: bool,
+    /// EXEC: what was watched.
+    watch: Option<Watch>,
+}
+
+/// The attempts of a long commit.
+#[derive(Default)]
+pub struct Races {
+    pub lost: u32,
+    /// When the first attempt began: the older of two long commits wins.
+    pub age: u64,
+    /// Of the last attempt, sorted.
+    hashes: Option<Box<[u64]>>,
+    protection: Option<Protection>,
+}
+
+impl Races {
+    /// Begins now.
+    pub(crate) fn new() -> Races {
+        Races { age: stdx::clock::mono_ns(), ..Races::default() }
+    }
+
+    /// Remembers the keys of an attempt, if they may have to be protected. Cost: O(keys · log keys).
+    pub(crate) fn remember(&mut self, hashes: impl FnOnce() -> Box<[u64]>) {
+        if self.lost + 1 >= PROTECT_FROM {
+            self.hashes = Some(hashes());
+        }
+    }
+
+    /// Another race was lost: raises the protection it has earned (J3).
+    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64) {
+        self.lost += 1;
+        self.protection = None;
+        let for_ms = if self.lost >= INSIST_FROM { u64::MAX / 2 } else { PROTECTED_MS };
+        if let Some(hashes) = self.hashes.take() {
+            self.protection =
+                Some(Protection::raise(keyspace, hashes, now_ms.saturating_add(for_ms), client));
+        }
+    }
+}
+
+impl Job {
+    fn new(local: &mut Local, session: &Session, body: Body, out: &Reply) -> Box<Job> {
+        Box::new(Job {
+            client: session.id,
+            loop_id: local.id,
+            body,
+            db: session.db,
+            now_ms: local.now_ms,
+            overlay: None,
+            commit: None,
+            read: Wanted::default(),
+            cancel: session.cancel.clone(),
+            out: Reply::new(out.resp3()),
+            effects: Vec::new(),
+            state: State::Ready,
+            races: Races::new(),
+            random: local.random(),
+            started_ns: stdx::clock::mono_ns(),
+            may_stream: session.reply_mode == ReplyMode::On,
+            planned: false,
+            watch: None,
+        })
+    }
+
+    /// A piece of work on the worker: tells the keys it needs, or runs.
+    pub(crate) fn run(&mut self, keyspace: &Keyspace) {
+        let Some(mut overlay) = self.overlay.take() else { return };
+        let Wanted { keys, found } = std::mem::take(&mut self.read);
+        overlay.reserve(keys.len());
+        for ((hash, db, name), base) in keys.iter().zip(found) {
+            overlay.insert(*db as usize, *hash, self.body.name(name), base);
+        }
+        drop(keys);
+        let wanted = if self.planned { Wanted::default() } else { self.wanted(&overlay) };
+        self.planned = true;
+        self.state = match wanted.keys.is_empty() {
+            true => self.run_over(keyspace, &mut overlay),
+            false => State::NeedKeys(wanted),
+        };
+        match self.state {
+            State::Done(_) if overlay.len() > AT_ONCE && overlay.is_dirty() => {
+                let announce = self.announce(overlay.snapshot().keyspace());
+                let commit = overlay.seal(self.races.age, announce);
+                self.races.remember(|| commit.hashes());
+                self.commit = Some(commit);
+            }
+            _ => self.overlay = Some(overlay),
+        }
+    }
+
+    /// The keys its commands name that are not read yet. O(words · log words).
+    fn wanted(&self, overlay: &Overlay) -> Wanted {
+        let mut wanted = Vec::new();
+        let mut seen = std::collections::HashSet::new();
+        for (call, Call { command, args, .. }) in self.body.calls().iter().enumerate() {
+            let args = args.args();
+            // MSET does not look at what it replaces.
+            if command.name != "mset" {
+                command.each_key(args, &mut |i, _| {
+                    let hash = hash_bytes(args.at(i));
+                    // Of two keys with one hash the second would be missing, and be read then.
+                    if seen.insert(hash) && !overlay.knows(self.db, args.at(i)) {
+                        wanted.push((hash, self.db as u32, Name::Word(call as u32, i as u32)));
+                    }
+                });
+            }
+        }
+        if let Some(watch) = &self.watch {
+            let watched = watch.keys.iter();
+            wanted.extend(watched.map(|(db, key, _)| (hash_bytes(key), *db as u32, Name::Own(key.clone()))));
+        }
+        Wanted::sorted(wanted)
+    }
+
+    /// Runs its commands over the overlay, from the beginning.
+    fn run_over(&mut self, keyspace: &Keyspace, overlay: &mut Overlay) -> State {
+        self.out.clear();
+        self.effects.clear();
+        if let Body::Exec(calls) = &self.body {
+            self.out.array(calls.len());
+        }
+        let alone = matches!(self.body, Body::One(_));
+        let cancel = (!self.body.is_write()).then_some(&*self.cancel);
+        let mut stream = None;
+        for Call { command, handler, args } in self.body.calls() {
+            let mark = self.out.len();
+            let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
+            let may_stream = self.may_stream && alone;
+            let caller = Caller { may_stream, client_id: self.client, ..Caller::default() };
+            let mut cx = Cx::new(&mut view, &mut self.out, caller, Budget::unlimited(cancel), self.random);
+            let result = handler(&mut cx, args.args());
+            self.random = cx.random();
+            let outcome = std::mem::take(&mut cx.outcome);
+            let effects = std::mem::take(&mut cx.effects);
+            let wrote = view.finish().dirty > 0;
+            if overlay.has_missing() {
+                let missing = overlay.take_missing();
+                overlay.reset();
+                return State::NeedKeys(Wanted::own(missing));
+            }
+            if wrote && keyspace.sink().is_some() {
+                match command.effect {
+                    command::Effect::Itself if effects.is_empty() => self.effects.push(args.clone()),
+                    _ => self.effects.extend(effects.into_iter().map(Arc::new)),
+                }
+            }
+            match result {
+                Err(Error::Cancelled) => return State::Dropped,
+                Err(error) => {
+                    self.out.truncate(mark);
+                    self.out.error(&error.text());
+                }
+                Ok(()) => {}
+            }
+            if let Outcome::Stream(rest) = outcome {
+                stream = Some(rest);
+            }
+        }
+        State::Done(stream)
+    }
+
+    /// What tells the sink of its effects.
+    fn announce(&mut self, keyspace: &Arc<Keyspace>) -> Option<Announce> {
+        keyspace.sink()?;
+        let (keyspace, db, effects) = (keyspace.clone(), self.db, std::mem::take(&mut self.effects));
+        Some(Box::new(move |lsn| {
+            if let Some(sink) = keyspace.sink() {
+                effects.iter().for_each(|e| sink.effect(lsn, db, &mut e.args().iter()));
+            }
+        }))
+    }
+}
+
+/// A finished reply for a client that was parked.
+pub struct Delivery {
+    pub client: u64,
+    pub bytes: Vec<u8>,
+    pub stream: Option<Box<dyn Stream>>,
+}
+
+/// Sends a command to a worker. Its words come from the connection if they are many, else they are copied.
+pub(crate) fn start(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    call: (&'static Command, Handler, resp::Args<'_>),
+    out: &mut Reply,
+) -> Flow {
+    let (command, handler, args) = call;
+    let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let few = args.len() < MANY_WORDS;
+    let mut job = Job::new(local, session, Body::One(Call { command, handler, args }), out);
+    job.planned = few;
+    submit(server, local, job);
+    Flow::Parked(None)
+}
+
+/// Sends the queue of an EXEC to a worker.
+pub(crate) fn start_exec(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    calls: Vec<Call>,
+    out: &mut Reply,
+) -> Flow {
+    let watch = std::mem::take(&mut session.watch);
+    let mut job = Job::new(local, session, Body::Exec(calls), out);
+    job.watch = Some(watch);
+    submit(server, local, job);
+    Flow::Parked(None)
+}
+
+/// Opens the job's snapshot and hands it to the workers; it waits if too many are open.
+pub(crate) fn submit(server: &Server, local: &mut Local, mut job: Box<Job>) {
+    let Some(snapshot) = Snapshot::open(&server.keyspace) else {
+        return local.works.wait(Owner::Job(job));
+    };
+    let mut overlay = Overlay::new(snapshot);
+    if job.planned && job.races.lost == 0 {
+        for call in job.body.calls() {
+            let args = call.args.args();
+            call.command.each_key(args, &mut |i, _| overlay.load(job.db, [args.at(i)]));
+        }
+    } else {
+        job.planned = false;
+    }
+    job.overlay = Some(overlay);
+    job.state = State::Ready;
+    server.workers.submit(job);
+}
+
+/// Takes a job back from its worker: reads what it asks for, commits what it did, or repeats it. None: not yet done.
+pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
+    match std::mem::take(&mut job.state) {
+        State::Ready => None,
+        State::Dropped => {
+            discard(job);
+            None
+        }
+        State::NeedKeys(wanted) => {
+            job.read = wanted;
+            local.works.push(Work::Load(job));
+            None
+        }
+        State::Done(stream) => {
+            job.state = State::Done(stream);
+            if was_touched(&job) {
+                return Some(untrue(server, job));
+            }
+            if let Some(commit) = job.commit.take() {
+                local.works.push(Work::Commit { commit: Box::new(commit), owner: Owner::Job(job) });
+                return None;
+            }
+            let Some(overlay) = job.overlay.take() else { return Some(deliver(server, job)) };
+            if !overlay.is_dirty() {
+                // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as well.
+                let current = overlay.snapshot().is_current();
+                discard(overlay);
+                return if current { Some(deliver(server, job)) } else { again(server, local, job) };
+            }
+            job.races.remember(|| overlay.hashes());
+            let keyspace = server.keyspace.clone();
+            let announce = job.announce(&keyspace);
+            match overlay.commit(local.now_ms) {
+                Ok(changes) => {
+                    if let Some(announce) = announce {
+                        announce(changes.lsn);
+                    }
+                    server.after(local, changes);
+                    Some(deliver(server, job))
+                }
+                Err(_) => again(server, local, job),
+            }
+        }
+    }
+}
+
+/// EXEC: whether something watched was touched before the snapshot or since.
+fn was_touched(job: &Job) -> bool {
+    job.watch.as_ref().is_some_and(|watch| watch.dirty.load(Ordering::Acquire))
+}
+
+/// The answer of an EXEC whose watched keys were touched.
+fn untrue(server: &Server, mut job: Box<Job>) -> Delivery {
+    job.out.clear();
+    job.out.null_array();
+    job.state = State::Done(None);
+    deliver(server, job)
+}
+
+/// The job is done and committed.
+pub(crate) fn deliver(server: &Server, mut job: Box<Job>) -> Delivery {
+    if let Some(watch) = job.watch.take() {
+        watch.keys.iter().for_each(|(db, key, _)| server.keyspace.unwatch(*db, key, &watch.dirty));
+    }
+    let State::Done(stream) = std::mem::take(&mut job.state) else {
+        return Delivery { client: job.client, bytes: Vec::new(), stream: None };
+    };
+    let delivery = Delivery { client: job.client, bytes: std::mem::take(&mut job.out).into_bytes(), stream };
+    discard(job);
+    delivery
+}
+
+/// A race was lost: the job runs again on a new snapshot. A watched key that was touched ends it.
+pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
+    if was_touched(&job) {
+        return Some(untrue(server, job));
+    }
+    job.races.lose(&server.keyspace, job.client, local.now_ms);
+    job.now_ms = local.now_ms;
+    submit(server, local, job);
+    None
+}
+
+/// Drops something that may be large elsewhere.
+pub fn discard(thing: impl Send + 'static) {
+    stdx::reclaim::defer(MANY_BYTES, move || drop(thing));
+}

@@ -1,0 +1,147 @@
+//! What a loop does for long work, in slices between serving its clients: reading keys at a snapshot, committing.
+//!
+//! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
+//! - L2: pieces of work take turns, so that a small one does not wait for a large one.
+
+use crate::job::{self, Delivery, Job};
+use crate::mail::ReadKeys;
+use crate::scripts::{self, ScriptJob};
+use crate::{Local, Server};
+use keyspace::{Commit, Progress};
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// How long a slice may take.
+const SLICE_NS: u64 = 50_000;
+/// Keys read or committed at a stretch: some 10 µs.
+const KEYS: usize = 32;
+
+/// Whose commit it is.
+pub enum Owner {
+    Job(Box<Job>),
+    Script(Box<ScriptJob>),
+}
+
+/// A piece of work that is done in slices.
+pub enum Work {
+    /// A job asks for keys at its snapshot.
+    Load(Box<Job>),
+    /// So does a script, on its thread.
+    Read(Box<ReadKeys>),
+    Commit {
+        commit: Box<Commit>,
+        owner: Owner,
+    },
+}
+
+/// The work of one loop.
+#[derive(Default)]
+pub struct Works {
+    queue: VecDeque<Work>,
+    /// Work that waits for a snapshot: too many are open.
+    waiting: VecDeque<Owner>,
+}
+
+/// Whether a piece of work is over.
+enum Step {
+    More(Work),
+    Over(Option<Delivery>),
+}
+
+impl Works {
+    /// True if there is something to do now.
+    #[inline]
+    pub fn any(&self) -> bool {
+        !self.queue.is_empty()
+    }
+
+    pub(crate) fn push(&mut self, work: Work) {
+        self.queue.push_back(work);
+    }
+
+    /// A script's thread asks for keys.
+    pub fn read(&mut self, request: Box<ReadKeys>) {
+        self.push(Work::Read(request));
+    }
+
+    pub(crate) fn wait(&mut self, owner: Owner) {
+        self.waiting.push_back(owner);
+    }
+
+    /// Pieces of work, and how many wait for a snapshot.
+    pub fn load(&self) -> (usize, usize) {
+        (self.queue.len(), self.waiting.len())
+    }
+}
+
+/// Does a slice of what there is; replies that became ready go to `done`.
+pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>) {
+    let until = local.lap() + SLICE_NS;
+    while let Some(work) = local.works.queue.pop_front() {
+        match step(server, local, work) {
+            Step::More(work) => local.works.queue.push_back(work),
+            Step::Over(delivery) => done.extend(delivery),
+        }
+        if local.lap() >= until {
+            break;
+        }
+    }
+}
+
+/// Starts what waited for a snapshot, as far as there are any. Called now and then.
+pub fn retry_waiting(server: &Arc<Server>, local: &mut Local) {
+    for _ in 0..local.works.waiting.len() {
+        match local.works.waiting.pop_front() {
+            Some(Owner::Job(job)) => job::submit(server, local, job),
+            Some(Owner::Script(job)) => scripts::submit(server, local, job),
+            None => return,
+        }
+    }
+}
+
+fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
+    match work {
+        Work::Load(mut job) => {
+            let Some(lsn) = job.overlay.as_ref().map(|overlay| overlay.snapshot().lsn()) else {
+                return Step::Over(None);
+            };
+            let Job { read, body, .. } = &mut *job;
+            if !read.read_some(body, &server.keyspace, lsn, KEYS) {
+                return Step::More(Work::Load(job));
+            }
+            server.workers.submit(job);
+            Step::Over(None)
+        }
+        Work::Read(mut request) => {
+            if !request.read_some(&server.keyspace, KEYS) {
+                return Step::More(Work::Read(request));
+            }
+            request.answer();
+            Step::Over(None)
+        }
+        Work::Commit { mut commit, owner } => {
+            let mut told = Vec::new();
+            let progress = commit.advance(local.now_ms, KEYS, &mut told);
+            told.into_iter().for_each(|changes| server.after(local, changes));
+            match progress {
+                Progress::More => Step::More(Work::Commit { commit, owner }),
+                ended => {
+                    job::discard(commit);
+                    Step::Over(end(server, local, owner, ended != Progress::Lost))
+                }
+            }
+        }
+    }
+}
+
+fn end(server: &Arc<Server>, local: &mut Local, owner: Owner, committed: bool) -> Option<Delivery> {
+    match (owner, committed) {
+        (Owner::Job(job), true) => Some(job::deliver(server, job)),
+        (Owner::Job(job), false) => job::again(server, local, job),
+        (Owner::Script(job), true) => Some(scripts::deliver(server, job)),
+        (Owner::Script(job), false) => {
+            scripts::again(server, local, job);
+            None
+        }
+    }
+}
