@@ -56,7 +56,8 @@ impl PreImages {
         let chain = self.map.entry((db, key.into())).or_default();
         if chain.last().is_none_or(|(last, _)| *last <= newest && *last != lsn) {
             chain.push((lsn, before()));
-            self.newest = lsn;
+            // A commit is folded at an LSN that may be older than what others wrote since.
+            self.newest = self.newest.max(lsn);
         }
     }
 
