@@ -2,6 +2,7 @@
 
 use crate::table::Command;
 use std::collections::{HashMap, HashSet};
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::{LazyLock, OnceLock};
 
 static TOPICS: &[&[Command]] = &[
@@ -101,13 +102,37 @@ const NOT_YET: &[&str] = &[
 
 /// Names, in lower case, and the commands they stand for. A command that was removed has none.
 pub struct Names {
-    by_name: HashMap<Box<[u8]>, &'static Command>,
+    by_name: HashMap<Box<[u8]>, &'static Command, BuildHasherDefault<NameHasher>>,
+}
+
+/// A hash for the few names of the table, which no client chooses: a multiplication for eight bytes.
+#[derive(Default)]
+struct NameHasher(u64);
+
+impl Hasher for NameHasher {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        for part in bytes.chunks(8) {
+            let word = part.iter().fold(0, |word, byte| word << 8 | u64::from(*byte));
+            self.0 = (self.0 ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
+        }
+    }
+
+    #[inline]
+    fn write_usize(&mut self, n: usize) {
+        self.0 ^= n as u64;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
 }
 
 impl Names {
     /// Every command under its usual name.
     pub fn usual() -> Names {
-        let mut by_name = HashMap::new();
+        let mut by_name = HashMap::default();
         for command in TOPICS.iter().flat_map(|topic| topic.iter()) {
             let twice = by_name.insert(command.name.as_bytes().into(), command).is_some();
             assert!(!twice, "{} stands in the table twice", command.name);

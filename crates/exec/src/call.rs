@@ -7,7 +7,7 @@ use crate::session::{ReplyMode, flag};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
-use keyspace::{Keyspace, View};
+use keyspace::{KeySet, Keyspace, View};
 use resp::{Args, Batch, Reply};
 use std::sync::Arc;
 use stdx::locks::Bits;
@@ -330,7 +330,11 @@ fn keyed(
     let mark = out.len();
     let mut view = match command.single_key().and_then(|at| args.get(at)) {
         Some(key) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
-        None => View::locked(&server.keyspace, shards_of(command, args), session.db, local.now_ms),
+        None => {
+            let mut keys = KeySet::default();
+            command.each_key(args, &mut |i, _| keys.add(args.at(i)));
+            View::locked_many(&server.keyspace, &keys, session.db, local.now_ms)
+        }
     };
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);

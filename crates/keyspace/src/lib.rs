@@ -33,7 +33,7 @@ pub use intent::{Announce, Commit, Progress};
 pub use overlay::{Conflict, Overlay};
 pub use sequence::{Lsn, MAX_ACTIVE, Snapshot};
 pub use sweep::{Sweep, Swept};
-pub use view::{Changes, Class, Event, Keys, View, WrongType};
+pub use view::{Changes, Class, Event, KeySet, Keys, View, WrongType};
 
 use sequence::Sequence;
 use shard::Shard;

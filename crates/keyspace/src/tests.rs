@@ -735,3 +735,20 @@ fn what_is_read_near_a_key_is_what_is_read_key_by_key() {
     assert!(!overlay.has_missing());
     assert!(adopted > 1_500, "{adopted} of 3000 were near another");
 }
+
+#[test]
+fn many_keys_are_locked_and_found_however_many_they_are() {
+    let keyspace = Keyspace::new(2);
+    let names: Vec<String> = (0..200).map(|n| format!("key {n}")).collect();
+    for count in [0, 1, 2, 63, 64, 65, 200] {
+        let mut keys = KeySet::default();
+        names[..count].iter().for_each(|name| keys.add(name.as_bytes()));
+        let mut view = View::locked_many(&keyspace, &keys, 0, 1);
+        for name in &names[..count] {
+            view.put_string(name.as_bytes(), format!("{count}").as_bytes(), None);
+        }
+        view.finish();
+        names[..count].iter().for_each(|name| assert_eq!(get(&keyspace, name, 1), Some(count.to_string())));
+    }
+    keyspace.check_invariants();
+}

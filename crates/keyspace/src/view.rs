@@ -90,6 +90,34 @@ enum Store<'k> {
     Open,
 }
 
+/// Keys fetched together.
+const TOGETHER: usize = 64;
+
+/// The keys of a command that is about to be run: the shards they are in, and the hashes of the first ones.
+pub struct KeySet {
+    shards: Bits,
+    hashes: [u64; TOGETHER],
+    known: usize,
+}
+
+impl Default for KeySet {
+    fn default() -> KeySet {
+        KeySet { shards: Bits::EMPTY, hashes: [0; TOGETHER], known: 0 }
+    }
+}
+
+impl KeySet {
+    #[inline]
+    pub fn add(&mut self, key: &[u8]) {
+        let hash = hash_bytes(key);
+        self.shards.insert(shard_of(hash));
+        if let Some(place) = self.hashes.get_mut(self.known) {
+            *place = hash;
+            self.known += 1;
+        }
+    }
+}
+
 /// See the module.
 pub struct View<'k> {
     keyspace: &'k Keyspace,
@@ -111,6 +139,18 @@ impl<'k> View<'k> {
     #[inline]
     pub fn locked(keyspace: &'k Keyspace, shards: Bits, db: usize, now_ms: u64) -> View<'k> {
         View::new(keyspace, Store::Locked(keyspace.lock(shards)), db, now_ms)
+    }
+
+    /// A view for a command with several keys. Their lines and entries are fetched together, so that the waits for memory
+    /// overlap; without that they come one after the other, under the locks.
+    pub fn locked_many(keyspace: &'k Keyspace, keys: &KeySet, db: usize, now_ms: u64) -> View<'k> {
+        let guard = keyspace.lock(keys.shards);
+        let hashes = &keys.hashes[..keys.known];
+        if hashes.len() > 1 && db < keyspace.databases() {
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+        }
+        View::new(keyspace, Store::Locked(guard), db, now_ms)
     }
 
     /// A view for a command with a single key, which must stay where it is: it is hashed once.
