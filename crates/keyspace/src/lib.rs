@@ -93,6 +93,9 @@ pub(crate) fn shard_of(hash: u64) -> usize {
     (hash >> (64 - segment::SHARD_BITS)) as usize
 }
 
+/// Keys fetched into the cache under one set of locks.
+const PREFETCHED: usize = 16;
+
 impl Keyspace {
     /// An empty keyspace of so many databases. Uses about 100 KB until keys come.
     pub fn new(databases: usize) -> Arc<Keyspace> {
@@ -265,15 +268,15 @@ impl Keyspace {
     }
 
     /// Fetches what a batch's keys stand in into the cache: first the lines of all, then the entries of all, so that the
-    /// waits overlap. Takes each shard's lock for an instant.
+    /// waits overlap. Holds the locks of their shards for about as long as one wait for memory; at most
+    /// [`PREFETCHED`] keys at a time.
     pub fn prefetch(&self, db: usize, hashes: &[u64]) {
-        for hash in hashes {
-            let shard = shard_of(*hash);
-            self.shards.lock_one(shard).get(shard).dbs[db].prefetch_line(*hash);
-        }
-        for hash in hashes {
-            let shard = shard_of(*hash);
-            self.shards.lock_one(shard).get(shard).dbs[db].prefetch_entry(*hash);
+        for hashes in hashes.chunks(PREFETCHED) {
+            let mut shards = Bits::EMPTY;
+            hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
+            let guard = self.shards.lock(shards);
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
         }
     }
 
