@@ -498,36 +498,29 @@ pub(crate) struct Reader {
     loop_id: usize,
     answer: Arc<Answer>,
     asked: u32,
-    adopted: u32,
 }
 
 impl Reader {
     fn new(server: &Arc<Server>, loop_id: usize) -> Reader {
-        Reader { server: server.clone(), loop_id, answer: Arc::default(), asked: 0, adopted: 0 }
+        Reader { server: server.clone(), loop_id, answer: Arc::default(), asked: 0 }
     }
 
-    /// Keys to be read around one that is asked for: a script that asked often gets more than it asked for, as long as
-    /// it then uses some of that.
-    fn near(&self) -> usize {
-        let worth = self.asked < 32 || self.adopted > self.asked * 4;
-        if self.asked >= 8 && worth { NEAR } else { 0 }
+    /// Keys to be read around one that is asked for. A round trip costs as much as reading some 50 keys along with the one:
+    /// a script that has asked for a fair share of all keys is given their neighbours too, so that it soon has them all.
+    fn near(&self, keys: usize) -> usize {
+        if self.asked as usize >= 8 + keys / (2 * NEAR) { NEAR } else { 0 }
     }
 
     /// Loads keys; false if the loop does not answer, which it only does when the process ends.
     fn load(&mut self, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>) -> bool {
-        let unknown = |(db, key): &(usize, Box<[u8]>)| {
-            let known = overlay.knows(*db, key);
-            let adopted = !known && overlay.adopt(*db, key);
-            self.adopted += u32::from(adopted);
-            !known && !adopted
-        };
-        let keys: Vec<_> = keys.into_iter().filter(unknown).collect();
+        let mut keys = keys;
+        keys.retain(|(db, key)| !overlay.knows(*db, key) && !overlay.adopt(*db, key));
         let Some((db, first)) = keys.first().map(|(db, key)| (*db, hash_bytes(key))) else { return true };
         let request = ReadKeys {
             lsn: overlay.snapshot().lsn(),
             found: Vec::with_capacity(keys.len()),
             keys,
-            near: self.near(),
+            near: self.near(self.server.keyspace.len(db)),
             around: Around::default(),
             reply: self.answer.clone(),
         };
