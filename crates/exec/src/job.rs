@@ -17,7 +17,7 @@ use crate::session::{ReplyMode, Watch};
 use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
-use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, Snapshot, View};
+use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, Snapshot, View, Words};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -334,12 +334,155 @@ pub(crate) fn start(
     out: &mut Reply,
 ) -> Flow {
     let (command, handler, args) = call;
+    if args.len() >= MANY_WORDS
+        && let Some(flow) = start_bulk(local, session, command, args, out)
+    {
+        return flow;
+    }
     let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let few = args.len() < MANY_WORDS;
     let mut job = Job::new(local, session, Body::One(Call { command, handler, args }), out);
     job.planned = few;
     submit(server, local, job);
     Flow::Parked(None)
+}
+
+/// Commands that set or remove many keys whatever those are: MSET, DEL, UNLINK, or an EXEC of plain SETs. They need no
+/// worker: the loop commits them in slices straight from their words.
+pub struct BulkJob {
+    pub client: u64,
+    db: usize,
+    words: Arc<BulkWords>,
+    races: Races,
+    answer: Answer,
+    pub resp3: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Answer {
+    Ok,
+    Count,
+    /// As many as there were commands.
+    Oks(usize),
+}
+
+/// Their keys and values.
+enum BulkWords {
+    Pairs(Arc<OwnedArgs>),
+    Keys(Arc<OwnedArgs>),
+    Sets(Vec<Arc<OwnedArgs>>),
+}
+
+impl Words for BulkWords {
+    fn len(&self) -> usize {
+        match self {
+            BulkWords::Pairs(words) => words.len() / 2,
+            BulkWords::Keys(words) => words.len() - 1,
+            BulkWords::Sets(sets) => sets.len(),
+        }
+    }
+
+    fn key(&self, i: usize) -> &[u8] {
+        match self {
+            BulkWords::Pairs(words) => words.args().at(1 + 2 * i),
+            BulkWords::Keys(words) => words.args().at(1 + i),
+            BulkWords::Sets(sets) => sets[i].args().at(1),
+        }
+    }
+
+    fn value(&self, i: usize) -> Option<&[u8]> {
+        match self {
+            BulkWords::Pairs(words) => Some(words.args().at(2 + 2 * i)),
+            BulkWords::Keys(_) => None,
+            BulkWords::Sets(sets) => Some(sets[i].args().at(2)),
+        }
+    }
+}
+
+impl BulkJob {
+    fn start(local: &mut Local, session: &Session, words: BulkWords, answer: Answer, resp3: bool) -> Flow {
+        let (words, races) = (Arc::new(words), Races::new());
+        let job = BulkJob { client: session.id, db: session.db, words, races, answer, resp3 };
+        local.works.push(Work::Bulk(None, Box::new(job)));
+        Flow::Parked(None)
+    }
+
+    /// A commit of it; again after each lost race.
+    pub(crate) fn commit(&mut self, keyspace: &Arc<Keyspace>) -> Box<Commit> {
+        let announce = keyspace.sink().map(|_| self.announce(keyspace));
+        Box::new(Commit::bulk(keyspace, self.db, self.words.clone(), self.races.age, announce))
+    }
+
+    fn announce(&self, keyspace: &Arc<Keyspace>) -> Announce {
+        let (keyspace, db, words) = (keyspace.clone(), self.db, self.words.clone());
+        Box::new(move |lsn| {
+            let Some(sink) = keyspace.sink() else { return };
+            match &*words {
+                BulkWords::Pairs(words) | BulkWords::Keys(words) => {
+                    sink.effect(lsn, db, &mut words.args().iter());
+                }
+                BulkWords::Sets(sets) => {
+                    sets.iter().for_each(|set| sink.effect(lsn, db, &mut set.args().iter()));
+                }
+            }
+        })
+    }
+
+    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, commit: &Commit, now_ms: u64) {
+        self.races.remember(|| commit.hashes());
+        self.races.lose(keyspace, self.client, now_ms);
+    }
+
+    /// It is committed.
+    pub(crate) fn deliver(self: Box<Self>, found: usize) -> Delivery {
+        let mut out = Reply::new(self.resp3);
+        match self.answer {
+            Answer::Ok => out.ok(),
+            Answer::Count => out.int(found as i64),
+            Answer::Oks(n) => {
+                out.array(n);
+                (0..n).for_each(|_| out.ok());
+            }
+        }
+        let delivery = Delivery { client: self.client, bytes: out.into_bytes(), stream: None };
+        discard(self);
+        delivery
+    }
+}
+
+/// Runs a command of many words as a bulk if it is of that kind.
+pub(crate) fn start_bulk(
+    local: &mut Local,
+    session: &Session,
+    command: &Command,
+    args: resp::Args<'_>,
+    out: &Reply,
+) -> Option<Flow> {
+    let answer = match command.name {
+        // An odd number of words is an error that the handler knows to tell.
+        "mset" if args.len() % 2 == 1 => Answer::Ok,
+        "del" | "unlink" => Answer::Count,
+        _ => return None,
+    };
+    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let words = if command.name == "mset" { BulkWords::Pairs(words) } else { BulkWords::Keys(words) };
+    Some(BulkJob::start(local, session, words, answer, out.resp3()))
+}
+
+/// Runs an EXEC of plain SETs as a bulk. Gives the calls back if they are anything else, or keys are watched.
+pub(crate) fn start_bulk_exec(
+    local: &mut Local,
+    session: &Session,
+    calls: Vec<Call>,
+    out: &Reply,
+) -> Result<Flow, Vec<Call>> {
+    let plain = |call: &Call| call.command.name == "set" && call.args.len() == 3;
+    if !session.watch.keys.is_empty() || !calls.iter().all(plain) {
+        return Err(calls);
+    }
+    let answer = Answer::Oks(calls.len());
+    let sets = calls.into_iter().map(|call| call.args).collect();
+    Ok(BulkJob::start(local, session, BulkWords::Sets(sets), answer, out.resp3()))
 }
 
 /// Sends the queue of an EXEC to a worker.
@@ -350,6 +493,10 @@ pub(crate) fn start_exec(
     calls: Vec<Call>,
     out: &mut Reply,
 ) -> Flow {
+    let calls = match start_bulk_exec(local, session, calls, out) {
+        Ok(flow) => return flow,
+        Err(calls) => calls,
+    };
     let watch = std::mem::take(&mut session.watch);
     let mut job = Job::new(local, session, Body::Exec(calls), out);
     job.watch = Some(watch);

@@ -3,7 +3,7 @@
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
 
-use crate::job::{self, Delivery, Job};
+use crate::job::{self, BulkJob, Delivery, Job};
 use crate::mail::ReadKeys;
 use crate::scripts::{self, ScriptJob};
 use crate::{Local, Server};
@@ -32,6 +32,8 @@ pub enum Work {
         commit: Box<Commit>,
         owner: Owner,
     },
+    /// A bulk, and its commit once it is under way.
+    Bulk(Option<Box<Commit>>, Box<BulkJob>),
 }
 
 /// The work of one loop.
@@ -79,6 +81,11 @@ pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>
     let until = local.lap() + SLICE_NS;
     while let Some(work) = local.works.queue.pop_front() {
         match step(server, local, work) {
+            // Not at the end of the queue each time: a piece of work keeps its place for a slice (L2).
+            Step::More(work) if local.lap() < until => {
+                local.works.queue.push_front(work);
+                continue;
+            }
             Step::More(work) => local.works.queue.push_back(work),
             Step::Over(delivery) => done.extend(delivery),
         }
@@ -118,6 +125,25 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             }
             request.answer();
             Step::Over(None)
+        }
+        Work::Bulk(commit, mut bulk) => {
+            let mut commit = commit.unwrap_or_else(|| bulk.commit(&server.keyspace));
+            let mut told = Vec::new();
+            let progress = commit.advance(local.now_ms, KEYS, &mut told);
+            told.into_iter().for_each(|changes| server.after(local, changes));
+            match progress {
+                Progress::More => Step::More(Work::Bulk(Some(commit), bulk)),
+                Progress::Committed(_) => {
+                    let found = commit.found();
+                    job::discard(commit);
+                    Step::Over(Some(bulk.deliver(found)))
+                }
+                Progress::Lost => {
+                    bulk.lose(&server.keyspace, &commit, local.now_ms);
+                    job::discard(commit);
+                    Step::More(Work::Bulk(None, bulk))
+                }
+            }
         }
         Work::Commit { mut commit, owner } => {
             let mut told = Vec::new();

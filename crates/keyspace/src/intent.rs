@@ -20,14 +20,17 @@
 //!
 //! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
 
-use crate::overlay::{Cell, Overlay, is_live};
+use crate::entry::Owned;
+use crate::overlay::{Cell, Overlay, apply, is_live};
 use crate::sequence::{Lsn, Sequence, Snapshot};
-use crate::view::{Changes, View};
+use crate::view::{Changes, Class, View};
 use crate::{Conflict, Keyspace};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
+use value::{Str, Value};
 
 const PREPARING: u64 = 0;
 const ABORTED: u64 = 1;
@@ -105,35 +108,160 @@ pub(crate) struct Intent {
     pub(crate) cell: Option<Cell>,
 }
 
+/// Keys, and what they are to be set to, that stay where they are: the words of a command.
+pub trait Words: Send + Sync {
+    /// How many keys there are.
+    fn len(&self) -> usize;
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn key(&self, i: usize) -> &[u8];
+    /// None: the key is to be removed.
+    fn value(&self, i: usize) -> Option<&[u8]>;
+}
+
 /// A record's intents in one shard.
 pub(crate) struct Placed {
     pub(crate) record: Arc<Record>,
-    /// Sorted by hash; the first `upto` are placed.
-    pub(crate) cells: Vec<Intent>,
+    pub(crate) cells: Cells,
+    /// The first so many are placed.
     upto: usize,
 }
 
-impl Placed {
-    /// The place of a key's intent, if there is one that was not folded.
-    pub(crate) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<usize> {
-        let cells = &self.cells[..self.upto.min(self.cells.len())];
-        let from = cells.partition_point(|intent| intent.hash < hash);
-        cells[from..]
-            .iter()
-            .take_while(|intent| intent.hash == hash)
-            .position(|intent| intent.db as usize == db && *intent.key == *key)
-            .map(|at| from + at)
-            .filter(|at| cells[*at].cell.is_some())
+/// What a record wants of the keys of one shard, sorted by hash.
+pub(crate) enum Cells {
+    /// Of an overlay.
+    Full(Vec<Intent>),
+    /// Of a command that sets or removes many keys whatever they are: hash and number of the key, no key twice.
+    Bulk(Arc<Bulk>, Vec<(u64, u32)>),
+}
+
+/// A command that sets or removes many keys.
+pub(crate) struct Bulk {
+    words: Arc<dyn Words>,
+    db: usize,
+}
+
+/// Number of a bulk's key that is folded already.
+const FOLDED: u32 = u32::MAX;
+
+/// What is to be done about a key.
+enum Deed {
+    Cell(Cell),
+    Word(Arc<Bulk>, usize),
+}
+
+impl Cells {
+    fn len(&self) -> usize {
+        match self {
+            Cells::Full(cells) => cells.len(),
+            Cells::Bulk(_, list) => list.len(),
+        }
     }
 
-    /// The placed intents whose hash lies in a range.
-    pub(crate) fn within(&self, from: u64, to: u64) -> impl Iterator<Item = &Intent> {
-        let cells = &self.cells[..self.upto.min(self.cells.len())];
-        let start = cells.partition_point(|intent| intent.hash < from);
-        cells[start..]
-            .iter()
-            .take_while(move |intent| intent.hash <= to)
-            .filter(|intent| intent.cell.is_some())
+    fn hash(&self, i: usize) -> u64 {
+        match self {
+            Cells::Full(cells) => cells[i].hash,
+            Cells::Bulk(_, list) => list[i].0,
+        }
+    }
+
+    fn is(&self, i: usize, db: usize, key: &[u8]) -> bool {
+        match self {
+            Cells::Full(cells) => {
+                cells[i].cell.is_some() && cells[i].db as usize == db && *cells[i].key == *key
+            }
+            Cells::Bulk(bulk, list) => {
+                list[i].1 != FOLDED && bulk.db == db && bulk.words.key(list[i].1 as usize) == key
+            }
+        }
+    }
+
+    fn writes(&self, i: usize) -> bool {
+        match self {
+            Cells::Full(cells) => cells[i].cell.as_ref().is_some_and(Cell::writes),
+            Cells::Bulk(..) => true,
+        }
+    }
+
+    /// What the key becomes, if it is changed.
+    fn becomes(&self, i: usize) -> Option<Option<Owned>> {
+        match self {
+            Cells::Full(cells) => {
+                cells[i].cell.as_ref().filter(|cell| cell.dirty).map(|cell| cell.now.clone())
+            }
+            Cells::Bulk(bulk, list) => {
+                let value = bulk.words.value(list[i].1 as usize);
+                Some(value.map(|bytes| Owned { value: Value::Str(Str::from_slice(bytes)), expire_ms: None }))
+            }
+        }
+    }
+
+    fn take(&mut self, i: usize) -> Option<Deed> {
+        match self {
+            Cells::Full(cells) => cells[i].cell.take().map(Deed::Cell),
+            Cells::Bulk(bulk, list) => match std::mem::replace(&mut list[i].1, FOLDED) {
+                FOLDED => None,
+                word => Some(Deed::Word(bulk.clone(), word as usize)),
+            },
+        }
+    }
+
+    /// The key at a place that is not folded.
+    fn key(&self, i: usize) -> Option<(usize, &[u8])> {
+        match self {
+            Cells::Full(cells) => cells[i].cell.is_some().then_some((cells[i].db as usize, &*cells[i].key)),
+            Cells::Bulk(bulk, list) => {
+                (list[i].1 != FOLDED).then(|| (bulk.db, bulk.words.key(list[i].1 as usize)))
+            }
+        }
+    }
+
+    /// Drops the last one.
+    fn pop(&mut self) {
+        match self {
+            Cells::Full(cells) => drop(cells.pop()),
+            Cells::Bulk(_, list) => drop(list.pop()),
+        }
+    }
+}
+
+impl Placed {
+    fn placed(&self) -> usize {
+        self.upto.min(self.cells.len())
+    }
+
+    /// The first placed one with this hash or a greater one.
+    fn from(&self, hash: u64) -> usize {
+        let (mut low, mut high) = (0, self.placed());
+        while low < high {
+            let middle = (low + high) / 2;
+            if self.cells.hash(middle) < hash { low = middle + 1 } else { high = middle }
+        }
+        low
+    }
+
+    /// The place of a key's intent, if there is one that was not folded.
+    pub(crate) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<usize> {
+        (self.from(hash)..self.placed())
+            .take_while(|i| self.cells.hash(*i) == hash)
+            .find(|i| self.cells.is(*i, db, key))
+    }
+
+    /// The keys of a database with a hash in a range that are not folded, and what they become, if they are changed.
+    pub(crate) fn each_within(
+        &self,
+        db: usize,
+        (from, to): (u64, u64),
+        f: &mut dyn FnMut(&[u8], Option<Owned>),
+    ) {
+        for i in (self.from(from)..self.placed()).take_while(|i| self.cells.hash(*i) <= to) {
+            if let Some((_, key)) = self.cells.key(i).filter(|(at, _)| *at == db)
+                && let Some(becomes) = self.cells.becomes(i)
+            {
+                f(key, becomes);
+            }
+        }
     }
 }
 
@@ -153,11 +281,18 @@ impl Intents {
     }
 
     /// What a committed record that is not folded yet made of a key, as seen at `p`.
-    pub(crate) fn at(&self, sequence: &Sequence, db: usize, hash: u64, key: &[u8], p: Lsn) -> Option<&Cell> {
+    pub(crate) fn at(
+        &self,
+        sequence: &Sequence,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        p: Lsn,
+    ) -> Option<Option<Owned>> {
         self.0.iter().find_map(|placed| {
             let at = placed.find(db, hash, key)?;
-            let cell = placed.cells[at].cell.as_ref().filter(|cell| cell.dirty)?;
-            matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p).then_some(cell)
+            let seen = matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p);
+            seen.then(|| placed.cells.becomes(at)).flatten()
         })
     }
 
@@ -185,6 +320,8 @@ pub enum Progress {
 }
 
 enum Stage {
+    /// A bulk's keys are sorted into shards.
+    Sorting(usize),
     Placing(usize),
     Folding(usize, Lsn),
     Withdrawing(usize),
@@ -199,9 +336,12 @@ pub struct Commit {
     ran_ms: u64,
     /// The earliest expiry of a key that was there.
     expires_ms: u64,
-    parts: Vec<(usize, Vec<Intent>)>,
+    parts: Vec<(usize, Cells)>,
     stage: Stage,
     counted: bool,
+    bulk: Option<Arc<Bulk>>,
+    /// Keys of a bulk that were there.
+    found: usize,
 }
 
 impl Commit {
@@ -213,23 +353,66 @@ impl Commit {
         age: u64,
         announce: Option<Announce>,
     ) -> Commit {
-        let mut parts: Vec<(usize, Vec<Intent>)> = Vec::new();
+        let mut shards: Vec<(usize, Vec<Intent>)> = Vec::new();
         for intent in cells {
             let shard = crate::shard_of(intent.hash);
-            match parts.last_mut() {
+            match shards.last_mut() {
                 Some((last, part)) if *last == shard => part.push(intent),
-                _ => parts.push((shard, vec![intent])),
+                _ => shards.push((shard, vec![intent])),
             }
         }
-        let record = Record::new(age, announce);
-        let (stage, counted) = (Stage::Placing(0), false);
         let (keyspace, snapshot) = (snapshot.keyspace().clone(), Some(snapshot));
-        Commit { keyspace, snapshot, record, ran_ms, expires_ms: u64::MAX, parts, stage, counted }
+        Commit {
+            keyspace,
+            snapshot,
+            record: Record::new(age, announce),
+            ran_ms,
+            expires_ms: u64::MAX,
+            parts: shards.into_iter().map(|(shard, cells)| (shard, Cells::Full(cells))).collect(),
+            stage: Stage::Placing(0),
+            counted: false,
+            bulk: None,
+            found: 0,
+        }
+    }
+
+    /// A commit that sets or removes many keys whatever they are: it needs no snapshot, and what it finds of a key when
+    /// that is placed stays true until it is decided. Nothing is copied until a key is folded. Cost now: O(1).
+    pub fn bulk(
+        keyspace: &Arc<Keyspace>,
+        db: usize,
+        words: Arc<dyn Words>,
+        age: u64,
+        announce: Option<Announce>,
+    ) -> Commit {
+        let bulk = Arc::new(Bulk { words, db });
+        Commit {
+            keyspace: keyspace.clone(),
+            snapshot: None,
+            record: Record::new(age, announce),
+            ran_ms: 0,
+            expires_ms: u64::MAX,
+            parts: (0..crate::SHARDS).map(|shard| (shard, Cells::Bulk(bulk.clone(), Vec::new()))).collect(),
+            stage: Stage::Sorting(0),
+            counted: false,
+            bulk: Some(bulk),
+            found: 0,
+        }
+    }
+
+    /// Keys of a bulk that were there (when it is decided).
+    pub fn found(&self) -> usize {
+        self.found
     }
 
     /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
     pub fn hashes(&self) -> Box<[u64]> {
-        self.parts.iter().flat_map(|(_, cells)| cells).map(|intent| intent.hash).collect()
+        if let Some(Bulk { words, .. }) = self.bulk.as_deref() {
+            let mut hashes: Vec<u64> = (0..words.len()).map(|i| hash_bytes(words.key(i))).collect();
+            hashes.sort_unstable();
+            return hashes.into();
+        }
+        self.parts.iter().flat_map(|(_, cells)| (0..cells.len()).map(|i| cells.hash(i))).collect()
     }
 
     /// True once it is committed, though perhaps not yet in the table.
@@ -245,14 +428,25 @@ impl Commit {
             keyspace.intents.fetch_add(1, Ordering::SeqCst);
         }
         match self.stage {
+            Stage::Sorting(next) => {
+                self.sort(next, keys * 8);
+                Progress::More
+            }
             Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms),
             Stage::Placing(part) => {
                 let (shard, cells) = &mut self.parts[part];
+                if let Cells::Bulk(bulk, list) = cells {
+                    order(bulk, list);
+                }
                 let mut view = View::locked(&keyspace, Bits::one(*shard), 0, now_ms);
                 let open = self.record.fate(&keyspace.sequence) == Fate::Open;
-                let placed = match self.snapshot.as_ref().filter(|s| open && s.is_current()) {
-                    Some(snapshot) => view.place(&self.record, cells, snapshot.lsn(), self.ran_ms, keys),
-                    None => Err(Conflict),
+                let current = self.snapshot.as_ref().is_none_or(Snapshot::is_current);
+                let placed = match open && current {
+                    true => {
+                        let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
+                        view.place(&self.record, cells, s, self.ran_ms, keys, &mut self.found)
+                    }
+                    false => Err(Conflict),
                 };
                 if let Ok((_, expires_ms)) = placed {
                     self.expires_ms = self.expires_ms.min(expires_ms);
@@ -294,7 +488,8 @@ impl Commit {
 
     fn decide(&mut self, keyspace: &Keyspace, now_ms: u64) -> Progress {
         // A flush of whole tables has aborted the record, or comes after it.
-        let due = now_ms >= self.expires_ms || !self.snapshot.take().is_some_and(|s| s.is_current());
+        let current = self.snapshot.take().is_none_or(|snapshot| snapshot.is_current());
+        let due = now_ms >= self.expires_ms || !current;
         match (!due).then(|| self.record.decide(&keyspace.sequence)).flatten() {
             Some(n) => self.stage = Stage::Folding(0, n),
             None => {
@@ -305,10 +500,27 @@ impl Commit {
         Progress::More
     }
 
+    /// Sorts the next keys of a bulk into shards.
+    fn sort(&mut self, next: usize, count: usize) {
+        let Some(bulk) = &self.bulk else { return };
+        let end = (next + count).min(bulk.words.len());
+        for i in next..end {
+            let hash = hash_bytes(bulk.words.key(i));
+            if let Cells::Bulk(_, list) = &mut self.parts[crate::shard_of(hash)].1 {
+                list.push((hash, i as u32));
+            }
+        }
+        self.stage = Stage::Sorting(end);
+        if end == bulk.words.len() {
+            self.parts.retain(|(_, cells)| cells.len() > 0);
+            self.stage = Stage::Placing(0);
+        }
+    }
+
     fn withdraw(&mut self, keyspace: &Keyspace, part: usize) {
         let (shard, cells) = &mut self.parts[part];
         let placed = keyspace.shards.lock_one(*shard).get_mut(*shard).intents.remove(&self.record);
-        let rest = std::mem::take(cells);
+        let rest = std::mem::replace(cells, Cells::Full(Vec::new()));
         let bytes = 100 * (rest.len() + placed.as_ref().map_or(0, |placed| placed.cells.len()));
         stdx::reclaim::defer(bytes, move || drop((rest, placed)));
     }
@@ -333,6 +545,19 @@ impl Drop for Commit {
         (0..self.parts.len()).for_each(|part| self.withdraw(&keyspace, part));
         self.uncount(&keyspace);
     }
+}
+
+/// Sorts the keys of one shard by hash; of a key named twice the last counts. O(keys · log keys), a few hundred.
+fn order(bulk: &Bulk, list: &mut Vec<(u64, u32)>) {
+    list.sort_unstable();
+    // `dedup_by` keeps the first of equals, so the later one is copied over it.
+    list.dedup_by(|later, first| {
+        let same = later.0 == first.0 && bulk.words.key(later.1 as usize) == bulk.words.key(first.1 as usize);
+        if same {
+            *first = *later;
+        }
+        same
+    });
 }
 
 impl View<'_> {
@@ -437,36 +662,71 @@ impl View<'_> {
             );
             let Some((i, at, n)) = found else { return };
             let Some(cells) = self.shard_mut(shard).map(|s| &mut s.intents.0[i].cells) else { return };
-            let Some(cell) = cells[at].cell.take() else { return };
-            self.apply_at(n, db, hash, key, cell);
+            let Some(deed) = cells.take(at) else { return };
+            self.fold(n, db, hash, key, deed);
         }
+    }
+
+    fn fold(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], deed: Deed) {
+        self.write_at(n, db, hash, key, |view, key| match deed {
+            Deed::Cell(cell) => apply(view, key, cell),
+            Deed::Word(bulk, word) => match bulk.words.value(word) {
+                Some(value) => {
+                    view.put_string(key, value, None);
+                    view.changed(key, Class::String, "set");
+                }
+                None if view.remove(key) => view.changed(key, Class::Generic, "del"),
+                None => {}
+            },
+        });
     }
 
     /// Places up to `keys` more of a record's intents; whether all are placed, and the earliest expiry relied on.
     fn place(
         &mut self,
         record: &Arc<Record>,
-        cells: &mut Vec<Intent>,
+        cells: &mut Cells,
         s: Lsn,
         ran_ms: u64,
         keys: usize,
+        found: &mut usize,
     ) -> Result<(bool, u64), Conflict> {
         let Some(shard) = self.held().iter().next() else { return Err(Conflict) };
         let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(Conflict) };
         let mut mine = intents.remove(record).unwrap_or_else(|| Placed {
             record: record.clone(),
-            cells: std::mem::take(cells),
+            cells: std::mem::replace(cells, Cells::Full(Vec::new())),
             upto: 0,
         });
+        let end = (mine.upto + keys).min(mine.cells.len());
+        if let Cells::Bulk(..) = mine.cells {
+            self.prefetch(shard, &mine.cells, mine.upto..end);
+        }
         let mut expires_ms = u64::MAX;
         let mut checked = Ok(());
-        for _ in 0..keys.min(mine.cells.len() - mine.upto) {
-            let Intent { hash, db, key, cell: Some(cell) } = &mine.cells[mine.upto] else { break };
-            checked = self.check(record.age, *db as usize, *hash, key, cell, s);
-            if checked.is_err() {
-                break;
+        while mine.upto < end && checked.is_ok() {
+            let (i, hash) = (mine.upto, mine.cells.hash(mine.upto));
+            let Some((db, key)) = mine.cells.key(i) else { break };
+            checked = self.make_way(record.age, db, hash, key, mine.cells.writes(i));
+            match (&mine.cells, &checked) {
+                (_, Err(Conflict)) => break,
+                (Cells::Full(cells), Ok(())) => {
+                    let Some(cell) = &cells[i].cell else { break };
+                    if cell.loaded && self.changed_since(db, key, s) {
+                        checked = Err(Conflict);
+                        break;
+                    }
+                    expires_ms = expires_ms.min(expiry_relied_on(cell, ran_ms).unwrap_or(u64::MAX));
+                }
+                (Cells::Bulk(bulk, list), Ok(())) if bulk.words.value(list[i].1 as usize).is_none() => {
+                    self.select(db);
+                    if let Some(expires) = self.expire_ms(key) {
+                        *found += 1;
+                        expires_ms = expires_ms.min(expires.unwrap_or(u64::MAX));
+                    }
+                }
+                (Cells::Bulk(..), Ok(())) => {}
             }
-            expires_ms = expires_ms.min(expiry_relied_on(cell, ran_ms).unwrap_or(u64::MAX));
             mine.upto += 1;
         }
         let all = mine.upto == mine.cells.len();
@@ -476,25 +736,14 @@ impl View<'_> {
         checked.map(|()| (all, expires_ms))
     }
 
-    /// Whether a key may be covered: no older long commit wants it, and what was read of it still holds (I1).
-    fn check(
-        &mut self,
-        age: u64,
-        db: usize,
-        hash: u64,
-        key: &[u8],
-        cell: &Cell,
-        s: Lsn,
-    ) -> Result<(), Conflict> {
+    /// Whether a key may be covered: no older long commit wants it. Ends younger ones, folds what is committed (I1).
+    fn make_way(&mut self, age: u64, db: usize, hash: u64, key: &[u8], writes: bool) -> Result<(), Conflict> {
         let keyspace = self.keyspace();
         let mut folds = false;
         for placed in self.shard(crate::shard_of(hash)).into_iter().flat_map(|shard| &shard.intents.0) {
-            let Some(other) = placed.find(db, hash, key).and_then(|at| placed.cells[at].cell.as_ref()) else {
-                continue;
-            };
-            let compatible = !cell.writes() && !other.writes();
+            let Some(at) = placed.find(db, hash, key) else { continue };
             match placed.record.fate(&keyspace.sequence) {
-                Fate::Open if compatible => {}
+                Fate::Open if !writes && !placed.cells.writes(at) => {}
                 Fate::Open if placed.record.age < age => return Err(Conflict),
                 Fate::Open => folds |= matches!(placed.record.end(&keyspace.sequence), Fate::Committed(_)),
                 Fate::Committed(_) => folds = true,
@@ -504,7 +753,7 @@ impl View<'_> {
         if folds {
             self.fold_key(db, hash, key, Lsn::MAX);
         }
-        if cell.loaded && self.changed_since(db, key, s) { Err(Conflict) } else { Ok(()) }
+        Ok(())
     }
 
     /// Folds up to `keys` of a committed record's intents in the shards held; true when none is left.
@@ -514,15 +763,15 @@ impl View<'_> {
             let Some(mut mine) = self.shard_mut(shard).and_then(|s| s.intents.remove(record)) else {
                 continue;
             };
-            while left > 0
-                && let Some(Intent { hash, db, key, cell }) = mine.cells.pop()
-            {
+            let from = mine.cells.len().saturating_sub(left);
+            self.prefetch(shard, &mine.cells, from..mine.cells.len());
+            while left > 0 && mine.cells.len() > 0 {
                 left -= 1;
-                if let Some(cell) = cell {
-                    self.apply_at(n, db as usize, hash, &key, cell);
-                }
+                let last = mine.cells.len() - 1;
+                self.fold_at(n, &mut mine.cells, last);
+                mine.cells.pop();
             }
-            if !mine.cells.is_empty() {
+            if mine.cells.len() > 0 {
                 if let Some(shard) = self.shard_mut(shard) {
                     shard.intents.0.push(mine);
                 }
@@ -530,6 +779,31 @@ impl View<'_> {
             }
         }
         true
+    }
+
+    /// Brings what the next keys stand in into the cache.
+    fn prefetch(&self, shard: usize, cells: &Cells, which: std::ops::Range<usize>) {
+        let Some(shard) = self.shard(shard) else { return };
+        let keys = || which.clone().take(64).filter_map(|i| Some((cells.key(i)?.0, cells.hash(i))));
+        keys().for_each(|(db, hash)| shard.dbs[db].prefetch_line(hash));
+        keys().for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));
+    }
+
+    fn fold_at(&mut self, n: Lsn, cells: &mut Cells, i: usize) {
+        let hash = cells.hash(i);
+        match cells {
+            Cells::Full(cells) => {
+                let Intent { db, key, cell, .. } = &mut cells[i];
+                if let Some(cell) = cell.take() {
+                    self.fold(n, *db as usize, hash, key, Deed::Cell(cell));
+                }
+            }
+            Cells::Bulk(bulk, list) if list[i].1 != FOLDED => {
+                let (bulk, word) = (bulk.clone(), list[i].1 as usize);
+                self.fold(n, bulk.db, hash, bulk.words.key(word), Deed::Word(bulk.clone(), word));
+            }
+            Cells::Bulk(..) => {}
+        }
     }
 
     /// Folds everything that is committed in the shards held. Cost: O(intents).
@@ -549,9 +823,11 @@ impl View<'_> {
         }
         for shard in self.held().iter() {
             let Some(shard) = self.shard_mut(shard) else { continue };
-            for intent in shard.intents.0.iter_mut().flat_map(|placed| &mut placed.cells) {
-                if dbs.contains(&(intent.db as usize)) {
-                    intent.cell = None;
+            for placed in &mut shard.intents.0 {
+                for i in 0..placed.cells.len() {
+                    if placed.cells.key(i).is_some_and(|(db, _)| dbs.contains(&db)) {
+                        placed.cells.take(i);
+                    }
                 }
             }
         }

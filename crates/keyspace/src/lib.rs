@@ -29,7 +29,7 @@ mod view;
 
 pub use entry::{EntryRef, Owned, Payload, StrMut};
 pub use guard::{Guarded, Protection};
-pub use intent::{Announce, Commit, Progress};
+pub use intent::{Announce, Commit, Progress, Words};
 pub use overlay::{Conflict, Overlay};
 pub use sequence::{Lsn, MAX_ACTIVE, Snapshot};
 pub use sweep::{Sweep, Swept};

@@ -372,9 +372,9 @@ pub(crate) fn read_at(
         return before.cloned();
     }
     if !shard.intents.is_empty()
-        && let Some(cell) = shard.intents.at(sequence, db, hash, key, s)
+        && let Some(becomes) = shard.intents.at(sequence, db, hash, key, s)
     {
-        return cell.now.clone();
+        return becomes;
     }
     shard.dbs[db].find(hash, key).map(|entry: EntryRef<'_>| entry.to_owned())
 }
@@ -489,14 +489,12 @@ impl Keyspace {
             }
         }
         // What was committed up to the snapshot and is not in the table yet.
-        for intent in shard.intents.made_by(&self.sequence, s).flat_map(|placed| placed.within(position, end))
-        {
-            let now = intent.cell.as_ref().filter(|cell| cell.dirty).and_then(|cell| cell.now.as_ref());
-            if let (Some(now), true) =
-                (now, intent.db as usize == db && shard.pre.at(db, &intent.key, s).is_none())
-            {
-                f(&intent.key, now.expire_ms);
-            }
+        for placed in shard.intents.made_by(&self.sequence, s) {
+            placed.each_within(db, (position, end), &mut |key, becomes| {
+                if let (Some(owned), None) = (becomes, shard.pre.at(db, key, s)) {
+                    f(key, owned.expire_ms);
+                }
+            });
         }
         next.or_else(|| (shard_id as u64 + 1 < crate::SHARDS as u64).then(|| (shard_id as u64 + 1) << 56))
     }

@@ -463,9 +463,37 @@ struct Attempt {
     commit: Commit,
     writes: Vec<(String, Option<String>)>,
     reads: Vec<(String, Option<String>)>,
+    removes: bool,
+}
+
+struct Given(Vec<(String, Option<String>)>);
+
+impl Words for Given {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn key(&self, i: usize) -> &[u8] {
+        self.0[i].0.as_bytes()
+    }
+    fn value(&self, i: usize) -> Option<&[u8]> {
+        self.0[i].1.as_ref().map(|value| value.as_bytes())
+    }
+}
+
+/// An MSET or a DEL of many keys, some named twice.
+fn begin_bulk(keyspace: &Arc<Keyspace>, dice: &mut Dice, age: u64) -> Attempt {
+    let removes = dice.below(2) == 0;
+    let words = (0..1 + dice.below(40))
+        .map(|i| (format!("k{}", dice.below(60)), (!removes).then(|| format!("bulk {age} {i}"))));
+    let words: Vec<_> = words.collect();
+    let commit = Commit::bulk(keyspace, 0, Arc::new(Given(words.clone())), age, None);
+    Attempt { commit, writes: words, reads: Vec::new(), removes }
 }
 
 fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> Attempt {
+    if dice.below(3) == 0 {
+        return begin_bulk(keyspace, dice, age);
+    }
     let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
     let mut used = BTreeSet::new();
@@ -500,7 +528,7 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
         view.finish();
     }
     assert!(!overlay.has_missing());
-    Attempt { commit: overlay.seal(age, None), writes, reads }
+    Attempt { commit: overlay.seal(age, None), writes, reads, removes: false }
 }
 
 /// Several keys at once, as a command reads them.
@@ -600,6 +628,11 @@ fn long_commits_are_seen_whole_or_not_at_all_whoever_comes_between() {
                                 seen.as_ref(),
                                 "it read what has changed"
                             );
+                        }
+                        if attempt.removes {
+                            let there = attempt.writes.iter().filter(|(key, _)| model.contains_key(key));
+                            let there: BTreeSet<_> = there.map(|(key, _)| key).collect();
+                            assert_eq!(attempt.commit.found(), there.len());
                         }
                         for (key, value) in attempt.writes.drain(..) {
                             match value {

@@ -8,7 +8,7 @@
 //!   locks are released; the caller tells it before it runs another command of the same loop.
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, StrMut};
-use crate::overlay::{Cell, Overlay, apply, is_live};
+use crate::overlay::{Overlay, is_live};
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
@@ -275,14 +275,21 @@ impl<'k> View<'k> {
         }
     }
 
-    /// Writes a committed cell at its LSN, which is earlier than what this view itself may write.
-    pub(crate) fn apply_at(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], cell: Cell) {
+    /// Writes what was committed about a key at its LSN, which is earlier than what this view itself may write.
+    pub(crate) fn write_at(
+        &mut self,
+        n: Lsn,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        write: impl FnOnce(&mut Self, &[u8]),
+    ) {
         let mine = (self.changes.lsn, self.keep, self.db, self.memo);
         self.changes.lsn = n;
         self.keep = self.keyspace.sequence.any_active();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
-        apply(self, key, cell);
+        write(self, key);
         (self.changes.lsn, self.keep, self.db, self.memo) = mine;
     }
 
