@@ -3,6 +3,7 @@
 use crate::call::Flow;
 use crate::config::notify;
 use crate::park::Parked;
+use crate::pubsub::Shared;
 use crate::session::{ClientInfo, flag};
 use crate::stats::Counter;
 use crate::{Local, Server, Session};
@@ -11,8 +12,12 @@ use keyspace::{Class, Event};
 use parking_lot::Mutex;
 use resp::{Args, Reply};
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+/// Clients looked at under one lock.
+const PAGE: usize = 64;
 
 /// Every connected client.
 #[derive(Default)]
@@ -49,9 +54,24 @@ impl Clients {
         self.len() == 0
     }
 
-    /// All clients, oldest first. O(clients), the lock held for copying pointers only.
-    pub fn all(&self) -> Vec<Arc<ClientInfo>> {
-        self.by_id.lock().values().cloned().collect()
+    /// The next clients by number, oldest first, up to `max` of them. O(max); the lock is held for copying pointers only.
+    pub fn page(&self, after: u64, max: usize) -> Vec<Arc<ClientInfo>> {
+        let range = (Bound::Excluded(after), Bound::Unbounded);
+        self.by_id.lock().range(range).take(max).map(|(_, info)| info.clone()).collect()
+    }
+
+    /// All clients, oldest first, page by page: who comes or goes meanwhile may be missed. Never holds the lock for long.
+    pub fn each(&self) -> impl Iterator<Item = Arc<ClientInfo>> {
+        let mut page = Vec::new().into_iter();
+        let mut after = 0;
+        std::iter::from_fn(move || {
+            if page.len() == 0 {
+                page = self.page(after, PAGE).into_iter();
+            }
+            let info: Arc<ClientInfo> = page.next()?;
+            after = info.id;
+            Some(info)
+        })
     }
 }
 
@@ -142,11 +162,11 @@ pub(crate) fn notify(server: &Server, events: &[Event]) {
         if wanted & notify::KEYSPACE != 0 {
             let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
             channel.extend_from_slice(&event.key);
-            server.pubsub.publish(server, false, &channel, event.name.as_bytes());
+            server.pubsub.publish(server, false, &channel, || Shared::Own(event.name.as_bytes().into()));
         }
         if wanted & notify::KEYEVENT != 0 {
             let channel = format!("__keyevent@{}__:{}", event.db, event.name);
-            server.pubsub.publish(server, false, channel.as_bytes(), &event.key);
+            server.pubsub.publish(server, false, channel.as_bytes(), || Shared::Own((&*event.key).into()));
         }
     }
 }

@@ -45,7 +45,6 @@ use config::Config;
 use keyspace::{Changes, Keyspace, View};
 use mail::{Mail, Mailbox};
 use resp::{Args, OwnedArgs};
-use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -96,8 +95,8 @@ pub struct Local {
     pub(crate) leaving: Vec<u64>,
     /// This loop's Lua; made when the first script comes.
     pub(crate) lua: Option<Box<scripts::LuaState>>,
-    /// This loop's subscribers, by kind and channel or pattern.
-    subscribers: HashMap<(pubsub::Kind, Arc<[u8]>), Vec<u64>>,
+    /// This loop's subscribers.
+    pub subscribers: pubsub::Subscribers,
     /// The words of the command that is about to run, if they are many: whoever keeps them takes a share instead of a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
     /// What this loop does for long work, in slices.
@@ -118,7 +117,7 @@ impl Local {
             ticker: stdx::clock::Ticker::new(),
             leaving: Vec::new(),
             lua: None,
-            subscribers: HashMap::new(),
+            subscribers: pubsub::Subscribers::default(),
             incoming: None,
             works: works::Works::default(),
             recorder: server.stats.recorder(),
@@ -141,26 +140,6 @@ impl Local {
     pub fn lap(&mut self) -> u64 {
         self.clock_ns = self.ticker.now_ns();
         self.clock_ns
-    }
-
-    pub(crate) fn subscribe(&mut self, kind: pubsub::Kind, name: &Arc<[u8]>, client: u64) {
-        self.subscribers.entry((kind, name.clone())).or_default().push(client);
-    }
-
-    pub(crate) fn unsubscribe(&mut self, kind: pubsub::Kind, name: &Arc<[u8]>, client: u64) {
-        let id = (kind, name.clone());
-        if let Some(clients) = self.subscribers.get_mut(&id) {
-            clients.retain(|c| *c != client);
-            if clients.is_empty() {
-                self.subscribers.remove(&id);
-            }
-        }
-    }
-
-    /// This loop's clients that a message is for.
-    pub fn subscribers(&self, message: &mail::Published) -> &[u64] {
-        let name = message.pattern.as_ref().unwrap_or(&message.channel);
-        self.subscribers.get(&(message.kind, name.clone())).map_or(&[], |clients| clients)
     }
 
     pub fn random(&mut self) -> u64 {

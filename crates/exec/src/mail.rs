@@ -22,7 +22,9 @@ pub struct Published {
     pub channel: Arc<[u8]>,
     /// The pattern that matched it, for pattern subscribers.
     pub pattern: Option<Arc<[u8]>>,
-    pub payload: Arc<[u8]>,
+    pub payload: crate::pubsub::Shared,
+    /// Subscriptions of the loop it matched.
+    pub count: usize,
 }
 
 /// Keys of an active snapshot to be read, and who waits for them.

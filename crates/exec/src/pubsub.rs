@@ -7,16 +7,27 @@
 //! - B1: the shared table knows only how many subscribers each loop has; who they are each loop knows itself. So
 //!   PUBLISH costs O(loops + patterns), and the fan-out is each loop's work, in slices.
 //! - B2: the count answered is the number of subscriptions that matched when the message was sent.
+//! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest there was when
+//!   it began, so it can stop anywhere: who left meanwhile gets nothing more, who came later gets nothing of it.
+//! - B4: a message is encoded once per protocol version; its subscribers share the bytes.
 
 use crate::Server;
 use crate::mail::{Mail, Published};
 use parking_lot::Mutex;
-use resp::Reply;
-use std::collections::HashMap;
+use resp::{OwnedArgs, Reply};
+use std::collections::BTreeMap;
+use std::ops::{Bound, Deref};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Deliveries under way above which PUBLISH waits: who publishes faster than messages can be delivered would fill the
+/// memory.
+const BACKLOG: usize = 100_000;
+/// Payloads above this are not copied to each subscriber's buffer but sent from where they are.
+const SHARED: usize = 16 * 1024;
 
 /// The three kinds of subscription.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub enum Kind {
     Channel,
     Pattern,
@@ -25,16 +36,18 @@ pub enum Kind {
 
 /// Subscribers per loop.
 type Counts = Vec<u32>;
+/// A tree, for it never grows by leaps.
+type Table = BTreeMap<Arc<[u8]>, Counts>;
 
 #[derive(Default)]
 struct Tables {
-    channels: HashMap<Arc<[u8]>, Counts>,
-    patterns: HashMap<Arc<[u8]>, Counts>,
-    shard_channels: HashMap<Arc<[u8]>, Counts>,
+    channels: Table,
+    patterns: Table,
+    shard_channels: Table,
 }
 
 impl Tables {
-    fn of(&mut self, kind: Kind) -> &mut HashMap<Arc<[u8]>, Counts> {
+    fn of(&mut self, kind: Kind) -> &mut Table {
         match kind {
             Kind::Channel => &mut self.channels,
             Kind::Pattern => &mut self.patterns,
@@ -43,8 +56,46 @@ impl Tables {
     }
 }
 
-/// Writes a message as its subscribers see it.
-pub fn write(message: &Published, out: &mut Reply) {
+/// Bytes many may hold at once.
+#[derive(Clone)]
+pub enum Shared {
+    Own(Arc<[u8]>),
+    /// A word of a command of many bytes.
+    Word(Arc<OwnedArgs>, usize),
+}
+
+impl Deref for Shared {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            Shared::Own(bytes) => bytes,
+            Shared::Word(args, i) => args.args().at(*i),
+        }
+    }
+}
+
+/// A message as its subscribers see it.
+#[derive(Clone)]
+pub enum Encoded {
+    Short(Arc<[u8]>),
+    /// Its payload stays where it is.
+    Long([Shared; 3]),
+}
+
+impl Encoded {
+    #[allow(clippy::len_without_is_empty, reason = "it never is")]
+    pub fn len(&self) -> usize {
+        match self {
+            Encoded::Short(bytes) => bytes.len(),
+            Encoded::Long(parts) => parts.iter().map(|part| part.len()).sum(),
+        }
+    }
+}
+
+/// Encodes a message for one protocol version. O(its length), at most some 16 KB.
+pub fn encode(message: &Published, resp3: bool) -> Encoded {
+    let mut out = Reply::new(resp3);
     match &message.pattern {
         Some(pattern) => {
             out.push(4);
@@ -57,16 +108,117 @@ pub fn write(message: &Published, out: &mut Reply) {
         }
     }
     out.bulk(&message.channel);
-    out.bulk(&message.payload);
+    if message.payload.len() <= SHARED {
+        out.bulk(&message.payload);
+        return Encoded::Short(out.as_bytes().into());
+    }
+    out.begin_bulk(message.payload.len());
+    let mut end = Reply::new(resp3);
+    end.end_bulk();
+    let own = |part: Reply| Shared::Own(part.as_bytes().into());
+    Encoded::Long([own(out), message.payload.clone(), own(end)])
+}
+
+/// One loop's subscribers, by kind and channel or pattern. Nothing in it grows by leaps.
+#[derive(Default)]
+pub struct Subscribers {
+    names: BTreeMap<(Kind, Arc<[u8]>), Crowd>,
+    /// Number of the newest subscription (B3).
+    last: u64,
+}
+
+/// Who subscribed to one name.
+#[derive(Default)]
+struct Crowd {
+    by_number: BTreeMap<u64, u64>,
+    by_client: BTreeMap<u64, u64>,
+}
+
+impl Subscribers {
+    pub(crate) fn add(&mut self, kind: Kind, name: &Arc<[u8]>, client: u64) {
+        self.last += 1;
+        let crowd = self.names.entry((kind, name.clone())).or_default();
+        crowd.by_number.insert(self.last, client);
+        crowd.by_client.insert(client, self.last);
+    }
+
+    pub(crate) fn remove(&mut self, kind: Kind, name: &Arc<[u8]>, client: u64) {
+        let id = (kind, name.clone());
+        let Some(crowd) = self.names.get_mut(&id) else { return };
+        if let Some(number) = crowd.by_client.remove(&client) {
+            crowd.by_number.remove(&number);
+        }
+        if crowd.by_client.is_empty() {
+            self.names.remove(&id);
+        }
+    }
+
+    /// Begins to deliver a message.
+    pub fn fan_out(&self, message: Published) -> FanOut {
+        FanOut { message, encoded: [None, None], after: 0, to: self.last, delivered: 0 }
+    }
+}
+
+/// A message on its way to a loop's subscribers.
+pub struct FanOut {
+    message: Published,
+    /// For RESP2 and RESP3, once somebody needs it.
+    encoded: [Option<Encoded>; 2],
+    /// Number of the last subscription served, and of the last to be served.
+    after: u64,
+    to: u64,
+    delivered: usize,
+}
+
+impl FanOut {
+    /// How many subscribers there were when it was sent.
+    pub fn count(&self) -> usize {
+        self.message.count
+    }
+
+    /// The next client to deliver to. O(log subscribers).
+    pub fn next(&mut self, subscribers: &Subscribers) -> Option<u64> {
+        let name = self.message.pattern.as_ref().unwrap_or(&self.message.channel);
+        let crowd = subscribers.names.get(&(self.message.kind, name.clone()))?;
+        let rest = (Bound::Excluded(self.after), Bound::Included(self.to));
+        if self.after >= self.to {
+            return None;
+        }
+        let (number, client) = crowd.by_number.range(rest).next()?;
+        self.after = *number;
+        self.delivered += 1;
+        Some(*client)
+    }
+
+    /// What a subscriber is told.
+    pub fn encoded(&mut self, resp3: bool) -> &Encoded {
+        let FanOut { message, encoded, .. } = self;
+        encoded[usize::from(resp3)].get_or_insert_with(|| encode(message, resp3))
+    }
+
+    /// Says that the message was delivered to all.
+    pub fn end(self, pubsub: &PubSub) {
+        pubsub.backlog.fetch_sub(self.message.count, Ordering::Relaxed);
+        if self.message.payload.len() > SHARED {
+            crate::job::discard(self);
+        }
+    }
 }
 
 /// The shared part.
 #[derive(Default)]
 pub struct PubSub {
     tables: Mutex<Tables>,
+    /// Deliveries that are under way.
+    backlog: AtomicUsize,
 }
 
 impl PubSub {
+    /// Whether so many deliveries are under way that a publisher has to wait.
+    pub fn is_behind(&self) -> bool {
+        self.backlog.load(Ordering::Relaxed) > BACKLOG
+    }
+
     /// One more subscriber on a loop.
     pub fn add(&self, kind: Kind, channel: &Arc<[u8]>, loop_id: usize) {
         let mut tables = self.tables.lock();
@@ -90,7 +242,13 @@ impl PubSub {
     }
 
     /// Sends a message on its way and tells how many subscriptions it matched. O(loops + patterns).
-    pub fn publish(&self, server: &Server, shard: bool, channel: &[u8], payload: &[u8]) -> usize {
+    pub fn publish(
+        &self,
+        server: &Server,
+        shard: bool,
+        channel: &[u8],
+        payload: impl FnOnce() -> Shared,
+    ) -> usize {
         let tables = self.tables.lock();
         let direct = if shard { &tables.shard_channels } else { &tables.channels }.get_key_value(channel);
         let matching: Vec<_> = match shard {
@@ -101,16 +259,18 @@ impl PubSub {
             return 0;
         }
         let channel: Arc<[u8]> = direct.map_or_else(|| channel.into(), |(name, _)| name.clone());
-        let payload: Arc<[u8]> = payload.into();
+        let payload = payload();
         let mut sent = 0;
         let kind = if shard { Kind::Shard } else { Kind::Channel };
         let direct = direct.map(|(_, counts)| (kind, None, counts));
         let by_pattern = matching.into_iter().map(|(p, counts)| (Kind::Pattern, Some(p.clone()), counts));
         for (kind, pattern, counts) in direct.into_iter().chain(by_pattern) {
             for (loop_id, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
-                sent += *n as usize;
+                let count = *n as usize;
+                sent += count;
+                self.backlog.fetch_add(count, Ordering::Relaxed);
                 let (channel, payload, pattern) = (channel.clone(), payload.clone(), pattern.clone());
-                server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload }));
+                server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload, count }));
             }
         }
         sent
@@ -146,5 +306,50 @@ impl PubSub {
 
     pub fn is_empty(&self) -> bool {
         self.len(Kind::Channel) + self.len(Kind::Pattern) + self.len(Kind::Shard) == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(count: usize) -> Published {
+        let (channel, payload) = (Arc::from(&b"news"[..]), Shared::Own(Arc::from(&b"hello"[..])));
+        Published { kind: Kind::Channel, channel, pattern: None, payload, count }
+    }
+
+    #[test]
+    fn a_fan_out_reaches_who_is_there_and_nobody_who_left_or_came_later() {
+        let mut subscribers = Subscribers::default();
+        let name: Arc<[u8]> = Arc::from(&b"news"[..]);
+        (1..=5).for_each(|client| subscribers.add(Kind::Channel, &name, client));
+        let mut fan_out = subscribers.fan_out(message(5));
+        assert_eq!(fan_out.next(&subscribers), Some(1));
+        subscribers.remove(Kind::Channel, &name, 1);
+        subscribers.remove(Kind::Channel, &name, 3);
+        subscribers.add(Kind::Channel, &name, 3);
+        subscribers.add(Kind::Channel, &name, 6);
+        let rest: Vec<u64> = std::iter::from_fn(|| fan_out.next(&subscribers)).collect();
+        assert_eq!(rest, [2, 4, 5]);
+        (1..=6).for_each(|client| subscribers.remove(Kind::Channel, &name, client));
+        assert!(subscribers.names.is_empty());
+    }
+
+    #[test]
+    fn a_message_is_the_same_in_one_piece_and_in_three() {
+        for len in [0, 1, SHARED, SHARED + 1, 3 * SHARED] {
+            let mut published = message(1);
+            published.payload = Shared::Own(vec![b'x'; len].into());
+            for resp3 in [false, true] {
+                let bytes = match encode(&published, resp3) {
+                    Encoded::Short(bytes) => bytes.to_vec(),
+                    Encoded::Long(parts) => parts.iter().flat_map(|part| part.to_vec()).collect(),
+                };
+                let mut expected = Reply::new(resp3);
+                expected.push(3);
+                [&b"message"[..], b"news", &published.payload].iter().for_each(|word| expected.bulk(word));
+                assert_eq!(bytes, expected.as_bytes());
+            }
+        }
     }
 }

@@ -731,7 +731,7 @@ fn tell(server: &Server, told: Told) {
         write_log(level, &message);
     }
     for (shard, channel, message) in told.published {
-        server.pubsub.publish(server, shard, &channel, &message);
+        server.pubsub.publish(server, shard, &channel, || crate::pubsub::Shared::Own((&*message).into()));
     }
 }
 

@@ -16,10 +16,12 @@
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
+use exec::pubsub::{Encoded, Shared};
 use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::points::{self, Point};
@@ -34,6 +36,10 @@ const BULK: usize = 16 * 1024;
 const READ_BULK: usize = 256 * 1024;
 /// Bytes a stream writes at once.
 const STREAM_PART: usize = 16 * 1024;
+/// Whoever was served for so long goes behind the others with its next request.
+const HEAVY_NS: u64 = QUANTUM_NS / 2;
+/// Bytes in `out` from which on messages wait as shared bytes.
+const MESSAGES_MAX: usize = 32 * 1024;
 /// Input buffers larger than this are given back when they are empty.
 const KEEP: usize = 1024;
 /// Unread input of a client that is waiting, above which no more is read.
@@ -85,8 +91,23 @@ pub(crate) struct Conn {
     large: Option<(Vec<Span>, usize)>,
     /// A command of many bytes that is to be run (again).
     held: Option<Arc<OwnedArgs>>,
-    /// Messages that came while a reply was streaming; they go behind it.
-    behind: Vec<u8>,
+    /// Messages that came while a reply was streaming, and long ones: they go behind it, piece by piece.
+    behind: VecDeque<Shared>,
+    /// Bytes of `behind` that are not written yet, and how many of its first piece are.
+    behind_bytes: usize,
+    behind_from: usize,
+    /// Bytes of messages written since it was flushed last.
+    pub(crate) told: usize,
+    /// Its last quantum was used up, or nearly: its next request goes behind those of others.
+    pub(crate) heavy: bool,
+    /// In the list of connections that have messages to be sent.
+    pub(crate) notified: bool,
+    /// Its socket is in the list of those that have something to be received.
+    pub(crate) ready: bool,
+    /// It is about to be closed.
+    pub(crate) doomed: bool,
+    /// The loop's submission with which its last send goes out: there is one send per connection in each.
+    pub(crate) sent_with: u64,
     pub(crate) state: State,
     /// The peer will send no more; what came is still run.
     eof: bool,
@@ -122,7 +143,15 @@ impl Conn {
             stream: None,
             large: None,
             held: None,
-            behind: Vec::new(),
+            behind: VecDeque::new(),
+            behind_bytes: 0,
+            behind_from: 0,
+            told: 0,
+            heavy: false,
+            notified: false,
+            ready: false,
+            doomed: false,
+            sent_with: 0,
             state: State::Running,
             eof: false,
             ended: false,
@@ -136,9 +165,12 @@ impl Conn {
     }
 
     pub(crate) fn pending_out(&self) -> usize {
-        self.out.len()
-            + self.behind.len()
-            + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
+        self.written() + self.behind_bytes
+    }
+
+    /// Bytes that wait for the socket alone.
+    pub(crate) fn written(&self) -> usize {
+        self.out.len() + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
     }
 
     fn unread(&self) -> usize {
@@ -153,7 +185,7 @@ impl Conn {
         if self.session.closing {
             return true;
         }
-        let blocked = self.state != State::Running || self.stream.is_some() || self.pending_out() >= OUT_HIGH;
+        let blocked = self.state != State::Running || self.stream.is_some() || self.written() >= OUT_HIGH;
         !(blocked && self.unread() >= PARKED_INPUT || self.queued && self.unread() >= PARKED_INPUT)
     }
 
@@ -235,6 +267,7 @@ impl Conn {
         if self.out.capacity() == 0 {
             self.out.swap(&mut pool.get());
         }
+        let started = local.clock_ns;
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, batch, fresh);
@@ -257,6 +290,7 @@ impl Conn {
             }
             next
         };
+        self.heavy = local.clock_ns.saturating_sub(started) >= HEAVY_NS;
         self.after(local);
         if self.out.is_empty() {
             pool.put(self.out.take());
@@ -267,6 +301,14 @@ impl Conn {
     fn slice(&mut self, server: &Arc<Server>, local: &mut Local, batch: &mut Batch, input: &[u8]) -> Next {
         let started = local.clock_ns;
         loop {
+            if self.has_messages() && !self.session.closing {
+                if local.clock_ns.saturating_sub(started) >= QUANTUM_NS {
+                    return Next::Continue;
+                }
+                self.write_behind();
+                local.lap();
+                continue;
+            }
             if self.state != State::Running {
                 return Next::Wait;
             }
@@ -279,7 +321,7 @@ impl Conn {
             if local.clock_ns.saturating_sub(started) >= QUANTUM_NS || self.large.is_some() {
                 return Next::Continue;
             }
-            if self.pending_out() >= OUT_HIGH {
+            if self.written() >= OUT_HIGH {
                 return Next::Wait;
             }
             if let Some(stream) = &mut self.stream {
@@ -288,7 +330,6 @@ impl Conn {
                 }
                 if !stream.fill(&mut self.out, STREAM_PART) {
                     self.stream = None;
-                    self.out.encoded(&std::mem::take(&mut self.behind));
                 }
                 local.lap();
                 continue;
@@ -354,7 +395,7 @@ impl Conn {
                 || self.state != State::Running
                 || self.session.closing
                 || local.clock_ns >= until_ns
-                || self.pending_out() >= OUT_HIGH;
+                || self.written() >= OUT_HIGH;
             if pause && (i + 1 < batch.len() || filled.stop != Stop::Full) {
                 self.restart_parser(server);
                 return true;
@@ -465,15 +506,75 @@ impl Conn {
         self.state = State::Running;
     }
 
-    /// Appends a message that is no reply. It goes between replies, never inside one: while a stream runs it waits.
-    pub(crate) fn push(&mut self, write: impl FnOnce(&mut Reply)) {
-        if self.stream.is_some() {
-            let mut message = Reply::new(self.session.resp3);
-            write(&mut message);
-            self.behind.extend_from_slice(message.as_bytes());
-        } else {
-            write(&mut self.out);
+    /// Appends a message that is no reply. It goes between replies, never inside one: while a stream runs it waits. True
+    /// if the connection has to be continued for it.
+    pub(crate) fn push(&mut self, message: &Encoded, pool: &mut Pool) -> bool {
+        match message {
+            Encoded::Short(bytes) if self.takes_messages() => {
+                if self.out.capacity() == 0 {
+                    self.out.swap(&mut pool.get());
+                }
+                self.out.encoded(bytes);
+                self.told += bytes.len();
+                return false;
+            }
+            Encoded::Short(bytes) => self.behind.push_back(Shared::Own(bytes.clone())),
+            Encoded::Long(parts) => self.behind.extend(parts.iter().cloned()),
         }
+        self.behind_bytes += message.len();
+        true
+    }
+
+    /// Whether a short message is copied to `out`: its buffer must not grow by leaps.
+    fn takes_messages(&self) -> bool {
+        self.stream.is_none() && self.behind.is_empty() && self.out.len() < MESSAGES_MAX
+    }
+
+    /// Whether messages that had to wait can be written: also while its command waits for something.
+    fn has_messages(&self) -> bool {
+        !self.behind.is_empty() && self.stream.is_none() && self.written() < OUT_HIGH
+    }
+
+    /// Writes some of the messages that had to wait.
+    fn write_behind(&mut self) {
+        let until = self.out.len() + STREAM_PART;
+        while let Some(piece) = self.behind.front() {
+            let room = until.saturating_sub(self.out.len());
+            if room == 0 {
+                return;
+            }
+            let rest = &piece[self.behind_from..];
+            let part = rest.len().min(room);
+            self.out.encoded(&rest[..part]);
+            self.behind_bytes -= part;
+            self.behind_from += part;
+            if self.behind_from == piece.len() {
+                self.behind_from = 0;
+                if let Some(piece) = self.behind.pop_front()
+                    && piece.len() >= exec::job::MANY_BYTES
+                {
+                    exec::job::discard(piece);
+                }
+            }
+        }
+        self.behind = VecDeque::new();
+    }
+
+    /// Gives its socket away; what is large of the rest is freed elsewhere.
+    pub(crate) fn dismiss(mut self) -> Socket {
+        let unsent = self.unsent.take().map_or(Vec::new(), |(bytes, _)| bytes);
+        for buffer in [std::mem::take(&mut self.input), self.out.take(), unsent] {
+            if buffer.capacity() >= exec::job::MANY_BYTES {
+                exec::job::discard(buffer);
+            }
+        }
+        if self.behind_bytes >= exec::job::MANY_BYTES {
+            exec::job::discard(self.behind);
+        }
+        if let Some(held) = self.held.take() {
+            exec::job::discard(held);
+        }
+        self.socket
     }
 
     /// Takes back what the transport could not send.
@@ -498,6 +599,7 @@ impl Conn {
         local: &Local,
         pool: &mut Pool,
     ) -> std::io::Result<Flushed> {
+        self.told = 0;
         if self.blocked {
             return Ok(Flushed::Blocked);
         }
@@ -547,11 +649,12 @@ impl Conn {
 
     /// Whether something can be run without more input.
     pub(crate) fn has_work(&self) -> bool {
-        self.state == State::Running
-            && self.pending_out() < OUT_HIGH
-            && (self.stream.is_some()
-                || self.held.is_some()
-                || self.unread() > 0 && (self.unread() >= self.need || self.eof))
+        self.has_messages()
+            || self.state == State::Running
+                && self.written() < OUT_HIGH
+                && (self.stream.is_some()
+                    || self.held.is_some()
+                    || self.unread() > 0 && (self.unread() >= self.need || self.eof))
     }
 
     pub(crate) fn is_finished(&self) -> bool {

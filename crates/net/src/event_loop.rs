@@ -4,7 +4,8 @@ use crate::conn::{Conn, Flushed, Next, State};
 use crate::socket::Socket;
 use crate::timers::Timers;
 use crate::transport::{Event, Pool, Received, Transport};
-use exec::mail::{Mail, Published};
+use exec::mail::Mail;
+use exec::pubsub::FanOut;
 use exec::session::ClientInfo;
 use exec::{Local, Server, Session};
 use keyspace::{Sweep, Swept};
@@ -33,12 +34,22 @@ impl Listeners {
     }
 }
 
-/// Connections accepted per turn: an accept storm is taken in slices.
-const ACCEPTS: usize = 16;
+/// Fresh requests are served for so long, or so many, before what they got is sent and the next ones are looked for.
+const FRESH_NS: u64 = 200_000;
+const FRESH: usize = 64;
+/// What is not fresh has so long per turn, all of it together but for what cannot be cut; each kind of it half of that.
+const CHORES_NS: u64 = 100_000;
+const CHORE_NS: u64 = 50_000;
+/// Connections that have nothing but messages to be sent, per turn: a send takes some microseconds.
+const TELLS: usize = 16;
+/// Bytes of messages written for connections but not sent yet, above which no more are written.
+const TOLD_MAX: usize = 4 * 1024 * 1024;
+/// A message for so few subscribers is sent with this turn's replies, not in line behind those for many.
+const FEW: usize = 8;
+/// Connections looked at in one slice when all have to be.
+const LOOKS: usize = 256;
 /// Housekeeping interval, in milliseconds.
 const CRON_MS: u64 = 100;
-/// Nanoseconds of expiry sweeping per turn while there is something to sweep.
-const SWEEP_NS: u64 = 50_000;
 
 /// How busy each loop is, in thousandths of the last interval.
 #[derive(Clone)]
@@ -72,12 +83,34 @@ pub(crate) struct EventLoop {
     conns: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
+    /// What the transport said and was not served yet, in the order it came.
+    events: VecDeque<Event>,
+    /// Where the transport puts them.
+    arrived: Vec<Event>,
+    /// Events taken off the queue so far.
+    taken: u64,
+    /// Slots of closed connections, and the event from which on none is about them any more.
+    resting: VecDeque<(u64, usize)>,
+    /// The kind of chore that comes first in the next turn.
+    chore: usize,
     continued: VecDeque<usize>,
     dirty: Vec<usize>,
+    /// Calls to the transport so far; something was handed to it that goes out with the next one.
+    submissions: u64,
+    unsubmitted: bool,
+    /// Messages on their way to subscribers.
+    publishing: VecDeque<FanOut>,
+    /// Connections that have messages to be sent, and how many bytes they are.
+    notified: VecDeque<usize>,
+    told: usize,
+    /// Which connections are looked at next for what CLIENT PAUSE held, and for idleness.
+    releasing: Option<usize>,
+    idling: Option<usize>,
     /// Their last words are on the way; they are looked at again when those are out.
     leaving: Vec<usize>,
-    closing: Vec<usize>,
-    mail: Vec<Mail>,
+    closing: VecDeque<usize>,
+    mail: VecDeque<Mail>,
+    letters: Vec<Mail>,
     /// Replies that became ready in a slice of long work.
     done: Vec<exec::job::Delivery>,
     batch: Batch,
@@ -106,11 +139,24 @@ impl EventLoop {
             conns: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
+            events: VecDeque::new(),
+            arrived: Vec::with_capacity(256),
+            taken: 0,
+            resting: VecDeque::new(),
+            chore: 0,
             continued: VecDeque::new(),
             dirty: Vec::new(),
+            submissions: 1,
+            unsubmitted: false,
+            publishing: VecDeque::new(),
+            notified: VecDeque::new(),
+            told: 0,
+            releasing: None,
+            idling: None,
             leaving: Vec::new(),
-            closing: Vec::new(),
-            mail: Vec::new(),
+            closing: VecDeque::new(),
+            mail: VecDeque::new(),
+            letters: Vec::new(),
             done: Vec::new(),
             batch: Batch::new(),
             pool: Pool::default(),
@@ -136,25 +182,21 @@ impl EventLoop {
     }
 
     pub(crate) fn run<T: Transport>(&mut self, io: &mut T) {
-        let mut events = Vec::with_capacity(256);
         while !self.stopping {
-            io.wait(self.timeout(), &mut events, &mut self.pool);
+            let timeout = self.timeout();
+            self.wait(io, timeout);
             self.local.tick();
             for slot in std::mem::take(&mut self.leaving) {
                 self.mark_dirty(slot);
             }
-            for event in events.drain(..) {
-                self.serve(io, event);
-            }
-            self.accept(io);
-            self.read_mail(io);
-            if let Some(slot) = self.continued.pop_front() {
-                self.continue_one(slot);
-            }
-            self.do_works();
+            self.serve_fresh(io);
             self.write_all(io);
-            self.close_all(io);
-            self.keep_house(io);
+            if self.has_chores() {
+                self.do_chores(io);
+                self.write_all(io);
+            }
+            self.close_some(io);
+            self.keep_house();
             stdx::reclaim::flush();
             // The end of the turn, for the statistics.
             self.local.lap();
@@ -162,15 +204,100 @@ impl EventLoop {
         self.say_goodbye(io);
     }
 
+    /// Lets the transport do what was asked of it and takes what it says. What is only bookkeeping is done at once;
+    /// what costs time queues up.
+    fn wait<T: Transport>(&mut self, io: &mut T, timeout: Duration) {
+        let mut arrived = std::mem::take(&mut self.arrived);
+        io.wait(timeout, &mut arrived, &mut self.pool);
+        self.submissions += 1;
+        self.unsubmitted = false;
+        for event in arrived.drain(..) {
+            match event {
+                Event::Unsent { .. } | Event::Writable(_) | Event::Mail | Event::Listener(_) => {
+                    self.serve(io, event)
+                }
+                // It is told again and again until somebody reads.
+                Event::Readable(slot) => {
+                    if let Some(conn) = self.conns[slot].as_mut()
+                        && !std::mem::replace(&mut conn.ready, true)
+                    {
+                        self.events.push_back(event);
+                    }
+                }
+                event => self.events.push_back(event),
+            }
+        }
+        self.arrived = arrived;
+    }
+
+    /// Serves those who just asked for something, in the order they came.
+    fn serve_fresh<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.clock_ns + FRESH_NS;
+        for _ in 0..FRESH {
+            let Some(event) = self.events.pop_front() else { break };
+            self.taken += 1;
+            self.serve(io, event);
+            if self.local.lap() >= until {
+                break;
+            }
+        }
+        while let Some((from, slot)) = self.resting.front().copied()
+            && from <= self.taken
+        {
+            self.resting.pop_front();
+            self.free.push(slot);
+        }
+    }
+
+    // ----- chores ----------------------------------------------------------------------------------------------------
+
+    fn has_chores(&self) -> bool {
+        self.accepting.contains(&true)
+            || !self.mail.is_empty()
+            || self.server.mailbox(self.local.id).is_rung()
+            || !self.continued.is_empty()
+            || self.local.works.any()
+            || !self.publishing.is_empty()
+            || !self.notified.is_empty()
+            || self.sweeping
+            || self.releasing.is_some()
+            || self.idling.is_some()
+    }
+
+    /// Does a slice of what is not fresh. Replies to fresh requests are on their way before.
+    fn do_chores<T: Transport>(&mut self, io: &mut T) {
+        if std::mem::take(&mut self.unsubmitted) {
+            self.wait(io, Duration::ZERO);
+        }
+        let until = self.local.lap() + CHORES_NS;
+        const KINDS: usize = 8;
+        for _ in 0..KINDS {
+            let chore = self.chore;
+            self.chore = (chore + 1) % KINDS;
+            match chore {
+                0 => self.accept(io),
+                1 => self.read_mail(io),
+                2 => self.continue_some(),
+                3 => self.do_works(),
+                4 => self.publish_some(),
+                5 => self.send_messages(io),
+                6 => self.look_around(),
+                _ => self.sweep_some(),
+            }
+            if self.local.lap() >= until {
+                return;
+            }
+        }
+    }
+
     /// How long the loop may sleep: not at all while there is something to do.
     fn timeout(&self) -> Duration {
-        let busy = !self.continued.is_empty()
+        let busy = !self.events.is_empty()
             || !self.dirty.is_empty()
             || !self.leaving.is_empty()
-            || self.sweeping
-            || self.local.works.any()
-            || self.accepting.contains(&true)
-            || self.server.mailbox(self.local.id).is_rung();
+            || !self.closing.is_empty()
+            || !self.resting.is_empty()
+            || self.has_chores();
         if busy {
             return Duration::ZERO;
         }
@@ -184,6 +311,9 @@ impl EventLoop {
             Event::Mail => {}
             Event::Listener(number) => self.accepting[number] = true,
             Event::Readable(slot) | Event::Arrived(slot, _) => {
+                if let Some(conn) = self.conns[slot].as_mut() {
+                    conn.ready = false;
+                }
                 self.receive(io, slot, &event);
                 io.done(event);
             }
@@ -200,35 +330,39 @@ impl EventLoop {
                     self.mark_dirty(slot);
                 }
             }
-            Event::Broken(slot) => self.closing.push(slot),
+            Event::Broken(slot) => self.doom(slot),
+            // Nothing before it in the queue is about the slot's next connection.
             Event::Free(slot) => self.free.push(slot),
         }
     }
 
     fn receive<T: Transport>(&mut self, io: &mut T, slot: usize, event: &Event) {
-        let Some(mut conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else { return };
+        let Some(conn) = self.conns.get_mut(slot).and_then(Option::as_mut) else { return };
+        if conn.doomed {
+            return;
+        }
         let received = conn.receive(io, event);
         let (n, fresh) = match received {
             Ok(Received::Bytes(bytes)) => (bytes.len(), bytes),
             Ok(Received::Appended(n)) => (n, &[][..]),
             Ok(Received::Nothing) => return,
             Ok(Received::Ended) => return self.end(slot),
-            Err(_) => return self.closing.push(slot),
+            Err(_) => return self.doom(slot),
         };
         match conn.came(n, &self.server, &self.local) {
-            Next::Close => self.closing.push(slot),
+            Next::Close => self.doom(slot),
             Next::Wait => {}
-            // A connection in the queue has had its quantum: it waits for its turn.
+            // A connection in the queue has had its quantum: it waits for its turn. So does one that used up its last.
             Next::Continue if conn.queued => conn.keep(fresh),
+            Next::Continue if conn.heavy => {
+                conn.keep(fresh);
+                self.queue(slot);
+            }
             Next::Continue => {
                 self.advance(slot, fresh);
-                match self.conns[slot].as_mut() {
-                    Some(served) => conn = served,
-                    None => return,
-                }
             }
         }
-        if conn.listening && !conn.wants_input() {
+        if self.conns[slot].as_ref().is_some_and(|conn| conn.listening && !conn.wants_input()) {
             self.listen(io, slot);
         }
     }
@@ -237,7 +371,7 @@ impl EventLoop {
     fn end(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.end() {
-            Next::Close => self.closing.push(slot),
+            Next::Close => self.doom(slot),
             Next::Wait => {}
             Next::Continue if conn.queued => {}
             Next::Continue => self.advance(slot, &[]),
@@ -246,7 +380,7 @@ impl EventLoop {
 
     /// One quantum for a connection.
     fn advance(&mut self, slot: usize, fresh: &[u8]) {
-        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { return };
         let next = conn.advance(&self.server, &mut self.local, &mut self.batch, &mut self.pool, fresh);
         if let Some(at) = conn.new_deadline() {
             self.timers.add(at, conn.session.id);
@@ -256,7 +390,7 @@ impl EventLoop {
         }
         match next {
             Next::Close if self.conns[slot].as_ref().is_some_and(|c| c.pending_out() > 0) => {}
-            Next::Close => self.closing.push(slot),
+            Next::Close => self.doom(slot),
             Next::Continue => self.queue(slot),
             Next::Wait => {}
         }
@@ -271,11 +405,18 @@ impl EventLoop {
         }
     }
 
-    fn continue_one(&mut self, slot: usize) {
-        if let Some(conn) = self.conns[slot].as_mut() {
-            conn.queued = false;
-            self.local.lap();
-            self.advance(slot, &[]);
+    /// Quanta for connections that have more to do, until one's worth of time has passed.
+    fn continue_some(&mut self) {
+        let until = self.local.lap() + CHORE_NS;
+        for _ in 0..self.continued.len() {
+            let Some(slot) = self.continued.pop_front() else { return };
+            if let Some(conn) = self.conns[slot].as_mut() {
+                conn.queued = false;
+                self.advance(slot, &[]);
+            }
+            if self.local.lap() >= until {
+                return;
+            }
         }
     }
 
@@ -288,46 +429,71 @@ impl EventLoop {
         }
     }
 
-    /// Writes every connection that has something to say, once.
+    /// Writes every connection that was served and has something to say, once.
     fn write_all<T: Transport>(&mut self, io: &mut T) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let mut again = Vec::new();
         for slot in dirty.drain(..) {
-            let Some(conn) = self.conns[slot].as_mut() else { continue };
-            conn.dirty = false;
-            match conn.flush(io, slot, &self.local, &mut self.pool) {
-                Err(_) => self.closing.push(slot),
-                Ok(Flushed::All) if conn.is_finished() => self.closing.push(slot),
-                Ok(flushed) => {
-                    if flushed == Flushed::Blocked
-                        && conn.exceeds_output_limit(&self.server, self.local.now_ms)
-                    {
-                        log::warn!(
-                            "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
-                            conn.session.id,
-                            conn.pending_out()
-                        );
-                        self.closing.push(slot);
-                        continue;
-                    }
-                    match flushed {
-                        Flushed::Queued if conn.is_finished() => self.leaving.push(slot),
-                        Flushed::Queued if conn.pending_out() > 0 => again.push(slot),
-                        Flushed::Part => again.push(slot),
-                        _ => {}
-                    }
-                    let work = conn.has_work();
-                    if conn.listening != conn.wants_input() {
-                        self.listen(io, slot);
-                    }
-                    if work {
-                        self.queue(slot);
-                    }
-                }
+            if self.write_one(io, slot) {
+                again.push(slot);
             }
         }
         self.dirty = dirty;
         again.into_iter().for_each(|slot| self.mark_dirty(slot));
+    }
+
+    /// Writes one connection; true if it has more to write at once.
+    fn write_one<T: Transport>(&mut self, io: &mut T, slot: usize) -> bool {
+        let Some(conn) = self.conns[slot].as_mut() else { return false };
+        conn.dirty = false;
+        if conn.doomed {
+            return false;
+        }
+        if conn.sent_with == self.submissions {
+            return true;
+        }
+        self.told -= conn.told;
+        let flushed = match conn.flush(io, slot, &self.local, &mut self.pool) {
+            Ok(flushed) => flushed,
+            Err(_) => {
+                self.doom(slot);
+                return false;
+            }
+        };
+        if flushed == Flushed::Queued {
+            self.unsubmitted = true;
+            conn.sent_with = self.submissions;
+        }
+        if flushed == Flushed::All && conn.is_finished() {
+            self.doom(slot);
+            return false;
+        }
+        if flushed == Flushed::Blocked && conn.exceeds_output_limit(&self.server, self.local.now_ms) {
+            log::warn!(
+                "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
+                conn.session.id,
+                conn.pending_out()
+            );
+            self.doom(slot);
+            return false;
+        }
+        let again = match flushed {
+            Flushed::Queued if conn.is_finished() => {
+                self.leaving.push(slot);
+                false
+            }
+            Flushed::Queued => conn.written() > 0,
+            Flushed::Part => true,
+            _ => false,
+        };
+        let work = conn.has_work();
+        if conn.listening != conn.wants_input() {
+            self.listen(io, slot);
+        }
+        if work {
+            self.queue(slot);
+        }
+        again
     }
 
     /// Tells the transport whether more input is welcome.
@@ -335,7 +501,7 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         conn.listening = conn.wants_input();
         if io.set_input(slot, &conn.socket, conn.listening).is_err() {
-            self.closing.push(slot);
+            self.doom(slot);
         }
     }
 
@@ -343,10 +509,9 @@ impl EventLoop {
 
     /// Accepts a slice of those who wait.
     fn accept<T: Transport>(&mut self, io: &mut T) {
-        let mut room = ACCEPTS;
+        let until = self.local.lap() + CHORE_NS;
         for listener in 0..self.accepting.len() {
-            while self.accepting[listener] && room > 0 {
-                room -= 1;
+            while self.accepting[listener] && self.local.lap() < until {
                 match self.accept_one(listener) {
                     Ok((socket, address, here, near)) => self.welcome(io, socket, address, here, near),
                     Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
@@ -440,13 +605,29 @@ impl EventLoop {
         self.conns[slot] = Some(conn);
     }
 
-    fn close_all<T: Transport>(&mut self, io: &mut T) {
-        while let Some(slot) = self.closing.pop() {
+    /// Has a connection closed soon. It is not served any more.
+    fn doom(&mut self, slot: usize) {
+        if let Some(conn) = self.conns[slot].as_mut()
+            && !std::mem::replace(&mut conn.doomed, true)
+        {
+            self.closing.push_back(slot);
+        }
+    }
+
+    /// Closes some of those that are to be closed: each costs the kernel some microseconds.
+    fn close_some<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.lap() + CHORE_NS;
+        while let Some(slot) = self.closing.pop_front() {
             let Some(mut conn) = self.conns[slot].take() else { continue };
             self.by_id.remove(&conn.session.id);
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
-            if io.remove(slot, conn.socket) {
-                self.free.push(slot);
+            self.told -= conn.told;
+            if io.remove(slot, conn.dismiss()) {
+                // What is in the queue already may be about it.
+                self.resting.push_back((self.taken + self.events.len() as u64, slot));
+            }
+            if self.local.lap() >= until {
+                return;
             }
         }
     }
@@ -467,15 +648,15 @@ impl EventLoop {
     // ----- mail ------------------------------------------------------------------------------------------------------
 
     fn read_mail<T: Transport>(&mut self, io: &mut T) {
-        let mut mail = std::mem::take(&mut self.mail);
-        // Serving mail may cause more mail to this loop; it is read in the same turn once, then in the next.
-        for _ in 0..2 {
-            self.server.mailbox(self.local.id).drain(&mut mail);
-            for letter in mail.drain(..) {
-                self.open(io, letter);
+        let until = self.local.lap() + CHORE_NS;
+        self.server.mailbox(self.local.id).drain(&mut self.letters);
+        self.mail.extend(self.letters.drain(..));
+        while let Some(letter) = self.mail.pop_front() {
+            self.open(io, letter);
+            if self.local.lap() >= until {
+                return;
             }
         }
-        self.mail = mail;
     }
 
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
@@ -492,13 +673,13 @@ impl EventLoop {
                 }
             }
             Mail::Read(request) => self.local.works.read(request),
-            Mail::Publish(message) => self.publish(&message),
+            Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
             Mail::Kill { client } => {
-                if let Some(slot) = self.by_id.get(&client) {
-                    self.closing.push(*slot);
+                if let Some(&slot) = self.by_id.get(&client) {
+                    self.doom(slot);
                 }
             }
-            Mail::Retry => self.retry_held(),
+            Mail::Retry => self.releasing = Some(0),
             Mail::Adopt(any) => {
                 if let Ok(conn) = any.downcast::<Box<Conn>>() {
                     self.adopt(io, *conn);
@@ -516,40 +697,105 @@ impl EventLoop {
         self.queue(slot);
     }
 
-    fn publish(&mut self, message: &Published) {
-        let clients = self.local.subscribers(message).to_vec();
-        for client in clients {
-            let Some(&slot) = self.by_id.get(&client) else { continue };
-            let Some(conn) = self.conns[slot].as_mut() else { continue };
-            conn.push(|out| exec::pubsub::write(message, out));
-            self.mark_dirty(slot);
+    // ----- messages --------------------------------------------------------------------------------------------------
+
+    /// Writes messages into their subscribers' buffers, one message after the other, so that each subscriber gets them in
+    /// the order they were published.
+    fn publish_some(&mut self) {
+        let until = self.local.lap() + CHORE_NS;
+        while let Some(mut fan_out) = self.publishing.pop_front() {
+            loop {
+                if self.told >= TOLD_MAX || self.local.lap() >= until {
+                    return self.publishing.push_front(fan_out);
+                }
+                let Some(client) = fan_out.next(&self.local.subscribers) else { break };
+                self.tell(client, &mut fan_out);
+            }
+            fan_out.end(&self.server.pubsub);
         }
     }
 
-    /// Runs again what CLIENT PAUSE held, if it ended.
-    fn retry_held(&mut self) {
-        for slot in 0..self.conns.len() {
-            if let Some(conn) = self.conns[slot].as_mut()
-                && matches!(conn.state, State::Held(_))
-            {
-                conn.release();
-                self.queue(slot);
+    fn tell(&mut self, client: u64, fan_out: &mut FanOut) {
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let before = conn.told;
+        let more = conn.push(fan_out.encoded(conn.session.resp3), &mut self.pool);
+        self.told += conn.told - before;
+        if more {
+            self.queue(slot);
+        } else if fan_out.count() <= FEW {
+            self.mark_dirty(slot);
+        } else if !std::mem::replace(&mut conn.notified, true) {
+            self.notified.push_back(slot);
+        }
+    }
+
+    /// Sends messages of some connections.
+    fn send_messages<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.lap() + CHORE_NS;
+        for _ in 0..TELLS {
+            let Some(slot) = self.notified.pop_front() else { return };
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            conn.notified = false;
+            if !conn.dirty && self.write_one(io, slot) {
+                self.mark_dirty(slot);
+            }
+            if self.local.lap() >= until {
+                return;
             }
         }
     }
 
     // ----- housekeeping ----------------------------------------------------------------------------------------------
 
-    fn keep_house<T: Transport>(&mut self, io: &mut T) {
+    fn keep_house(&mut self) {
+        let until = self.local.lap() + CHORE_NS;
         while let Some(client) = self.timers.due(self.local.now_ms) {
             self.time_out(client);
-        }
-        if self.sweeping {
-            self.sweep_some();
+            if self.local.lap() >= until {
+                break;
+            }
         }
         if self.local.now_ms >= self.next_cron_ms {
             self.next_cron_ms = self.local.now_ms + CRON_MS;
-            self.cron(io);
+            self.cron();
+        }
+    }
+
+    /// Looks at some of the connections, when all have to be looked at.
+    fn look_around(&mut self) {
+        if let Some(from) = self.releasing {
+            self.releasing = self.look_at(from, Self::release);
+        }
+        if let Some(from) = self.idling {
+            self.idling = self.look_at(from, Self::close_if_idle);
+        }
+    }
+
+    /// Visits some connections from a slot on; where to go on.
+    fn look_at(&mut self, from: usize, look: fn(&mut EventLoop, usize)) -> Option<usize> {
+        let to = self.conns.len().min(from + LOOKS);
+        (from..to).for_each(|slot| look(self, slot));
+        (to < self.conns.len()).then_some(to)
+    }
+
+    /// Runs again what CLIENT PAUSE held, if it ended.
+    fn release(&mut self, slot: usize) {
+        if let Some(conn) = self.conns[slot].as_mut()
+            && matches!(conn.state, State::Held(_))
+        {
+            conn.release();
+            self.queue(slot);
+        }
+    }
+
+    fn close_if_idle(&mut self, slot: usize) {
+        let Some(conn) = self.conns[slot].as_ref() else { return };
+        let idle_ms = self.local.now_ms.saturating_sub(conn.session.info.last_ms.load(Ordering::Relaxed));
+        let limit_ms = self.server.config.live.timeout_s.get() as u64 * 1000;
+        if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
+        {
+            self.doom(slot);
         }
     }
 
@@ -575,7 +821,10 @@ impl EventLoop {
     }
 
     fn sweep_some(&mut self) {
-        let until = stdx::clock::mono_ns() + SWEEP_NS;
+        if !self.sweeping {
+            return;
+        }
+        let until = stdx::clock::mono_ns() + CHORE_NS;
         loop {
             let mut told = Vec::new();
             let swept =
@@ -593,7 +842,7 @@ impl EventLoop {
         }
     }
 
-    fn cron<T: Transport>(&mut self, io: &mut T) {
+    fn cron(&mut self) {
         // The first loop sweeps; one is enough, and two would only meet at the same shards.
         self.sweeping |= self.local.id == 0;
         // Time in the kernel counts: most of a short request's work is there.
@@ -607,17 +856,8 @@ impl EventLoop {
             self.accepting.fill(true);
         }
         self.window_started_ns = self.local.clock_ns;
-        let timeout_ms = self.server.config.live.timeout_s.get() as u64 * 1000;
-        if timeout_ms > 0 {
-            for slot in 0..self.conns.len() {
-                let Some(conn) = self.conns[slot].as_ref() else { continue };
-                let idle =
-                    self.local.now_ms.saturating_sub(conn.session.info.last_ms.load(Ordering::Relaxed));
-                if idle > timeout_ms && conn.state == State::Running && conn.session.subs.is_empty() {
-                    self.closing.push(slot);
-                }
-            }
-            self.close_all(io);
+        if self.server.config.live.timeout_s.get() > 0 && self.idling.is_none() {
+            self.idling = Some(0);
         }
         if self.local.id == 0 {
             self.server.keyspace.prune();

@@ -1,8 +1,9 @@
 //! Event loops, listeners and connections: the only client sockets.
 //!
 //! ```text
-//! turn:  wait ─► fresh: read, run a quantum each ─► mail ─► one continued slice ─► write once ─► timers, sweep
-//!                                                             ▲ round-robin: pipelines, streamed replies
+//! turn:  wait ─► fresh: read, run a quantum each ─► write ─► a slice of chores ─► write ─► timers
+//!                at most 200 µs or 64 of them                ▲ in turns: continued connections (pipelines, streams),
+//!                                                              mail, accepting, long work, messages, expiry
 //! ```
 //!
 //! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others; fresh short requests go

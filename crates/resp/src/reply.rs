@@ -208,16 +208,21 @@ impl Reply {
 
     /// Text with a three-letter format, `txt` or `mkd`. (RESP2: a bulk.) Other lengths are cut or padded.
     pub fn verbatim(&mut self, format: &str, text: &[u8]) {
+        self.buf.reserve(text.len() + 4 + LINE_MAX + 2);
+        self.begin_verbatim(format, text.len());
+        self.bulk_part(text);
+        self.end_bulk();
+    }
+
+    /// A verbatim text in pieces, as [`begin_bulk`](Self::begin_bulk) is for a bulk.
+    pub fn begin_verbatim(&mut self, format: &str, len: usize) {
         if !self.resp3 {
-            return self.bulk(text);
+            return self.begin_bulk(len);
         }
         let mut prefix = [b' ', b' ', b' ', b':'];
         prefix[..3].iter_mut().zip(format.bytes()).for_each(|(to, from)| *to = from);
-        self.buf.reserve(text.len() + 4 + LINE_MAX + 2);
-        self.header(b'=', text.len() as u64 + 4);
+        self.header(b'=', len as u64 + 4);
         self.buf.extend_from_slice(&prefix);
-        self.buf.extend_from_slice(text);
-        self.buf.extend_from_slice(b"\r\n");
     }
 
     // Aggregates: the header, then the caller writes the elements.

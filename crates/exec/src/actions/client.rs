@@ -5,13 +5,14 @@
 
 use super::connection::{USER, is_plain, set_name};
 use super::{Act, PLAIN, Row, help};
+use crate::Server;
 use crate::call::Flow;
 use crate::mail::Mail;
 use crate::session::{ClientInfo, ReplyMode, flag};
-use crate::{Server, Session};
 use command::options::is;
 use command::{Error, Stream};
 use resp::{Args, Reply};
+use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -150,8 +151,8 @@ fn on_off(word: &[u8]) -> Result<bool, Error> {
 
 // ----- what connections there are --------------------------------------------------------------------------------
 
-/// Clients described in one slice.
-const SLICE: usize = 64;
+/// Clients looked at in one slice.
+const SLICE: usize = 32;
 
 fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let mut text = Vec::new();
@@ -162,48 +163,42 @@ fn info(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// `CLIENT LIST [filter value ...]`: O(clients), in slices.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let filter = Filter::parse(args, Form::List)?;
-    let chosen = filter.choose(act.server, act.session, act.local.now_ms);
-    let mut listing = Listing {
-        clients: chosen.into_iter(),
-        now_ms: act.local.now_ms,
-        text: Vec::new(),
-        encoded: Reply::new(act.out.resp3()),
-        sent: None,
-    };
-    if act.in_multi || act.in_script || listing.clients.len() <= SLICE {
+    let search = Search::new(act, Filter::parse(args, Form::List)?);
+    let few = search.is_short();
+    let mut listing = Listing { search, pages: VecDeque::new(), bytes: 0, begun: false };
+    if act.in_multi || act.in_script || few {
         while listing.fill(act.out, usize::MAX) {}
         return Ok(Flow::Done);
     }
     Ok(Flow::Stream(Box::new(listing)))
 }
 
-/// A list being written: described bit by bit, then sent bit by bit.
+/// A list being written: described page by page, then sent page by page, for its length comes first.
 struct Listing {
-    clients: std::vec::IntoIter<Arc<ClientInfo>>,
-    now_ms: u64,
-    text: Vec<u8>,
-    encoded: Reply,
-    sent: Option<usize>,
+    search: Search,
+    pages: VecDeque<Vec<u8>>,
+    bytes: usize,
+    begun: bool,
 }
 
 impl Stream for Listing {
-    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
-        let Some(sent) = self.sent else {
-            for client in self.clients.by_ref().take(SLICE) {
-                describe(&client, self.now_ms, &mut self.text);
-            }
-            if self.clients.len() == 0 {
-                self.encoded.verbatim("txt", &std::mem::take(&mut self.text));
-                self.sent = Some(0);
-            }
-            return true;
-        };
-        let rest = &self.encoded.as_bytes()[sent..];
-        let part = &rest[..rest.len().min(room)];
-        out.encoded(part);
-        self.sent = Some(sent + part.len());
-        part.len() < rest.len()
+    fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
+        if self.begun {
+            self.pages.pop_front().into_iter().for_each(|page| out.bulk_part(&page));
+        } else if let Some(clients) = self.search.next() {
+            let mut page = Vec::with_capacity(400 * clients.len());
+            clients.iter().for_each(|client| describe(client, self.search.now_ms, &mut page));
+            self.bytes += page.len();
+            self.pages.push_back(page);
+        } else {
+            out.begin_verbatim("txt", self.bytes);
+            self.begun = true;
+        }
+        let more = !self.begun || !self.pages.is_empty();
+        if !more {
+            out.end_bulk();
+        }
+        more
     }
 }
 
@@ -285,19 +280,19 @@ enum Form {
 
 /// What CLIENT LIST and CLIENT KILL look for: every filter must fit.
 #[derive(Default)]
-struct Filter<'a> {
+struct Filter {
     ids: Option<Vec<u64>>,
     pubsub: Option<bool>,
     /// A type of which there never is any (primaries and replicas).
     nobody: bool,
-    address: Option<&'a [u8]>,
-    local_address: Option<&'a [u8]>,
+    address: Option<Vec<u8>>,
+    local_address: Option<Vec<u8>>,
     skip_me: bool,
     max_age_s: Option<u64>,
 }
 
-impl<'a> Filter<'a> {
-    fn parse(args: Args<'a>, form: Form) -> Result<Filter<'a>, Error> {
+impl Filter {
+    fn parse(args: Args<'_>, form: Form) -> Result<Filter, Error> {
         let mut filter = Filter { skip_me: form == Form::Kill, ..Filter::default() };
         let mut i = 2;
         while i < args.len() {
@@ -313,7 +308,7 @@ impl<'a> Filter<'a> {
     }
 
     /// `LIST ID` takes as many numbers as follow.
-    fn listed_ids(&mut self, args: Args<'a>, from: usize) -> Result<usize, Error> {
+    fn listed_ids(&mut self, args: Args<'_>, from: usize) -> Result<usize, Error> {
         let mut end = from;
         while let Some(id) = args.get(end).and_then(stdx::num::parse_i64) {
             // A negative number is nobody's.
@@ -328,7 +323,7 @@ impl<'a> Filter<'a> {
         }
     }
 
-    fn take(&mut self, name: &[u8], value: &'a [u8]) -> Result<(), Error> {
+    fn take(&mut self, name: &[u8], value: &[u8]) -> Result<(), Error> {
         let shown = || String::from_utf8_lossy(value).into_owned();
         if is(name, "id") {
             let id = stdx::num::parse_i64(value).filter(|id| *id > 0);
@@ -351,9 +346,9 @@ impl<'a> Filter<'a> {
                 () => return Err(format!("ERR Unknown client type '{}'", shown()).into()),
             }
         } else if is(name, "addr") {
-            self.address = Some(value);
+            self.address = Some(value.to_vec());
         } else if is(name, "laddr") {
-            self.local_address = Some(value);
+            self.local_address = Some(value.to_vec());
         } else if is(name, "user") {
             if value != USER {
                 return Err(format!("ERR No such user '{}'", shown()).into());
@@ -375,48 +370,105 @@ impl<'a> Filter<'a> {
         let age_s = now_ms.saturating_sub(client.connected_ms) / 1000;
         !self.nobody
             && self.pubsub.is_none_or(|wanted| wanted == pubsub)
-            && self.address.is_none_or(|a| client.address.as_bytes() == a)
-            && self.local_address.is_none_or(|a| client.local_address.as_bytes() == a)
+            && self.address.as_ref().is_none_or(|a| client.address.as_bytes() == a.as_slice())
+            && self.local_address.as_ref().is_none_or(|a| client.local_address.as_bytes() == a.as_slice())
             && self.max_age_s.is_none_or(|max| age_s >= max)
             && !(self.skip_me && client.id == me)
     }
+}
 
-    /// In the order asked for, or of age. O(clients) of a few nanoseconds.
-    fn choose(&self, server: &Server, session: &Session, now_ms: u64) -> Vec<Arc<ClientInfo>> {
-        let mut clients = match &self.ids {
-            Some(ids) => ids.iter().filter_map(|id| server.clients.get(*id)).collect(),
-            None => server.clients.all(),
+/// A walk over the clients that fit, in the order asked for, or of age.
+struct Search {
+    server: Arc<Server>,
+    filter: Filter,
+    me: u64,
+    now_ms: u64,
+    /// Last client visited, or how many of the listed ones were.
+    after: u64,
+}
+
+impl Search {
+    fn new(act: &Act<'_, '_>, filter: Filter) -> Search {
+        let (server, me) = (act.server.clone(), act.session.id);
+        Search { server, filter, me, now_ms: act.local.now_ms, after: 0 }
+    }
+
+    /// Whether it is over within a quantum.
+    fn is_short(&self) -> bool {
+        self.filter.ids.as_ref().map_or(self.server.clients.len(), Vec::len) <= SLICE
+    }
+
+    /// Visits a slice of the clients; those that fit, None after the last. O(SLICE).
+    fn next(&mut self) -> Option<Vec<Arc<ClientInfo>>> {
+        let clients = &self.server.clients;
+        let mut page: Vec<_> = match &self.filter.ids {
+            Some(ids) => {
+                let rest = ids.get(self.after as usize..).filter(|rest| !rest.is_empty())?;
+                let some = &rest[..rest.len().min(SLICE)];
+                self.after += some.len() as u64;
+                some.iter().filter_map(|id| clients.get(*id)).collect()
+            }
+            None => {
+                let page = clients.page(self.after, SLICE);
+                self.after = page.last()?.id;
+                page
+            }
         };
-        clients.retain(|client| self.fits(client, session.id, now_ms));
-        clients
+        page.retain(|client| self.filter.fits(client, self.me, self.now_ms));
+        Some(page)
     }
 }
 
 // ----- acting on others --------------------------------------------------------------------------------------------
 
-/// `CLIENT KILL ip:port`, or with filters. Whoever kills itself still gets the answer.
+/// `CLIENT KILL ip:port`, or with filters: O(clients), in slices. Whoever kills itself still gets the answer.
 fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let old = args.len() == 3;
     let filter = match old {
-        true => Filter { address: Some(args.at(2)), ..Filter::default() },
+        true => Filter { address: Some(args.at(2).to_vec()), ..Filter::default() },
         false => Filter::parse(args, Form::Kill)?,
     };
-    let chosen = filter.choose(act.server, act.session, act.local.now_ms);
-    match (old, chosen.len()) {
-        (true, 0) => return Err(Error::new("ERR No such client")),
-        (true, _) => act.out.ok(),
-        (false, n) => act.out.int(n as i64),
+    let me = filter.fits(&act.session.info, act.session.id, act.local.now_ms)
+        && filter.ids.as_ref().is_none_or(|ids| ids.contains(&act.session.id));
+    let search = Search::new(act, filter);
+    let at_once = act.in_multi || act.in_script || me || search.is_short();
+    let mut killing = Killing { search, old, killed: 0 };
+    if at_once {
+        while killing.fill(act.out, 0) {}
+        return Ok(if me { Flow::Close } else { Flow::Done });
     }
-    let mut flow = Flow::Done;
-    for client in chosen {
-        if client.id == act.session.id {
-            flow = Flow::Close;
-            continue;
+    Ok(Flow::Stream(Box::new(killing)))
+}
+
+/// Clients being killed, a slice at a time; the answer comes at the end.
+struct Killing {
+    search: Search,
+    old: bool,
+    killed: usize,
+}
+
+impl Stream for Killing {
+    fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
+        if let Some(clients) = self.search.next() {
+            self.killed += clients.len();
+            for client in clients.iter().filter(|client| client.id != self.search.me) {
+                client.killed.store(true, Relaxed);
+                let loop_id = client.loop_id.load(Relaxed) as usize;
+                self.search.server.send(loop_id, Mail::Kill { client: client.id });
+            }
+            return true;
         }
-        client.killed.store(true, Relaxed);
-        act.server.send(client.loop_id.load(Relaxed) as usize, Mail::Kill { client: client.id });
+        match (self.old, self.killed) {
+            (true, 0) => out.error("ERR No such client"),
+            (true, _) => out.ok(),
+            (false, n) => out.int(n as i64),
+        }
+        false
     }
-    Ok(flow)
+
+    fn has_effects(&self) -> bool {
+        true
+    }
 }
 
 /// `CLIENT PAUSE milliseconds [WRITE | ALL]`.

@@ -159,7 +159,7 @@ fn database(server: &Server, number: usize) -> Database {
 fn count_clients(server: &Server, s: &mut Snapshot) {
     s.clients.max = server.config.live.maxclients.get() as u64;
     s.clients.blocked = server.park.len() as u64;
-    for client in server.clients.all() {
+    for client in server.clients.each() {
         let (input, output) = (client.query_bytes.load(Relaxed), client.reply_bytes.load(Relaxed));
         let watching = u64::from(client.watching.load(Relaxed));
         s.clients.connected += 1;

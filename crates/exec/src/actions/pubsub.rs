@@ -3,7 +3,7 @@
 use super::{Act, PLAIN, Row, help};
 use crate::Session;
 use crate::call::Flow;
-use crate::pubsub::Kind;
+use crate::pubsub::{Kind, Shared};
 use crate::session::{Subscriptions, flag};
 use command::Error;
 use resp::{Args, Reply};
@@ -69,7 +69,7 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
         let name: Arc<[u8]> = name.into();
         if set_of(&mut act.session.subs, kind).insert(name.clone()) {
             act.server.pubsub.add(kind, &name, act.local.id);
-            act.local.subscribe(kind, &name, act.session.id);
+            act.local.subscribers.add(kind, &name, act.session.id);
         }
         confirm(act.out, words(kind).0, Some(&name), count(&act.session.subs, kind));
     }
@@ -89,7 +89,7 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
     for name in names {
         if set_of(&mut act.session.subs, kind).remove(&name) {
             act.server.pubsub.remove(kind, &name, act.local.id);
-            act.local.unsubscribe(kind, &name, act.session.id);
+            act.local.subscribers.remove(kind, &name, act.session.id);
         }
         confirm(act.out, word, Some(&name), count(&act.session.subs, kind));
     }
@@ -102,7 +102,7 @@ pub(crate) fn leave_all(server: &crate::Server, local: &mut crate::Local, sessio
     for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
         for name in std::mem::take(set_of(&mut session.subs, kind)) {
             server.pubsub.remove(kind, &name, local.id);
-            local.unsubscribe(kind, &name, session.id);
+            local.subscribers.remove(kind, &name, session.id);
         }
     }
     show(session);
@@ -124,7 +124,15 @@ fn show(session: &Session) {
 }
 
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {
-    let sent = act.server.pubsub.publish(act.server, shard, args.at(1), args.at(2));
+    if act.server.pubsub.is_behind() && !act.in_multi && !act.in_script {
+        return Ok(crate::call::wait_for_guard(act.session, act.local));
+    }
+    // A long payload is not copied.
+    let payload = || match &act.local.incoming {
+        Some(words) if !act.in_multi && !act.in_script => Shared::Word(words.clone(), 2),
+        _ => Shared::Own(args.at(2).into()),
+    };
+    let sent = act.server.pubsub.publish(act.server, shard, args.at(1), payload);
     act.out.int(sent as i64);
     Ok(Flow::Done)
 }
