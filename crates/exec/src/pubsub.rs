@@ -167,13 +167,18 @@ pub struct FanOut {
     /// Number of the last subscription served, and of the last to be served.
     after: u64,
     to: u64,
-    delivered: usize,
+    delivered: u64,
 }
 
 impl FanOut {
     /// How many subscribers there were when it was sent.
     pub fn count(&self) -> usize {
         self.message.count
+    }
+
+    /// How many subscribers it was delivered to so far.
+    pub fn delivered(&self) -> u64 {
+        self.delivered
     }
 
     /// The next client to deliver to. O(log subscribers).

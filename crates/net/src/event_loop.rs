@@ -705,7 +705,8 @@ impl EventLoop {
         let until = self.local.lap() + CHORE_NS;
         while let Some(mut fan_out) = self.publishing.pop_front() {
             loop {
-                if self.told >= TOLD_MAX || self.local.lap() >= until {
+                let stays = points::stays(Point::Publish, fan_out.delivered());
+                if stays || self.told >= TOLD_MAX || self.local.lap() >= until {
                     return self.publishing.push_front(fan_out);
                 }
                 let Some(client) = fan_out.next(&self.local.subscribers) else { break };

@@ -32,9 +32,11 @@ pub enum Point {
     Stream,
     /// A new client is given to an event loop: whoever would stay here goes to another loop than it was meant for.
     Accept,
+    /// A message is about to be written for its next subscriber.
+    Publish,
 }
 
-const POINTS: [(&str, Point); 8] = [
+const POINTS: [(&str, Point); 9] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -43,6 +45,7 @@ const POINTS: [(&str, Point); 8] = [
     ("reclaim", Point::Reclaim),
     ("stream", Point::Stream),
     ("accept", Point::Accept),
+    ("publish", Point::Publish),
 ];
 
 /// What happens at a point.

@@ -11,6 +11,7 @@ mod connections;
 mod docs;
 mod functions;
 mod info;
+mod messages;
 mod muted;
 mod no_wait;
 mod one_moment;
