@@ -6,6 +6,8 @@
 //! - W1: before the first change the view draws its LSN; from then on every touched key is kept for snapshots.
 //! - W2: what the outside must hear (notifications, who can be woken) is collected, and given out by `finish` after the
 //!   locks are released; the caller tells it before it runs another command of the same loop.
+//! - W3: how many keys came or went is counted once, at the end, with the locks held: DBSIZE sees a command of many keys
+//!   whole or not at all (a long commit it may see in part).
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, StrMut};
 use crate::overlay::{Overlay, is_live};
@@ -130,6 +132,8 @@ pub struct View<'k> {
     /// The one key a view was made for and its hash: its text is hashed once per command.
     memo: (usize, usize, u64),
     changes: Changes,
+    /// Database, keys and keys with an expiry that came (less those that went), not yet counted.
+    counted: (usize, i64, i64),
     /// Expired keys that reads came across; removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
 }
@@ -196,6 +200,7 @@ impl<'k> View<'k> {
             quiet: false,
             memo: (0, 0, 0),
             changes: Changes::default(),
+            counted: (db, 0, 0),
             stale: RefCell::default(),
         }
     }
@@ -212,7 +217,23 @@ impl<'k> View<'k> {
         if self.changes.dirty > 0 {
             self.keyspace.stats.dirty.fetch_add(self.changes.dirty, Ordering::Relaxed);
         }
-        self.changes
+        std::mem::take(&mut self.changes)
+    }
+
+    /// Counts keys that came or went in the current database (W3).
+    #[inline]
+    fn count(&mut self, keys: i64, expires: i64) {
+        if self.counted.0 != self.db {
+            self.settle_counts();
+            self.counted.0 = self.db;
+        }
+        self.counted.1 += keys;
+        self.counted.2 += expires;
+    }
+
+    fn settle_counts(&mut self) {
+        let (db, keys, expires) = std::mem::take(&mut self.counted);
+        self.keyspace.count(db, keys, expires);
     }
 
     /// What changed so far, the locks still held.
@@ -496,7 +517,7 @@ impl<'k> View<'k> {
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return false };
         guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
-        self.keyspace.count(self.db, -1, -1);
+        self.count(-1, -1);
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
@@ -660,7 +681,7 @@ impl<'k> View<'k> {
         let directory = &mut guard.get_mut(shard_of(hash)).dbs[self.db];
         let put = directory.put(hash, key, payload, expire_ms, access_tick(self.now_ms));
         let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
-        self.keyspace.count(self.db, i64::from(!put.was_there), expires);
+        self.count(i64::from(!put.was_there), expires);
         if let Some(at) = fields {
             self.field_expires(key, at);
         }
@@ -680,13 +701,19 @@ impl<'k> View<'k> {
             return self.take(key).is_some();
         }
         let hash = self.hash_of(key);
-        if self.drop_expired(hash, key) || !self.exists(key) {
-            return false;
+        let Store::Locked(guard) = &self.store else { return false };
+        match guard.get(shard_of(hash)).dbs[self.db].find(hash, key).map(|entry| entry.expire_ms()) {
+            None => return false,
+            Some(Some(at)) if at <= self.now_ms => {
+                self.drop_expired(hash, key);
+                return false;
+            }
+            Some(_) => {}
         }
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return false };
         let had_expire = guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
-        self.keyspace.count(self.db, -1, -i64::from(had_expire == Some(true)));
+        self.count(-1, -i64::from(had_expire == Some(true)));
         true
     }
 
@@ -706,7 +733,7 @@ impl<'k> View<'k> {
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return None };
         let owned = guard.get_mut(shard_of(hash)).dbs[self.db].take(hash, key)?;
-        self.keyspace.count(self.db, -1, -i64::from(owned.expire_ms.is_some()));
+        self.count(-1, -i64::from(owned.expire_ms.is_some()));
         Some(owned)
     }
 
@@ -743,7 +770,7 @@ impl<'k> View<'k> {
         self.touch(hash, key);
         let Store::Locked(guard) = &mut self.store else { return false };
         let had = guard.get_mut(shard_of(hash)).dbs[self.db].set_expire(hash, key, expire_ms);
-        self.keyspace.count(self.db, 0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)));
+        self.count(0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)));
         true
     }
 
@@ -847,7 +874,8 @@ impl<'k> View<'k> {
 
     /// Keys in the current database. O(1).
     pub fn len(&self) -> usize {
-        self.keyspace.len(self.db)
+        let mine = if self.counted.0 == self.db { self.counted.1 } else { 0 };
+        (self.keyspace.len(self.db) as i64 + mine).max(0) as usize
     }
 
     pub fn is_empty(&self) -> bool {
@@ -934,6 +962,7 @@ impl<'k> View<'k> {
             None => 0..self.keyspace.databases(),
         };
         self.end_commits(dbs.clone());
+        self.settle_counts();
         self.begin_write();
         let Store::Locked(guard) = &mut self.store else { return 0 };
         let mut removed = 0;
@@ -957,10 +986,18 @@ impl<'k> View<'k> {
         }
         self.lock_whole();
         self.settle_all();
+        self.settle_counts();
         self.begin_write();
         let Store::Locked(guard) = &mut self.store else { return };
         self.changes.ready.extend(self.keyspace.swap_dbs(guard, a, b));
         self.changes.dirty += 1;
+    }
+}
+
+impl Drop for View<'_> {
+    fn drop(&mut self) {
+        // The locks are released after this (W3).
+        self.settle_counts();
     }
 }
 
