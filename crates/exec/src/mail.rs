@@ -5,7 +5,7 @@
 
 use crate::job::Job;
 use command::Stream;
-use keyspace::{Keyspace, Owned};
+use keyspace::{Chunk, Keyspace, Owned};
 use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -35,6 +35,9 @@ pub struct ReadKeys {
     /// How many keys around the first are read along with it, and what they are.
     pub near: usize,
     pub around: Around,
+    /// Instead of keys: part of the whole (database, from where, about how many keys).
+    pub part: Option<(usize, u64, usize)>,
+    pub chunk: Chunk,
     pub reply: Arc<Answer>,
 }
 
@@ -48,6 +51,9 @@ pub struct Around {
 impl ReadKeys {
     /// Reads some more; true when all is read. Cost: O(count + near).
     pub fn read_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
+        if let Some((db, position, want)) = self.part {
+            return keyspace.extend_chunk(self.lsn, db, position, want, &mut self.chunk);
+        }
         let end = (self.found.len() + count).min(self.keys.len());
         let batch = self.keys[self.found.len()..end].iter();
         let batch = batch.map(|(db, key)| (hash_bytes(key), *db, &**key));

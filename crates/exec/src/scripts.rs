@@ -24,7 +24,7 @@ use crate::works::{Owner, Work};
 use crate::{Local, Server};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
-use keyspace::{Announce, Commit, Overlay, Snapshot, View};
+use keyspace::{Announce, Chunk, Commit, Overlay, Snapshot, View};
 use parking_lot::{Condvar, Mutex};
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
@@ -42,6 +42,8 @@ const TRIES: u32 = 4;
 const MANY_KEYS: usize = 200;
 /// Keys read along with one that a long script asks for: some 20 µs of its loop.
 const NEAR: usize = 200;
+/// Keys of a database up to which a script may look at all of them on a loop.
+const SMALL_WHOLE: usize = 500;
 /// Threads for long scripts; more of them wait their turn.
 const THREADS: usize = 16;
 
@@ -384,12 +386,21 @@ impl Runner<'_, '_, '_> {
             let mut cx =
                 Cx::new(&mut view, &mut self.reply, caller(self.run.client), budget(self.kill), self.random);
             let result = handler(&mut cx, args);
-            self.random = cx.random();
+            // A run that is repeated must choose the same.
+            let random = cx.random();
             let effects = std::mem::take(&mut cx.effects);
             let dirty = view.finish().dirty > 0;
             if overlay.wants_whole() {
                 self.halt = Some(Halt::Whole);
                 return Err(Error::new("ERR the script is being run again elsewhere"));
+            }
+            if let Some(part) = overlay.take_wanted_chunk() {
+                if !load_chunk(self.server, overlay, part, &mut self.reader) {
+                    self.halt = Some(Halt::Elsewhere);
+                    return Err(Error::new("ERR the script is being run again elsewhere"));
+                }
+                self.reply.clear();
+                continue;
             }
             if overlay.has_missing() {
                 let missing = overlay.take_missing();
@@ -400,6 +411,7 @@ impl Runner<'_, '_, '_> {
             if dirty && self.server.keyspace.sink().is_some() {
                 note_effects(&mut self.told, command, args, effects);
             }
+            self.random = random;
             return result;
         }
     }
@@ -411,6 +423,12 @@ impl Runner<'_, '_, '_> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
+        if let (Ground::Overlay(_), "keys" | "scan" | "randomkey" | "dbsize" | "flushdb" | "flushall") =
+            (&self.ground, command.name)
+        {
+            // What others add or remove meanwhile is not seen, and no conflict (overlay.rs O5).
+            return self.keyed(command, handler, args);
+        }
         let Ground::Whole(view, _) = &mut self.ground else {
             self.halt = Some(Halt::Whole);
             return Err(Error::new("ERR the script is being run again elsewhere"));
@@ -477,6 +495,26 @@ fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader: &mut Optio
     }
 }
 
+/// Fetches a part of the whole. On a loop only a small one: a script that wants more goes to a thread.
+fn load_chunk(
+    server: &Server,
+    overlay: &mut Overlay,
+    part: (usize, u64, usize),
+    reader: &mut Option<&mut Reader>,
+) -> bool {
+    if let Some(reader) = reader {
+        return reader.load_chunk(overlay, part);
+    }
+    let (db, position, want) = part;
+    let mut chunk = Chunk::default();
+    let small = server.keyspace.len(db) <= SMALL_WHOLE;
+    if small {
+        while !server.keyspace.extend_chunk(overlay.snapshot().lsn(), db, position, want, &mut chunk) {}
+        overlay.insert_chunk(db, position, chunk);
+    }
+    small
+}
+
 fn caller(client_id: u64) -> Caller {
     Caller { in_script: true, client_id, ..Caller::default() }
 }
@@ -511,28 +549,47 @@ impl Reader {
         if self.asked as usize >= 8 + keys / (2 * NEAR) { NEAR } else { 0 }
     }
 
+    fn request(&self, overlay: &Overlay, keys: Vec<(usize, Box<[u8]>)>) -> ReadKeys {
+        ReadKeys {
+            lsn: overlay.snapshot().lsn(),
+            found: Vec::with_capacity(keys.len()),
+            keys,
+            near: 0,
+            around: Around::default(),
+            part: None,
+            chunk: Chunk::default(),
+            reply: self.answer.clone(),
+        }
+    }
+
+    /// Asks the loop and waits; None if the process is ending.
+    fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
+        self.server.send(self.loop_id, Mail::Read(Box::new(request)));
+        loop {
+            match self.answer.wait() {
+                Some(read) => return Some(read),
+                None if self.server.is_shutting_down() => return None,
+                None => {}
+            }
+        }
+    }
+
+    /// Fetches a part of the whole that a handler asked for; false if there is none to be had.
+    fn load_chunk(&self, overlay: &mut Overlay, part: (usize, u64, usize)) -> bool {
+        let request = ReadKeys { part: Some(part), ..self.request(overlay, Vec::new()) };
+        let Some(read) = self.ask(request) else { return false };
+        overlay.insert_chunk(part.0, part.1, read.chunk);
+        true
+    }
+
     /// Loads keys; false if the loop does not answer, which it only does when the process ends.
     fn load(&mut self, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>) -> bool {
         let mut keys = keys;
         keys.retain(|(db, key)| !overlay.knows(*db, key) && !overlay.adopt(*db, key));
         let Some((db, first)) = keys.first().map(|(db, key)| (*db, hash_bytes(key))) else { return true };
-        let request = ReadKeys {
-            lsn: overlay.snapshot().lsn(),
-            found: Vec::with_capacity(keys.len()),
-            keys,
-            near: self.near(self.server.keyspace.len(db)),
-            around: Around::default(),
-            reply: self.answer.clone(),
-        };
+        let near = self.near(self.server.keyspace.len(db));
         self.asked += 1;
-        self.server.send(self.loop_id, Mail::Read(Box::new(request)));
-        let read = loop {
-            match self.answer.wait() {
-                Some(read) => break read,
-                None if self.server.is_shutting_down() => return false,
-                None => {}
-            }
-        };
+        let Some(read) = self.ask(ReadKeys { near, ..self.request(overlay, keys) }) else { return false };
         let ReadKeys { keys, found, around, .. } = *read;
         for ((db, key), base) in keys.iter().zip(found) {
             overlay.insert(*db, hash_bytes(key), key, base);
@@ -789,7 +846,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJo
         job.ended = ended;
         job.told = told;
         points::reach(Point::ScriptEnd);
-        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() {
+        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.flushes() {
             let announce = announce(server, &job.run, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);
             job.races.remember(|| commit.hashes());

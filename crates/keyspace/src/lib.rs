@@ -30,7 +30,7 @@ mod view;
 pub use entry::{EntryRef, Owned, Payload, StrMut};
 pub use guard::{Guarded, Protection};
 pub use intent::{Announce, Commit, Progress, Words};
-pub use overlay::{Conflict, Overlay};
+pub use overlay::{Chunk, Conflict, Overlay};
 pub use sequence::{Lsn, MAX_ACTIVE, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use view::{Changes, Class, Event, KeySet, Keys, View, WrongType};
@@ -278,6 +278,19 @@ impl Keyspace {
             hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
             hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
         }
+    }
+
+    /// The keys at `s` from `position` on, up to the end of its segment, added to a chunk; true if it has `want` keys now or
+    /// there are no more. Cost: O(entries of a segment) under its shard's lock.
+    pub fn extend_chunk(&self, s: Lsn, db: usize, position: u64, want: usize, chunk: &mut Chunk) -> bool {
+        let from = chunk.next.unwrap_or(position);
+        chunk.next = self.visit_at(s, db, from, &mut |key, expire_ms, kind| {
+            let hash = hash_bytes(key);
+            if hash >= position {
+                chunk.keys.push((hash, key.into(), expire_ms, kind));
+            }
+        });
+        chunk.next.is_none() || chunk.keys.len() >= want
     }
 
     /// Checks every structural invariant; for tests. Cost: O(keys).

@@ -6,6 +6,9 @@
 //! - O3: a key the handler asked for and the overlay does not know is absent to it and noted in `missing`; the caller
 //!   loads those and runs the handler again.
 //!
+//! - O5: the keyspace as a whole is shown as it was at the snapshot, with the overlay's own changes: in chunks of the hash
+//!   order, which the caller fetches as handlers ask for them. Which keys there are is not checked by the commit: keys that
+//!   others add or remove meanwhile are no conflict, unless the overlay read or wrote them by name.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
 //! Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
@@ -23,6 +26,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
+use value::Kind;
 
 #[derive(Default)]
 pub(crate) struct Cell {
@@ -61,6 +65,19 @@ pub struct Overlay {
     /// When what ran over it first took place; 0 before.
     ran_ms: u64,
     near: Near,
+    chunks: BTreeMap<(usize, u64), Chunk>,
+    wanted: std::cell::Cell<Option<(usize, u64)>>,
+    /// Databases that were emptied.
+    flushed: Vec<usize>,
+}
+
+/// Part of the hash order, and every key in it, as it was at the snapshot (O5).
+#[derive(Default)]
+pub struct Chunk {
+    /// Hash, name, expiry and type; sorted.
+    pub keys: Vec<(u64, Box<[u8]>, Option<u64>, Kind)>,
+    /// Where the next chunk begins; None: this is the last.
+    pub next: Option<u64>,
 }
 
 /// Keys read along with one that was asked for, because a script that reads many keys would wait for each.
@@ -86,6 +103,9 @@ impl Overlay {
             whole: std::cell::Cell::new(false),
             ran_ms: 0,
             near: Near::default(),
+            chunks: BTreeMap::new(),
+            wanted: std::cell::Cell::new(None),
+            flushed: Vec::new(),
         }
     }
 
@@ -169,7 +189,8 @@ impl Overlay {
 
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
-        self.place(db, hash_bytes(key), key).is_some_and(|at| self.slots[at as usize].cell.loaded)
+        self.flushed.contains(&db)
+            || self.place(db, hash_bytes(key), key).is_some_and(|at| self.slots[at as usize].cell.loaded)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
@@ -247,11 +268,12 @@ impl Overlay {
             }
             cell.told.clear();
         }
+        self.flushed.clear();
     }
 
     /// True if anything would be changed by a commit.
     pub fn is_dirty(&self) -> bool {
-        self.slots.iter().any(|slot| slot.cell.writes())
+        self.flushes() || self.slots.iter().any(|slot| slot.cell.writes())
     }
 
     #[inline]
@@ -260,11 +282,111 @@ impl Overlay {
             Some(cell) if cell.loaded || cell.dirty => {
                 cell.now.as_ref().filter(|owned| is_live(owned, now_ms))
             }
+            _ if self.flushed.contains(&db) => None,
             _ => {
                 self.missing.borrow_mut().push((db, key.into()));
                 None
             }
         }
+    }
+
+    // ----- the whole (O5) ------------------------------------------------------------------------------------------
+
+    /// The chunk a handler asked for in vain: database, where it begins, and about how many keys it should have.
+    pub fn take_wanted_chunk(&self) -> Option<(usize, u64, usize)> {
+        // A handler starts over when a chunk came, so each is larger than the last.
+        self.wanted.take().map(|(db, position)| (db, position, 1000 << self.chunks.len().min(10)))
+    }
+
+    /// Adds a chunk that begins at `position`.
+    pub fn insert_chunk(&mut self, db: usize, position: u64, mut chunk: Chunk) {
+        chunk.keys.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        self.chunks.insert((db, position), chunk);
+    }
+
+    /// The chunk that holds a place in the hash order.
+    fn chunk(&self, db: usize, position: u64) -> Option<&Chunk> {
+        let ((at, _), chunk) = self.chunks.range(..=(db, position)).next_back()?;
+        (*at == db && chunk.next.is_none_or(|next| position < next)).then_some(chunk)
+    }
+
+    /// Visits the keys from `position` to the end of its chunk: name and type. Returns how many, and the next place; None
+    /// if the chunk has to be fetched first. O(keys of the chunk + keys known).
+    pub(crate) fn visit_chunk(
+        &self,
+        db: usize,
+        position: u64,
+        now_ms: u64,
+        f: &mut dyn FnMut(&[u8], Kind),
+    ) -> Option<(usize, Option<u64>)> {
+        let none = Chunk::default();
+        let chunk = if self.flushed.contains(&db) { Some(&none) } else { self.chunk(db, position) };
+        let Some(chunk) = chunk else {
+            self.wanted.set(Some((db, position)));
+            return None;
+        };
+        let mut visited = 0;
+        for (hash, key, expire_ms, kind) in chunk.keys.iter().filter(|(hash, ..)| *hash >= position) {
+            let known = self.place(db, *hash, key).map(|at| &self.slots[at as usize].cell);
+            let kind = match known {
+                Some(cell) => cell.now.as_ref().filter(|o| is_live(o, now_ms)).map(|o| o.value.kind()),
+                None => expire_ms.is_none_or(|at| at > now_ms).then_some(*kind),
+            };
+            if let Some(kind) = kind {
+                visited += 1;
+                f(key, kind);
+            }
+        }
+        let end = chunk.next.map_or(u64::MAX, |next| next - 1);
+        let made = |slot: &&Slot| slot.cell.dirty && slot.db == db && (position..=end).contains(&slot.hash);
+        for slot in self.slots.iter().filter(made) {
+            let at = |(hash, key, ..): &(u64, Box<[u8]>, Option<u64>, Kind)| {
+                (*hash, key).cmp(&(slot.hash, &slot.key))
+            };
+            let shown = chunk.keys.binary_search_by(at).is_ok();
+            if let (Some(owned), false) = (slot.cell.now.as_ref().filter(|o| is_live(o, now_ms)), shown) {
+                visited += 1;
+                f(&slot.key, owned.value.kind());
+            }
+        }
+        Some((visited, chunk.next))
+    }
+
+    /// How many keys it adds to a database, less those it removes; of one it emptied, how many it has. What was overwritten
+    /// unseen is asked for first.
+    pub(crate) fn added(&self, db: usize, now_ms: u64) -> i64 {
+        let (mut added, flushed) = (0, self.flushed.contains(&db));
+        for slot in self.slots.iter().filter(|slot| slot.db == db && slot.cell.dirty) {
+            let live = |owned: &Option<Owned>| i64::from(owned.as_ref().is_some_and(|o| is_live(o, now_ms)));
+            added += live(&slot.cell.now);
+            if !flushed {
+                added -= live(&slot.cell.base);
+                if !slot.cell.loaded {
+                    self.missing.borrow_mut().push((db, slot.key.clone()));
+                }
+            }
+        }
+        added
+    }
+
+    pub(crate) fn is_flushed(&self, db: usize) -> bool {
+        self.flushed.contains(&db)
+    }
+
+    /// Empties a database.
+    pub(crate) fn flush(&mut self, db: usize) {
+        for slot in self.slots.iter_mut().filter(|slot| slot.db == db) {
+            slot.cell.now = None;
+            slot.cell.dirty = true;
+        }
+        if !self.flushed.contains(&db) {
+            self.flushed.push(db);
+        }
+    }
+
+    /// True if it empties databases: then it is committed at once, under all locks.
+    pub fn flushes(&self) -> bool {
+        !self.flushed.is_empty()
     }
 
     pub(crate) fn cell(&mut self, db: usize, key: &[u8]) -> &mut Cell {
@@ -314,7 +436,7 @@ impl Overlay {
             return Err(Conflict);
         }
         let keyspace = self.snapshot.keyspace().clone();
-        let mut shards = Bits::EMPTY;
+        let mut shards = if self.flushes() { Bits::below(crate::SHARDS) } else { Bits::EMPTY };
         for slot in &self.slots {
             shards.insert(shard_of(slot.hash));
         }
@@ -333,7 +455,13 @@ impl Overlay {
         if !self.snapshot.is_current() {
             return Err(Conflict);
         }
+        for db in &self.flushed {
+            view.flush(Some(*db));
+        }
         for slot in self.slots {
+            if self.flushed.contains(&slot.db) && slot.cell.now.is_none() {
+                continue;
+            }
             view.select(slot.db);
             apply(&mut view, &slot.key, slot.cell);
         }
@@ -458,15 +586,14 @@ impl Keyspace {
     /// the entry's expiry), and returns the next position. Cost: O(entries of one segment) under its shard's lock.
     pub fn visit_at(
         &self,
-        snapshot: &Snapshot,
+        s: Lsn,
         db: usize,
         position: u64,
-        f: &mut dyn FnMut(&[u8], Option<u64>),
+        f: &mut dyn FnMut(&[u8], Option<u64>, Kind),
     ) -> Option<u64> {
         let shard_id = shard_of(position);
         let guard = self.shards.lock_one(shard_id);
         let shard = guard.get(shard_id);
-        let s = snapshot.lsn();
         let made = |hash, key: &[u8]| match shard.intents.is_empty() {
             true => None,
             false => shard.intents.at(&self.sequence, db, hash, key, s),
@@ -474,7 +601,7 @@ impl Keyspace {
         let next = shard.dbs[db].visit_segment(position, &mut |entry| {
             let replaced = !shard.intents.is_empty() && made(hash_bytes(entry.key()), entry.key()).is_some();
             if !replaced && shard.pre.at(db, entry.key(), s).is_none() {
-                f(entry.key(), entry.expire_ms());
+                f(entry.key(), entry.expire_ms(), entry.kind());
             }
         });
         let end = next.map_or(u64::MAX, |next| next - 1);
@@ -484,7 +611,7 @@ impl Keyspace {
                 let hash = hash_bytes(key);
                 let here = shard_of(hash) == shard_id && (position..=end).contains(&hash);
                 if let (true, Some(before)) = (here, before) {
-                    f(key, before.expire_ms);
+                    f(key, before.expire_ms, before.value.kind());
                 }
             }
         }
@@ -492,7 +619,7 @@ impl Keyspace {
         for placed in shard.intents.made_by(&self.sequence, s) {
             placed.each_within(db, (position, end), &mut |key, becomes| {
                 if let (Some(owned), None) = (becomes, shard.pre.at(db, key, s)) {
-                    f(key, owned.expire_ms);
+                    f(key, owned.expire_ms, owned.value.kind());
                 }
             });
         }

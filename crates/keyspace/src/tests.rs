@@ -134,7 +134,7 @@ fn check_snapshot(keyspace: &Keyspace, snapshot: &Snapshot, then: &Model, now: u
     let mut seen = BTreeSet::new();
     let mut position = Some(0);
     while let Some(at) = position {
-        position = keyspace.visit_at(snapshot, 0, at, &mut |key, expire| {
+        position = keyspace.visit_at(snapshot.lsn(), 0, at, &mut |key, expire, _| {
             if expire.is_none_or(|at| at > now) {
                 assert!(seen.insert(String::from_utf8(key.to_vec()).unwrap()), "a key was shown twice");
             }
@@ -783,5 +783,75 @@ fn many_keys_are_locked_and_found_however_many_they_are() {
         view.finish();
         names[..count].iter().for_each(|name| assert_eq!(get(&keyspace, name, 1), Some(count.to_string())));
     }
+    keyspace.check_invariants();
+}
+
+#[test]
+fn an_overlay_shows_the_whole_as_of_its_snapshot_with_its_own_changes() {
+    let keyspace = Keyspace::new(2);
+    let name = |i: u64| format!("key {i}");
+    (0..5_000).for_each(|i| drop(set(&keyspace, &name(i), "v", (i % 50 == 0).then_some(10), 1)));
+    let mut expected: BTreeSet<String> = (0..5_000).filter(|i| i % 50 != 0).map(name).collect();
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    // Others change what is there; the overlay does not see it.
+    for i in 0..500 {
+        del(&keyspace, &name(i * 3), 20);
+    }
+    (9_000..9_200).for_each(|i| drop(set(&keyspace, &name(i), "late", None, 20)));
+    for i in (0..300).map(|i| i * 7) {
+        overlay.load(0, [name(i).as_bytes()]);
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 20);
+        view.remove(name(i).as_bytes());
+        view.finish();
+        expected.remove(&name(i));
+    }
+    for i in 7_000..7_050 {
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 20);
+        view.put_string(name(i).as_bytes(), b"mine", None);
+        view.finish();
+        expected.insert(name(i));
+    }
+    let s = overlay.snapshot().lsn();
+    let whole = |overlay: &mut Overlay, count: usize| loop {
+        let (mut found, mut cursor) = (BTreeSet::new(), 0);
+        let mut view = View::overlay(&keyspace, overlay, 0, 20);
+        loop {
+            cursor = view.scan(cursor, count, &mut |key, kind| {
+                assert_eq!(kind, value::Kind::Str);
+                assert!(found.insert(String::from_utf8(key.to_vec()).unwrap()), "shown twice");
+            });
+            if cursor == 0 {
+                break;
+            }
+        }
+        view.finish();
+        match overlay.take_wanted_chunk() {
+            Some((db, position, want)) => {
+                let mut chunk = Chunk::default();
+                while !keyspace.extend_chunk(s, db, position, want, &mut chunk) {}
+                overlay.insert_chunk(db, position, chunk);
+            }
+            None => break found,
+        }
+    };
+    assert_eq!(whole(&mut overlay, 100), expected);
+    let mut view = View::overlay(&keyspace, &mut overlay, 0, 20);
+    for i in 0..200u64 {
+        let key = view.random_key(stdx::hash::hash_u64(i)).unwrap();
+        assert!(expected.contains(std::str::from_utf8(&key).unwrap()));
+    }
+    view.flush(Some(0));
+    view.put_string(b"after", b"x", None);
+    assert_eq!(view.len(), 1);
+    view.finish();
+    assert_eq!(whole(&mut overlay, 10), BTreeSet::from(["after".to_string()]));
+    assert!(overlay.commit(20).is_err(), "it removed keys that others removed meanwhile");
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut view = View::overlay(&keyspace, &mut overlay, 0, 20);
+    view.flush(None);
+    view.put_string(b"after", b"x", None);
+    view.finish();
+    assert!(overlay.commit(20).is_ok());
+    assert_eq!((keyspace.len(0), get(&keyspace, "after", 20)), (1, Some("x".into())));
     keyspace.check_invariants();
 }

@@ -872,9 +872,16 @@ impl<'k> View<'k> {
 
     // ----- the keyspace as a whole ---------------------------------------------------------------------------------
 
-    /// Keys in the current database. O(1).
+    /// Keys in the current database; in an overlay as of now, with its own changes. O(1), O(keys known) in an overlay.
     pub fn len(&self) -> usize {
-        let mine = if self.counted.0 == self.db { self.counted.1 } else { 0 };
+        let mine = match &self.store {
+            Store::Overlay(overlay) if overlay.is_flushed(self.db) => {
+                return overlay.added(self.db, self.now_ms).max(0) as usize;
+            }
+            Store::Overlay(overlay) => overlay.added(self.db, self.now_ms),
+            Store::Locked(_) | Store::Open if self.counted.0 == self.db => self.counted.1,
+            Store::Locked(_) | Store::Open => 0,
+        };
         (self.keyspace.len(self.db) as i64 + mine).max(0) as usize
     }
 
@@ -895,13 +902,27 @@ impl<'k> View<'k> {
         }
     }
 
-    /// One SCAN call: visits about `count` keys from `cursor` on and returns the next cursor, 0 at the end. Every key
-    /// present from the first call to the last is visited. Expired keys are not. Needs the whole.
-    pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], ValueRef<'_>)) -> u64 {
+    /// One SCAN call: visits about `count` keys from `cursor` on, with their types, and returns the next cursor, 0 at the
+    /// end. Every key present from the first call to the last is visited. Expired keys are not. Needs the whole; an
+    /// overlay may have to be given a chunk first (then the handler is run again).
+    pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
+        let (db, now_ms) = (self.db, self.now_ms);
+        if let Store::Overlay(overlay) = &self.store {
+            let (mut position, mut visited) = (cursor << 1, 0);
+            while visited < count {
+                match overlay.visit_chunk(db, position, now_ms, f) {
+                    Some((saw, Some(next))) => {
+                        visited += saw;
+                        position = next;
+                    }
+                    Some((_, None)) | None => return 0,
+                }
+            }
+            return position >> 1;
+        }
         if !self.is_whole() {
             return 0;
         }
-        let (db, now_ms) = (self.db, self.now_ms);
         if matches!(self.store, Store::Open) {
             return self.scan_open(cursor, count, f);
         }
@@ -912,14 +933,14 @@ impl<'k> View<'k> {
             let next = directory.visit_line(position, &mut |_, entry| {
                 visited += 1;
                 if entry.expire_ms().is_none_or(|at| at > now_ms) {
-                    f(entry.key(), entry.value());
+                    f(entry.key(), entry.kind());
                 }
             });
             (next, visited)
         })
     }
 
-    fn scan_open(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], ValueRef<'_>)) -> u64 {
+    fn scan_open(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
         let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
         scan_lines(cursor, count, |position| {
             if keyspace.intents.load(Ordering::Relaxed) != 0 {
@@ -934,6 +955,9 @@ impl<'k> View<'k> {
 
     /// A random key of the current database that has not expired. Needs the whole.
     pub fn random_key(&mut self, random: u64) -> Option<Vec<u8>> {
+        if let Store::Overlay(overlay) = &self.store {
+            return random_over(overlay, self.db, self.now_ms, random);
+        }
         if !self.is_whole() {
             return None;
         }
@@ -953,6 +977,14 @@ impl<'k> View<'k> {
 
     /// Empties a database (None: all); what was in it is freed elsewhere. Needs the whole. Returns the keys removed.
     pub fn flush(&mut self, db: Option<usize>) -> usize {
+        if let Store::Overlay(overlay) = &mut self.store {
+            match db {
+                Some(db) => overlay.flush(db),
+                None => (0..self.keyspace.databases()).for_each(|db| overlay.flush(db)),
+            }
+            self.changes.dirty += 1;
+            return 0;
+        }
         if !self.is_whole() {
             return 0;
         }
@@ -1006,6 +1038,27 @@ fn access_tick(now_ms: u64) -> u8 {
     (now_ms >> 14) as u8
 }
 
+/// A key of an overlay behind a random place in the hash order; an overlay may have to be given a chunk first.
+fn random_over(overlay: &Overlay, db: usize, now_ms: u64, random: u64) -> Option<Vec<u8>> {
+    for from in [random, 0] {
+        let mut position = from;
+        loop {
+            let mut found: Option<Vec<u8>> = None;
+            let (_, next) = overlay.visit_chunk(db, position, now_ms, &mut |key, _| {
+                found.get_or_insert_with(|| key.to_vec());
+            })?;
+            if found.is_some() {
+                return found;
+            }
+            match next {
+                Some(next) => position = next,
+                None => break,
+            }
+        }
+    }
+    None
+}
+
 fn random_in<'a>(
     directory: impl Fn(usize) -> &'a crate::segment::Directory,
     random: u64,
@@ -1056,7 +1109,7 @@ impl Keyspace {
         cursor: u64,
         count: usize,
         now_ms: u64,
-        f: &mut dyn FnMut(&[u8], ValueRef<'_>),
+        f: &mut dyn FnMut(&[u8], Kind),
     ) -> u64 {
         scan_lines(cursor, count, |position| self.scan_line(db, position, now_ms, f))
     }
@@ -1066,7 +1119,7 @@ impl Keyspace {
         db: usize,
         position: u64,
         now_ms: u64,
-        f: &mut dyn FnMut(&[u8], ValueRef<'_>),
+        f: &mut dyn FnMut(&[u8], Kind),
     ) -> (Option<u64>, usize) {
         let shard = shard_of(position);
         let guard = self.shards.lock_one(shard);
@@ -1074,7 +1127,7 @@ impl Keyspace {
         let next = guard.get(shard).dbs[db].visit_line(position, &mut |_, entry| {
             visited += 1;
             if entry.expire_ms().is_none_or(|at| at > now_ms) {
-                f(entry.key(), entry.value());
+                f(entry.key(), entry.kind());
             }
         });
         (next, visited)

@@ -53,8 +53,8 @@ fn scan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut found = Reply::new(false);
     let mut count = 0;
     // A slice is bounded whatever COUNT says: the caller asks again.
-    let next = cx.view.scan(cursor, options.count.min(100_000), &mut |key, value| {
-        if kind.is_none_or(|kind| kind == Some(value.kind())) && options.matches(key) {
+    let next = cx.view.scan(cursor, options.count.min(100_000), &mut |key, of| {
+        if kind.is_none_or(|kind| kind == Some(of)) && options.matches(key) {
             found.bulk(key);
             count += 1;
         }

@@ -18,4 +18,5 @@ mod one_moment;
 mod renames;
 mod startup;
 mod support;
+mod whole;
 mod wire;

@@ -61,13 +61,14 @@ impl Keys {
         let Some(snapshot) = &self.snapshot else { return };
         let all = *self.pattern == *b"*";
         let (pattern, now, encoded, found) = (&self.pattern, self.now_ms, &mut self.encoded, &mut self.found);
-        self.position = self.server.keyspace.visit_at(snapshot, self.db, position, &mut |key, expire| {
-            let live = expire.is_none_or(|at| at > now);
-            if live && (all || stdx::glob::matches(pattern, key, false)) {
-                encoded.bulk(key);
-                *found += 1;
-            }
-        });
+        self.position =
+            self.server.keyspace.visit_at(snapshot.lsn(), self.db, position, &mut |key, expire, _| {
+                let live = expire.is_none_or(|at| at > now);
+                if live && (all || stdx::glob::matches(pattern, key, false)) {
+                    encoded.bulk(key);
+                    *found += 1;
+                }
+            });
         if self.encoded.len() >= PIECE {
             self.pieces.push_back(self.encoded.take());
         }
