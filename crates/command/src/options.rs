@@ -123,6 +123,11 @@ impl<'a> ScanOptions<'a> {
         Ok(options)
     }
 
+    /// Whether TYPE allows a type; a type nobody has allows none.
+    pub fn wants(&self, kind: value::Kind) -> bool {
+        self.kind.is_none_or(|name| name.eq_ignore_ascii_case(kind.name().as_bytes()))
+    }
+
     pub fn matches(&self, name: &[u8]) -> bool {
         self.pattern.is_none_or(|pattern| stdx::glob::matches(pattern, name, false))
     }

@@ -385,6 +385,11 @@ fn whole(
     if command.name == "keys" {
         return crate::actions::keys::start(server, session, args);
     }
+    if command.name == "scan"
+        && let Some(flow) = crate::actions::keys::start_scan(server, session, args)
+    {
+        return flow;
+    }
     let mark = out.len();
     let mut view = View::open(&server.keyspace, session.db, local.now_ms);
     let caller = Caller { may_stream: true, client_id: session.id, ..Caller::default() };

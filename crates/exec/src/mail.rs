@@ -116,6 +116,8 @@ pub enum Mail {
     Script(Box<crate::scripts::ScriptJob>),
     /// A script's thread asks for keys: it may not lock shards itself.
     Read(Box<ReadKeys>),
+    /// Keys were filled that somebody waits for.
+    Ready(Vec<(usize, Box<[u8]>)>),
     Publish(Published),
     /// Close this client, its replies so far unsent.
     Kill {

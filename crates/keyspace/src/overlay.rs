@@ -71,11 +71,17 @@ pub struct Overlay {
     flushed: Vec<usize>,
 }
 
+/// A key in a list of keys: hash, name, expiry (milliseconds since 1970) and type.
+pub type Listed = (u64, Box<[u8]>, Option<u64>, Kind);
+
+/// Is told a key's name, expiry and type.
+pub type Visitor<'a> = dyn FnMut(&[u8], Option<u64>, Kind) + 'a;
+
 /// Part of the hash order, and every key in it, as it was at the snapshot (O5).
 #[derive(Default)]
 pub struct Chunk {
     /// Hash, name, expiry and type; sorted.
-    pub keys: Vec<(u64, Box<[u8]>, Option<u64>, Kind)>,
+    pub keys: Vec<Listed>,
     /// Where the next chunk begins; None: this is the last.
     pub next: Option<u64>,
 }
@@ -340,9 +346,7 @@ impl Overlay {
         let end = chunk.next.map_or(u64::MAX, |next| next - 1);
         let made = |slot: &&Slot| slot.cell.dirty && slot.db == db && (position..=end).contains(&slot.hash);
         for slot in self.slots.iter().filter(made) {
-            let at = |(hash, key, ..): &(u64, Box<[u8]>, Option<u64>, Kind)| {
-                (*hash, key).cmp(&(slot.hash, &slot.key))
-            };
+            let at = |(hash, key, ..): &Listed| (*hash, key).cmp(&(slot.hash, &slot.key));
             let shown = chunk.keys.binary_search_by(at).is_ok();
             if let (Some(owned), false) = (slot.cell.now.as_ref().filter(|o| is_live(o, now_ms)), shown) {
                 visited += 1;
@@ -584,13 +588,7 @@ impl Keyspace {
 
     /// Visits the keys of the segment at `position` as they were at the snapshot (expired ones included; filter by
     /// the entry's expiry), and returns the next position. Cost: O(entries of one segment) under its shard's lock.
-    pub fn visit_at(
-        &self,
-        s: Lsn,
-        db: usize,
-        position: u64,
-        f: &mut dyn FnMut(&[u8], Option<u64>, Kind),
-    ) -> Option<u64> {
+    pub fn visit_at(&self, s: Lsn, db: usize, position: u64, f: &mut Visitor<'_>) -> Option<u64> {
         let shard_id = shard_of(position);
         let guard = self.shards.lock_one(shard_id);
         let shard = guard.get(shard_id);

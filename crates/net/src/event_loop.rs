@@ -673,6 +673,7 @@ impl EventLoop {
                 }
             }
             Mail::Read(request) => self.local.works.read(request),
+            Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
             Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
             Mail::Kill { client } => {
                 if let Some(&slot) = self.by_id.get(&client) {

@@ -4,7 +4,6 @@ use crate::options::{ScanOptions, cursor};
 use crate::table::*;
 use crate::{Cx, Error};
 use resp::{Args, Reply};
-use value::Kind;
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("keys", 2, Run::Whole(keys), READONLY, acl::KEYSPACE | acl::DANGEROUS)
@@ -49,12 +48,11 @@ fn keys(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 fn scan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let cursor = cursor(args.at(1))?;
     let options = ScanOptions::parse(args.from(2), &["type"])?;
-    let kind = options.kind.map(kind_named);
     let mut found = Reply::new(false);
     let mut count = 0;
-    // A slice is bounded whatever COUNT says: the caller asks again.
-    let next = cx.view.scan(cursor, options.count.min(100_000), &mut |key, of| {
-        if kind.is_none_or(|kind| kind == Some(of)) && options.matches(key) {
+    // `exec` answers a large COUNT in slices; here it is bounded, and the caller asks again.
+    let next = cx.view.scan(cursor, options.count.min(1_000), &mut |key, of| {
+        if options.wants(of) && options.matches(key) {
             found.bulk(key);
             count += 1;
         }
@@ -64,12 +62,6 @@ fn scan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.out.array(count);
     cx.out.encoded(found.as_bytes());
     Ok(())
-}
-
-/// None: a type nobody has, so that nothing matches.
-fn kind_named(name: &[u8]) -> Option<Kind> {
-    let kinds = [Kind::Str, Kind::List, Kind::Hash, Kind::Set, Kind::ZSet];
-    kinds.into_iter().find(|kind| name.eq_ignore_ascii_case(kind.name().as_bytes()))
 }
 
 /// `RANDOMKEY`

@@ -7,8 +7,8 @@ const CROWD: usize = 200;
 
 fn subscribers(server: &Server, channel: &str) -> Vec<Client> {
     let subscribe = |i: usize| {
-        let mut client = if i % 2 == 0 { server.client() } else { server.client3() };
-        let kind = if i % 2 == 0 { "" } else { ">" };
+        let mut client = if i.is_multiple_of(2) { server.client() } else { server.client3() };
+        let kind = if i.is_multiple_of(2) { "" } else { ">" };
         client.expect(&format!("SUBSCRIBE {channel}"), &format!("{kind}[\"subscribe\", \"{channel}\", :1]"));
         client
     };
@@ -30,7 +30,7 @@ fn messages_come_in_the_order_they_were_published() {
         (0..40).for_each(|_| publisher.expect_reply(&format!(":{CROWD}")));
     });
     for (i, client) in crowd.iter_mut().enumerate() {
-        let kind = if i % 2 == 0 { "" } else { ">" };
+        let kind = if i.is_multiple_of(2) { "" } else { ">" };
         for text in &texts {
             client.expect_reply(&format!("{kind}[\"message\", \"news\", \"{text}\"]"));
         }

@@ -72,6 +72,19 @@ fn commands_of_very_many_words_do_what_short_ones_do() {
     let expected: Vec<String> =
         (0..6_000).map(|i| if i < 5_000 { format!("\"{i}\"") } else { "(nil)".into() }).collect();
     client.expect_reply(&format!("[{}]", expected.join(", ")));
+    // A large COUNT is answered whole, in slices.
+    let mut walked = 0;
+    let mut cursor = String::from("0");
+    loop {
+        let reply = client.call(&format!("SCAN {cursor} COUNT 2500 TYPE string"));
+        walked += reply.matches("\"k").count();
+        cursor = reply[2..].split('"').next().unwrap_or_default().into();
+        if cursor == "0" {
+            break;
+        }
+    }
+    assert_eq!(walked, 5_000);
+    client.expect("SCAN 0 COUNT 100000 TYPE list", "[\"0\", []]");
     client.send(with(b"DEL"));
     client.expect_reply(":5000");
     client.expect("DBSIZE", ":0");

@@ -1,10 +1,13 @@
-//! KEYS, in slices: every key as it was at one moment, a segment at a time, while others are served in between.
+//! KEYS and large SCANs, in slices, while others are served in between. KEYS shows every key as it was at one moment, a
+//! segment at a time; SCAN gives its own, weaker guarantee.
 
 use crate::call::Flow;
+use crate::mail::Mail;
 use crate::{Server, Session};
 use command::Stream;
-use keyspace::Snapshot;
-use resp::{Args, Reply};
+use command::options::ScanOptions;
+use keyspace::{Snapshot, View};
+use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -26,6 +29,97 @@ struct Keys {
 
 /// Bytes of a piece.
 const PIECE: usize = 32 * 1024;
+
+/// Keys a SCAN may visit at a stretch.
+pub(crate) const SCAN_AT_ONCE: usize = 1000;
+
+/// A SCAN with a large COUNT.
+struct Scan {
+    server: Arc<Server>,
+    db: usize,
+    args: OwnedArgs,
+    cursor: u64,
+    left: usize,
+    found: usize,
+    pieces: VecDeque<Vec<u8>>,
+    encoded: Reply,
+    sending: bool,
+}
+
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` with a COUNT of more than [`SCAN_AT_ONCE`]; None if that is not
+/// what it says. Cost: O(count) in slices; memory O(reply).
+pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Option<Flow> {
+    let cursor = command::options::cursor(args.at(1)).ok()?;
+    let options = ScanOptions::parse(args.from(2), &["type"]).ok()?;
+    if options.count <= SCAN_AT_ONCE {
+        return None;
+    }
+    Some(Flow::Stream(Box::new(Scan {
+        server: server.clone(),
+        db: session.db,
+        args: args.to_owned(),
+        cursor,
+        left: options.count,
+        found: 0,
+        pieces: VecDeque::new(),
+        encoded: Reply::new(session.resp3),
+        sending: false,
+    })))
+}
+
+impl Scan {
+    /// Visits some more keys; true when enough were visited, or all.
+    fn collect(&mut self) -> bool {
+        let Ok(options) = ScanOptions::parse(self.args.args().from(2), &["type"]) else { return true };
+        let (encoded, found) = (&mut self.encoded, &mut self.found);
+        let count = self.left.min(SCAN_AT_ONCE);
+        let mut view = View::open(&self.server.keyspace, self.db, stdx::clock::wall_ms());
+        self.cursor = view.scan(self.cursor, count, &mut |key, kind| {
+            if options.wants(kind) && options.matches(key) {
+                encoded.bulk(key);
+                *found += 1;
+            }
+        });
+        // A walk writes to the table what long commits left to be written: somebody may have waited for that.
+        let ready = self.server.tell(view.finish());
+        if !ready.is_empty() {
+            self.server.send(0, Mail::Ready(ready));
+        }
+        self.left -= count;
+        if self.encoded.len() >= PIECE {
+            self.pieces.push_back(self.encoded.take());
+        }
+        self.cursor == 0 || self.left == 0
+    }
+}
+
+impl Stream for Scan {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        if self.sending {
+            return send(&mut self.pieces, out, room);
+        }
+        if self.collect() {
+            self.pieces.push_back(self.encoded.take());
+            out.array(2);
+            out.bulk(self.cursor.to_string().as_bytes());
+            out.array(self.found);
+            self.sending = true;
+        }
+        true
+    }
+}
+
+/// Writes pieces; false when none is left.
+fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
+    let end = out.len().saturating_add(room);
+    while let Some(piece) = pieces.pop_front() {
+        out.encoded(&piece);
+        if out.len() >= end {
+            break;
+        }
+    }
+    !pieces.is_empty()
+}
 
 /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply).
 pub(crate) fn start(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Flow {
@@ -78,14 +172,7 @@ impl Keys {
 impl Stream for Keys {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         if self.sending {
-            let end = out.len().saturating_add(room);
-            while let Some(piece) = self.pieces.pop_front() {
-                out.encoded(&piece);
-                if out.len() >= end {
-                    break;
-                }
-            }
-            return !self.pieces.is_empty();
+            return send(&mut self.pieces, out, room);
         }
         if !self.ready() {
             return true;
