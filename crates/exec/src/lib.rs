@@ -18,6 +18,7 @@
 mod actions;
 pub mod call;
 mod calls;
+mod claim;
 mod clerk;
 pub mod clients;
 pub mod config;

@@ -1,7 +1,4 @@
-//! What threads tell an event loop: one queue per loop, and an eventfd that wakes it.
-//!
-//! - M1: mail from one sender arrives in order.
-//! - M2: the eventfd is written only when the loop may be asleep: once per batch, not once per letter.
+//! What threads tell an event loop: one queue per loop, and an eventfd that wakes it (`stdx::letterbox`).
 
 use crate::job::Job;
 use command::Stream;
@@ -10,9 +7,9 @@ use parking_lot::{Condvar, Mutex};
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 use stdx::hash::hash_bytes;
+use stdx::letterbox::{Bell, Letterbox};
 
 /// A published message, on its way to one loop's subscribers.
 #[derive(Clone)]
@@ -130,45 +127,47 @@ pub enum Mail {
     Shutdown,
 }
 
-/// One loop's queue.
-pub struct Mailbox {
-    queue: Mutex<Vec<Mail>>,
-    fd: OwnedFd,
-    rung: AtomicBool,
+/// An eventfd.
+pub struct Eventfd(OwnedFd);
+
+impl Bell for Eventfd {
+    fn ring(&self) {
+        // It can only fail when the counter is full, and then the loop is awake already.
+        let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
+    }
+
+    fn silence(&self) {
+        let _ = rustix::io::read(&self.0, &mut [0u8; 8]);
+    }
 }
+
+/// One loop's queue. Whoever sleeps on its descriptor must do so for edges, not for levels: a late ring may stay unread.
+pub struct Mailbox(Letterbox<Mail, Eventfd>);
 
 impl Mailbox {
     pub fn new() -> std::io::Result<Mailbox> {
         let fd = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Mailbox { queue: Mutex::default(), fd, rung: AtomicBool::new(false) })
+        Ok(Mailbox(Letterbox::new(Eventfd(fd))))
     }
 
     /// Never blocks for longer than another letter takes to be put in.
     pub fn send(&self, mail: Mail) {
-        self.queue.lock().push(mail);
-        if !self.rung.swap(true, Ordering::AcqRel) {
-            // It can only fail when the counter is full, and then the loop is awake already.
-            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
-        }
+        self.0.send(mail);
     }
 
     /// True if there may be mail: the loop must not sleep.
     pub fn is_rung(&self) -> bool {
-        self.rung.load(Ordering::Acquire)
+        self.0.is_rung()
     }
 
     /// Takes all mail; for the loop itself.
     pub fn drain(&self, into: &mut Vec<Mail>) {
-        if self.rung.swap(false, Ordering::AcqRel) {
-            let mut counter = [0u8; 8];
-            let _ = rustix::io::read(&self.fd, &mut counter);
-            into.append(&mut self.queue.lock());
-        }
+        self.0.drain(into);
     }
 }
 
 impl AsFd for Mailbox {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.fd.as_fd()
+        self.0.bell().0.as_fd()
     }
 }

@@ -4,12 +4,14 @@
 //! waiting ──claim (one step)──► served by a writer | timed out | CLIENT UNBLOCK | client gone
 //! ```
 //!
-//! - P1: a waiter leaves exactly once: whoever claims its word does what follows, everybody else lets go.
+//! - P1: a waiter leaves exactly once: whoever claims its word does what follows, everybody else lets go (`claim.rs`).
 //! - P2: a client is registered for its keys first and tries once more then, so no write in between is missed.
 //! - P3: the keys' shards report touches only of keys somebody waits for; a write with nobody waiting pays one branch.
 //! - P4: of those who wait for a key the longest waiting is served first; the writer serves before it runs another
 //!   command.
+//! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
 
+use crate::claim::Claim;
 use crate::mail::Mail;
 use crate::{Local, Server};
 use command::table::RW_INSERT;
@@ -19,7 +21,6 @@ use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use value::Kind;
 
 type KeyId = (usize, Box<[u8]>);
@@ -36,18 +37,10 @@ pub struct Waiter {
     /// What it gets when its time is up, if not a null.
     answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
-    claimed: AtomicBool,
+    claim: Claim,
 }
 
 impl Waiter {
-    fn claim(&self) -> bool {
-        !self.claimed.swap(true, Ordering::AcqRel)
-    }
-
-    fn release(&self) {
-        self.claimed.store(false, Ordering::Release);
-    }
-
     /// What the client gets when its time is up.
     pub fn null(&self) -> Vec<u8> {
         if let Some(answer) = &self.answer {
@@ -122,10 +115,10 @@ impl Park {
         });
         let resp3 = out.resp3();
         let loop_id = local.id;
-        let claimed = AtomicBool::new(false);
+        let claim = Claim::new();
         let answer = None;
         let waiter =
-            Arc::new(Waiter { client, loop_id, command, args, db, resp3, block, answer, keys, claimed });
+            Arc::new(Waiter { client, loop_id, command, args, db, resp3, block, answer, keys, claim });
         {
             let mut tables = self.tables.lock();
             for id in &waiter.keys {
@@ -134,16 +127,13 @@ impl Park {
             tables.by_client.insert(client, waiter.clone());
         }
         waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
-        if waiter.claim() {
-            match attempt(server, local, &waiter, None, out) {
-                Some(changes) => {
-                    self.forget(&server.keyspace, &waiter);
-                    return Parked::Served(changes);
-                }
-                None => waiter.release(),
+        match waiter.claim.take().then(|| hold(server, local, &waiter, None, out)).flatten() {
+            Some(changes) => {
+                self.forget(&server.keyspace, &waiter);
+                Parked::Served(changes)
             }
+            None => Parked::Waiting,
         }
-        Parked::Waiting
     }
 
     /// Registers a client that waits for nothing but the time, or CLIENT UNBLOCK; then it gets `answer`.
@@ -158,7 +148,7 @@ impl Park {
             block: Block { timeout_ms: None, null_array: false },
             answer: Some(answer.into_bytes()),
             keys: Vec::new(),
-            claimed: AtomicBool::new(false),
+            claim: Claim::new(),
         };
         self.tables.lock().by_client.insert(client, Arc::new(waiter));
     }
@@ -166,7 +156,7 @@ impl Park {
     /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.
     pub fn leave(&self, keyspace: &Keyspace, client: u64) -> Option<Arc<Waiter>> {
         let waiter = self.tables.lock().by_client.get(&client).cloned()?;
-        if !waiter.claim() {
+        if !waiter.claim.take() {
             return None;
         }
         self.forget(keyspace, &waiter);
@@ -198,12 +188,11 @@ impl Park {
                 None => continue,
             };
             for waiter in queue {
-                if !waiter.claim() {
+                if !waiter.claim.take_or_note() {
                     continue;
                 }
                 let mut out = Reply::new(waiter.resp3);
-                let Some(changes) = attempt(server, local, &waiter, Some(&id), &mut out) else {
-                    waiter.release();
+                let Some(changes) = hold(server, local, &waiter, Some(&id), &mut out) else {
                     // Another type, or nothing left. One who waits for another type may still be behind.
                     continue;
                 };
@@ -215,6 +204,22 @@ impl Park {
             }
         }
     }
+}
+
+/// Runs the command of a waiter that is claimed; if there is nothing for it, lets go of it, though not before it looked at
+/// whatever came meanwhile (P5).
+fn hold(
+    server: &Server,
+    local: &mut Local,
+    waiter: &Waiter,
+    filled: Option<&KeyId>,
+    out: &mut Reply,
+) -> Option<Changes> {
+    let mut changes = attempt(server, local, waiter, filled, out);
+    while changes.is_none() && !waiter.claim.give_back() {
+        changes = waiter.keys.iter().find_map(|key| attempt(server, local, waiter, Some(key), out));
+    }
+    changes
 }
 
 /// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of the right type

@@ -19,6 +19,8 @@ mod entry;
 mod guard;
 mod intent;
 mod overlay;
+mod preimages;
+mod record;
 mod segment;
 mod sequence;
 mod shard;
@@ -29,9 +31,10 @@ mod view;
 
 pub use entry::{EntryRef, Owned, Payload, StrMut};
 pub use guard::{Guarded, Protection};
-pub use intent::{Announce, Commit, Progress, Words};
+pub use intent::{Commit, Progress, Words};
 pub use overlay::{Chunk, Conflict, Overlay};
-pub use sequence::{Lsn, MAX_ACTIVE, Snapshot};
+pub use record::Announce;
+pub use sequence::{Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use view::{Changes, Class, Event, KeySet, Keys, View, WrongType};
 
@@ -41,6 +44,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize
 use std::sync::{Arc, OnceLock};
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard, Sharded};
+
+/// Active snapshots at once (S3).
+pub const MAX_ACTIVE: usize = 64;
 
 /// Shards of a keyspace.
 pub const SHARDS: usize = 1 << segment::SHARD_BITS;

@@ -4,15 +4,15 @@
 //! - S2: a snapshot is published as active first and draws its LSN `s` then. So a writer that draws `n > s` sees it, and
 //!   keeps what was there before; a writer with `n < s` has its locks already, and whoever reads at `s` waits for them.
 //! - S3: at most [`MAX_ACTIVE`] snapshots are active; opening one more is refused.
+//!
+//! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
+use crate::MAX_ACTIVE;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use stdx::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Position in the one sequence of writes.
 pub type Lsn = u64;
-
-/// Active snapshots at once (S3).
-pub const MAX_ACTIVE: usize = 64;
 
 const FREE: Lsn = 0;
 /// Published, LSN not drawn yet: newer than everything.
@@ -29,7 +29,7 @@ impl Default for Sequence {
         Sequence {
             last: AtomicU64::new(0),
             active: AtomicUsize::new(0),
-            slots: [const { AtomicU64::new(FREE) }; MAX_ACTIVE],
+            slots: std::array::from_fn(|_| AtomicU64::new(FREE)),
         }
     }
 }

@@ -1,6 +1,7 @@
 //! The transport that runs everywhere: epoll says which sockets are ready, and calls are made at once.
 //!
-//! Connections are level-triggered, so that a loop may leave bytes for its next turn; listeners are edge-triggered (T3).
+//! Connections are level-triggered, so that a loop may leave bytes for its next turn; listeners and
+//! the mailbox are edge-triggered (T3).
 
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, SEND_MAX, Sent, Transport};
@@ -41,8 +42,8 @@ impl Interest {
 impl Epoll {
     pub(crate) fn new(mailbox: BorrowedFd<'_>, listeners: &[BorrowedFd<'_>]) -> io::Result<Epoll> {
         let epoll = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        epoll::add(&epoll, mailbox, epoll::EventData::new_u64(MAILBOX), epoll::EventFlags::IN)?;
         let edges = epoll::EventFlags::IN | epoll::EventFlags::ET;
+        epoll::add(&epoll, mailbox, epoll::EventData::new_u64(MAILBOX), edges)?;
         for (i, fd) in listeners.iter().enumerate() {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(LISTENER + i as u64), edges)?;
         }

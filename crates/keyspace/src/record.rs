@@ -1,0 +1,115 @@
+//! The word that decides a long commit (`intent.rs`): one atomic step, whoever takes it.
+//!
+//! ```text
+//! preparing ──► deciding ──► committed at n
+//!     └──► aborted
+//! ```
+//!
+//! - I2: the LSN n is drawn after `deciding`, under the record's mutex, by whoever needs it first. So who took a position p
+//!   before and saw `preparing` is older than n, and all see the same n.
+//!
+//! `tests/models` runs this file, and broken variants of it, in every order of its steps.
+
+use crate::sequence::{Lsn, Sequence};
+use std::sync::Arc;
+use stdx::sync::Mutex;
+use stdx::sync::atomic::{AtomicU64, Ordering};
+
+const PREPARING: u64 = 0;
+const ABORTED: u64 = 1;
+const DECIDING: u64 = 2;
+/// Words from here on are a committed record's LSN, shifted by so much.
+const COMMITTED: u64 = 3;
+
+/// Called once with the LSN of a commit, before anybody can see it.
+pub type Announce = Box<dyn FnOnce(Lsn) + Send>;
+
+/// See the module.
+pub(crate) struct Record {
+    word: AtomicU64,
+    announce: Mutex<Option<Announce>>,
+    /// When the work began that this is an attempt of: the older of two wins.
+    pub(crate) age: u64,
+}
+
+/// What a record is to somebody who met it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Fate {
+    Open,
+    Aborted,
+    Committed(Lsn),
+}
+
+impl Record {
+    pub(crate) fn new(age: u64, announce: Option<Announce>) -> Arc<Record> {
+        Arc::new(Record { word: AtomicU64::new(PREPARING), announce: Mutex::new(announce), age })
+    }
+
+    /// What became of it; finishes a decision that is under way (I2).
+    pub(crate) fn fate(&self, sequence: &Sequence) -> Fate {
+        match self.word.load(Ordering::SeqCst) {
+            PREPARING => Fate::Open,
+            ABORTED => Fate::Aborted,
+            DECIDING => {
+                let mut announce = self.announce.lock();
+                match self.word.load(Ordering::SeqCst) {
+                    DECIDING => {
+                        let n = sequence.draw();
+                        if let Some(announce) = announce.take() {
+                            announce(n);
+                        }
+                        self.word.store(n + COMMITTED, Ordering::SeqCst);
+                        Fate::Committed(n)
+                    }
+                    word => Fate::Committed(word - COMMITTED),
+                }
+            }
+            word => Fate::Committed(word - COMMITTED),
+        }
+    }
+
+    /// Aborts it if it is undecided; what became of it.
+    pub(crate) fn end(&self, sequence: &Sequence) -> Fate {
+        let aborted = self.word.compare_exchange(PREPARING, ABORTED, Ordering::SeqCst, Ordering::SeqCst);
+        if aborted.is_ok() { Fate::Aborted } else { self.fate(sequence) }
+    }
+
+    /// Commits it if it is undecided, at an LSN drawn now.
+    pub(crate) fn decide(&self, sequence: &Sequence) -> Option<Lsn> {
+        self.word.compare_exchange(PREPARING, DECIDING, Ordering::SeqCst, Ordering::SeqCst).ok()?;
+        match self.fate(sequence) {
+            Fate::Committed(n) => Some(n),
+            Fate::Open | Fate::Aborted => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_is_decided_once() {
+        let sequence = Sequence::default();
+        let told = Arc::new(AtomicU64::new(0));
+        let hear = told.clone();
+        let record = Record::new(1, Some(Box::new(move |n| hear.store(n, Ordering::Relaxed))));
+        assert_eq!(record.fate(&sequence), Fate::Open);
+        assert_eq!(record.decide(&sequence), Some(1));
+        assert_eq!(record.end(&sequence), Fate::Committed(1));
+        assert_eq!(told.load(Ordering::Relaxed), 1);
+        let other = Record::new(2, None);
+        assert_eq!(other.end(&sequence), Fate::Aborted);
+        assert_eq!(other.decide(&sequence), None);
+        assert_eq!(sequence.last(), 1);
+    }
+
+    #[test]
+    fn whoever_meets_a_deciding_record_finishes_it() {
+        let sequence = Sequence::default();
+        let record = Record::new(1, None);
+        record.word.store(DECIDING, Ordering::SeqCst);
+        assert_eq!(record.end(&sequence), Fate::Committed(1));
+        assert_eq!(record.fate(&sequence), Fate::Committed(1));
+    }
+}

@@ -1,0 +1,101 @@
+//! Makes *worlds*: copies of the files under test in which the model checker's atomics and locks stand for the real ones.
+//! One world is what the server runs; each other differs from it by one mistake, so that the models can be seen to fail.
+//!
+//! A mistake is a piece of text of the real file and what stands instead. If the file no longer has that text, the build
+//! fails: then the mistake has to be made anew.
+
+use std::path::Path;
+use std::{env, fs};
+
+const FILES: &[&str] = &[
+    "crates/keyspace/src/sequence.rs",
+    "crates/keyspace/src/preimages.rs",
+    "crates/keyspace/src/record.rs",
+    "crates/stdx/src/letterbox.rs",
+    "crates/exec/src/claim.rs",
+];
+
+/// Worlds with one mistake: name, file, what is right, what is wrong.
+const MISTAKES: &[(&str, &str, &str, &str)] = &[
+    (
+        "drawn_before_published",
+        "sequence.rs",
+        "        self.active.fetch_add(1, Ordering::SeqCst);\n        let lsn = self.draw();\n",
+        "        let lsn = self.draw();\n        self.active.fetch_add(1, Ordering::SeqCst);\n",
+    ),
+    ("opening_ignored", "sequence.rs", "if lsn == OPENING { 0 } else { lsn }", "lsn"),
+    ("kept_once", "preimages.rs", "*last <= newest && *last != lsn", "*last != lsn && false"),
+    (
+        "drawn_before_deciding",
+        "record.rs",
+        "        self.word.compare_exchange(PREPARING, DECIDING, Ordering::SeqCst, Ordering::SeqCst).ok()?;\n",
+        "        let n = sequence.draw() + COMMITTED;\n        \
+         self.word.compare_exchange(PREPARING, n, Ordering::SeqCst, Ordering::SeqCst).ok()?;\n",
+    ),
+    (
+        "drawn_twice",
+        "record.rs",
+        "let mut announce = self.announce.lock();\n                match self.word.load(Ordering::SeqCst) {",
+        "let mut announce = self.announce.lock();\n                match DECIDING {",
+    ),
+    (
+        "decided_though_aborted",
+        "record.rs",
+        "        self.word.compare_exchange(PREPARING, DECIDING, Ordering::SeqCst, Ordering::SeqCst).ok()?;\n",
+        "        if self.word.load(Ordering::SeqCst) != PREPARING {\n            return None;\n        }\n        \
+         self.word.store(DECIDING, Ordering::SeqCst);\n",
+    ),
+    (
+        "taken_before_cleared",
+        "letterbox.rs",
+        "        if self.rung.swap(false, Ordering::AcqRel) {\n            self.bell.silence();\n            \
+         into.append(&mut self.queue.lock());\n",
+        "        if self.is_rung() {\n            self.bell.silence();\n            \
+         into.append(&mut self.queue.lock());\n            self.rung.store(false, Ordering::Release);\n",
+    ),
+    (
+        "rung_before_sent",
+        "letterbox.rs",
+        "        self.queue.lock().push(letter);\n        if !self.rung.swap(true, Ordering::AcqRel) {\n            \
+         self.bell.ring();\n        }\n",
+        "        if !self.rung.swap(true, Ordering::AcqRel) {\n            self.bell.ring();\n        }\n        \
+         self.queue.lock().push(letter);\n",
+    ),
+    (
+        "no_note",
+        "claim.rs",
+        "if word == FREE { TAKEN } else { MISSED }",
+        "if word == FREE { TAKEN } else { word }",
+    ),
+    ("claimed_twice", "claim.rs", "Some(if word == FREE { TAKEN } else { MISSED });", "Some(word);"),
+];
+
+fn main() {
+    let root = Path::new(&env::var("CARGO_MANIFEST_DIR").expect("cargo sets it")).join("../..");
+    let out = env::var("OUT_DIR").expect("cargo sets it");
+    let worlds = std::iter::once(("real", None)).chain(MISTAKES.iter().map(|m| (m.0, Some(m))));
+    for (world, mistake) in worlds {
+        let to = Path::new(&out).join(world);
+        fs::create_dir_all(&to).expect("OUT_DIR can be written to");
+        for file in FILES {
+            let from = root.join(file);
+            println!("cargo::rerun-if-changed={}", from.display());
+            let name = from.file_name().expect("a file").to_str().expect("an ASCII name");
+            let mut text = fs::read_to_string(&from).expect("the file is there");
+            if let Some((_, _, right, wrong)) = mistake.filter(|m| m.1 == name) {
+                assert_eq!(text.matches(right).count(), 1, "{name} changed: make the mistake {world} anew");
+                text = text.replace(right, wrong);
+            }
+            fs::write(to.join(name), adapt(&text)).expect("OUT_DIR can be written to");
+        }
+    }
+    println!("cargo::rerun-if-changed=build.rs");
+}
+
+/// What can be included: without the head and the tests, `crate` being the world, and `stdx` ours.
+fn adapt(text: &str) -> String {
+    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
+    let lines = code.lines().filter(|line| !line.starts_with("//!"));
+    let code: String = lines.flat_map(|line| [line, "\n"]).collect();
+    code.replace("crate::", "super::").replace("stdx::", "crate::stdx::")
+}

@@ -1,0 +1,152 @@
+//! The small kernels all else stands on, run in every order of their steps by a model checker.
+//!
+//! `build.rs` copies the files of the server into *worlds*, in which loom's atomics and locks stand for the real ones.
+//! The world `real` must pass each model; worlds with one mistake must fail the model that is about it, or the model
+//! proves nothing. Where code cannot be taken as it is (what holds shards, threads, descriptors), the models play it, and
+//! say what they play.
+//!
+//! Bounds: two to four threads, and at most [`PREEMPTIONS`] switches away from a thread that could go on; loom orders SeqCst
+//! accesses no more strongly than AcqRel, so what passes needs no more than that.
+#![cfg(test)]
+#![allow(dead_code, unused, clippy::all)]
+
+mod reclaim;
+
+const PREEMPTIONS: usize = 3;
+
+/// Runs a model in every order of its steps.
+fn check(model: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(PREEMPTIONS);
+    builder.check(model);
+}
+
+/// What the files under test know as `stdx`.
+mod stdx {
+    pub(crate) mod sync {
+        pub(crate) use loom::sync::atomic;
+
+        pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+        impl<T> Mutex<T> {
+            pub(crate) fn new(value: T) -> Mutex<T> {
+                Mutex(loom::sync::Mutex::new(value))
+            }
+
+            pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
+                self.0.lock().unwrap()
+            }
+        }
+    }
+
+    pub(crate) mod reclaim {
+        pub(crate) fn defer(_: usize, free: impl FnOnce()) {
+            free();
+        }
+    }
+}
+
+/// A world: the files under test, and the models over them.
+macro_rules! world {
+    ($world:ident) => {
+        mod $world {
+            use crate::stdx::sync;
+
+            /// Snapshots at once, fewer than in the server: each is a step more per look.
+            pub(crate) const MAX_ACTIVE: usize = 2;
+
+            mod entry {
+                pub(crate) type Owned = u64;
+            }
+
+            /// What a snapshot knows of a keyspace.
+            #[derive(Default)]
+            pub struct Keyspace {
+                sequence: sequence::Sequence,
+            }
+
+            impl Keyspace {
+                fn generation(&self) -> u64 {
+                    0
+                }
+            }
+
+            mod sequence {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($world), "/sequence.rs"));
+            }
+            mod preimages {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($world), "/preimages.rs"));
+            }
+            mod record {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($world), "/record.rs"));
+            }
+            mod letterbox {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($world), "/letterbox.rs"));
+            }
+            mod claim {
+                include!(concat!(env!("OUT_DIR"), "/", stringify!($world), "/claim.rs"));
+            }
+
+            pub(crate) mod snapshots {
+                include!("snapshots.rs");
+            }
+            pub(crate) mod records {
+                include!("records.rs");
+            }
+            pub(crate) mod letters {
+                include!("letters.rs");
+            }
+            pub(crate) mod claims {
+                include!("claims.rs");
+            }
+        }
+    };
+}
+
+/// Tests that a model holds in the real world, and that it catches a mistake.
+macro_rules! models {
+    ($($model:ident :: $name:ident, not $($world:ident),*;)*) => {$(
+        mod $name {
+            #[test]
+            fn holds() {
+                crate::check(crate::real::$model::$name);
+            }
+            $(#[test]
+            #[should_panic]
+            fn $world() {
+                crate::check(crate::$world::$model::$name);
+            })*
+        }
+    )*};
+}
+
+world!(real);
+world!(drawn_before_published);
+world!(opening_ignored);
+world!(kept_once);
+world!(drawn_before_deciding);
+world!(drawn_twice);
+world!(decided_though_aborted);
+world!(taken_before_cleared);
+world!(rung_before_sent);
+world!(no_note);
+world!(claimed_twice);
+
+models! {
+    snapshots::a_snapshot_is_one_moment, not drawn_before_published;
+    snapshots::two_snapshots_see_their_own_moments, not kept_once;
+    snapshots::what_is_pruned_nobody_needs, not opening_ignored;
+    records::both_keys_or_none, not drawn_before_deciding;
+    records::one_position_for_all, not drawn_twice;
+    records::decided_or_aborted, not decided_though_aborted;
+    letters::no_letter_is_left, not taken_before_cleared, rung_before_sent;
+    claims::nothing_lies_there_for_who_waits, not no_note;
+    claims::served_once, not claimed_twice;
+}
+
+/// M4 says why the bell must ring for edges: over a level this fails.
+#[test]
+#[should_panic(expected = "a late ring")]
+fn a_late_ring_would_keep_a_level_bell_ringing() {
+    check(real::letters::no_ring_stays);
+}
