@@ -226,8 +226,10 @@ impl Conn {
             return Next::Close;
         }
         self.eof = true;
-        if self.state == State::Running && self.unread() == 0 && self.stream.is_none() {
-            return Next::Close;
+        if self.state == State::Running && self.unread() == 0 && self.stream.is_none() && self.held.is_none() {
+            // It may still read what it was answered.
+            self.ended = true;
+            return if self.pending_out() == 0 { Next::Close } else { Next::Wait };
         }
         // What was fully received is run; reads of a client that is gone are not.
         self.session.cancel.store(true, Ordering::Relaxed);

@@ -371,8 +371,10 @@ impl EventLoop {
     fn end(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.end() {
+            // Its last words are not out yet.
+            Next::Close if conn.sent_with == self.submissions => self.leaving.push(slot),
             Next::Close => self.doom(slot),
-            Next::Wait => {}
+            Next::Wait => self.mark_dirty(slot),
             Next::Continue if conn.queued => {}
             Next::Continue => self.advance(slot, &[]),
         }

@@ -125,3 +125,16 @@ fn the_last_reply_goes_out_before_the_connection_ends() {
         half.expect_reply("(closed)");
     });
 }
+
+#[test]
+fn a_client_that_stops_sending_still_gets_its_replies() {
+    on_both(|server| {
+        for n in 0..200 {
+            let mut client = server.client();
+            client.send(encode_line(&format!("ECHO {n}")));
+            client.end_sending();
+            client.expect_reply(&format!("\"{n}\""));
+            assert!(client.is_closed_within(Duration::from_secs(10)));
+        }
+    });
+}
