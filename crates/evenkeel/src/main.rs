@@ -96,6 +96,7 @@ fn serve(
     signals: &Signals,
     backend: net::Backend,
 ) -> Result<Stop, String> {
+    memory::purge_aside();
     let server = exec::Server::start(config.clone(), config.event_loops())
         .map_err(|e| format!("Cannot start the server: {e}"))?;
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;

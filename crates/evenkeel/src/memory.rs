@@ -4,7 +4,7 @@
 
 use exec::info::Allocator;
 use tikv_jemalloc_ctl::stats_print::{Options, stats_print};
-use tikv_jemalloc_ctl::{epoch, stats};
+use tikv_jemalloc_ctl::{background_thread, epoch, max_background_threads, stats};
 
 /// The allocator's figures now; zero where it does not say.
 pub fn allocator() -> Allocator {
@@ -15,6 +15,16 @@ pub fn allocator() -> Allocator {
         allocated: bytes(stats::allocated::read()),
         active: bytes(stats::active::read()),
         resident: bytes(stats::resident::read()),
+    }
+}
+
+/// Lets a thread of the allocator's own give unused memory back. Otherwise whoever allocates or frees at the right moment
+/// does, and that may be an event loop; it takes as long as there is memory to give back.
+pub fn purge_aside() {
+    // One is enough, and it has this thread's priority; further ones would have that of whoever happens to start them.
+    let _ = max_background_threads::write(1);
+    if let Err(e) = background_thread::write(true) {
+        log::warn!("memory is given back by whoever is about to allocate: {e}");
     }
 }
 

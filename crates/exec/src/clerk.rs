@@ -25,7 +25,10 @@ impl Clerk {
 
 fn start() -> Option<Sender<Errand>> {
     let (send, errands) = channel::<Errand>();
-    let work = move || errands.iter().for_each(|errand| errand());
+    let work = move || {
+        stdx::threads::yielding();
+        errands.iter().for_each(|errand| errand());
+    };
     std::thread::Builder::new().name("clerk".into()).spawn(work).ok().map(|_| send)
 }
 

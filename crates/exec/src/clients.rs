@@ -207,7 +207,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
 }
 
 /// A loop's share of the housekeeping, ten times a second.
-pub fn cron(server: &Server, local: &mut Local) {
+pub fn cron(server: &Arc<Server>, local: &mut Local) {
     let leaving = std::mem::take(&mut local.leaving);
     for client in leaving {
         if server.park.leave(&server.keyspace, client).is_none() && server.park.holds(client) {
@@ -223,6 +223,8 @@ pub fn cron(server: &Server, local: &mut Local) {
         local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
     }
     if local.id == 0 {
-        server.stats.sample(local.now_ms, server.allocator().allocated);
+        // The allocator asks its arenas one by one, and whoever holds one may not be running.
+        let (errand, now_ms) = (server.clone(), local.now_ms);
+        server.clerk.send(move || errand.stats.sample(now_ms, errand.allocator().allocated));
     }
 }

@@ -84,9 +84,10 @@ pub fn start(
         .map(|id| {
             let (server, load) = (server.clone(), busy.clone());
             let listeners = listeners.take().unwrap_or_default();
-            std::thread::Builder::new()
-                .name(format!("loop-{id}"))
-                .spawn(move || serve(EventLoop::new(id, server, listeners, load), backend))
+            std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
+                stdx::threads::own_arena();
+                serve(EventLoop::new(id, server, listeners, load), backend);
+            })
         })
         .collect()
 }

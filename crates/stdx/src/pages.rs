@@ -258,6 +258,7 @@ pub fn start_keeper() {
     KEEPER_STARTED.call_once(|| {
         // If there can be no thread the pool still works, only without its help.
         let _ = std::thread::Builder::new().name("pages".into()).spawn(|| {
+            crate::threads::yielding();
             loop {
                 KEEPER_WANTED.store(false, Ordering::Relaxed);
                 while SMALL.keep() | LARGE.keep() {}

@@ -51,6 +51,7 @@ pub fn start() {
     }
     let spawned = std::thread::Builder::new().name("reclaim".into()).spawn(move || {
         FREEING.set(true);
+        crate::threads::yielding();
         for batch in receiver {
             batch.into_iter().for_each(free);
         }
