@@ -222,10 +222,10 @@ impl Conn {
 
     /// The peer will send no more.
     pub(crate) fn end(&mut self) -> Next {
-        if self.session.closing {
-            return Next::Close;
-        }
         self.eof = true;
+        if self.session.closing {
+            return if self.pending_out() == 0 { Next::Close } else { Next::Wait };
+        }
         if self.state == State::Running && self.unread() == 0 && self.stream.is_none() && self.held.is_none() {
             // It may still read what it was answered.
             self.ended = true;

@@ -132,8 +132,14 @@ fn a_client_that_stops_sending_still_gets_its_replies() {
         for n in 0..200 {
             let mut client = server.client();
             client.send(encode_line(&format!("ECHO {n}")));
+            if n % 3 == 0 {
+                client.send("QUIT\r\n");
+            }
             client.end_sending();
             client.expect_reply(&format!("\"{n}\""));
+            if n % 3 == 0 {
+                client.expect_reply("+OK");
+            }
             assert!(client.is_closed_within(Duration::from_secs(10)));
         }
     });
