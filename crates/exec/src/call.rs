@@ -4,12 +4,14 @@ use crate::actions::{self, Act};
 use crate::calls::Ran;
 use crate::job;
 use crate::session::{ReplyMode, flag};
+use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
 use keyspace::{KeySet, Keyspace, View};
 use resp::{Args, Batch, Reply};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
 /// Steps (about 50 ns) a command may take inline: a quantum.
@@ -199,18 +201,71 @@ fn admit(
     if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
         return crate::clients::hold(server, local, session, args);
     }
-    session.info.runs(command::places::of(command));
+    let number = command::places::of(command);
+    session.info.runs(number);
     let before = local.clock_ns;
+    local.begin_command(session.id, number);
     let mark = out.len();
     let flow = run(server, local, session, command, args, out);
-    local.lap();
-    if let Flow::Held(_) = flow {
-        return flow;
+    let ns = local.lap() - before;
+    let spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
+    match flow {
+        Flow::Held(_) => return flow,
+        Flow::Parked(_) if away(local, session, command, args, before) => return flow,
+        _ => {}
     }
     let reply = &out.as_bytes()[mark..];
-    let ran = Ran { command, ns: local.clock_ns - before, args, reply };
+    session.info.last_ns.store(ns, Ordering::Relaxed);
+    let ran = Ran { command, ns, args, reply, spent: spent.as_ref() };
     server.stats.called(local, &server.config.live, session, ran);
     flow
+}
+
+/// A command took a quantum or more on its loop: whoever comes after it in this turn waited for it.
+#[cold]
+fn took_long(
+    server: &Server,
+    local: &mut Local,
+    session: &Session,
+    command: &'static Command,
+    args: Args<'_>,
+    ns: u64,
+) -> Option<Request> {
+    let words = crate::calls::words(command, args);
+    let (culprit, lock_ns) = local.piece(server, Some(session.info.clone()), command.name, words, ns);
+    if ns < SLOW_NS {
+        return None;
+    }
+    let behind = (culprit.client_id() != session.id).then(|| culprit.clone());
+    let mut request = Request {
+        unix_ms: local.now_ms,
+        command: command.name,
+        inline_ns: ns,
+        lock_ns,
+        os_ns: culprit.os_ns,
+        behind,
+        ..Request::default()
+    };
+    if let Some(late) = &local.turn.late {
+        (request.loop_ns, request.behind) = (late.ns, Some(late.culprit.clone()));
+    }
+    session.info.remember(request.clone());
+    Some(request)
+}
+
+/// The reply will come by mail. True if the command is counted only then.
+fn away(
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    began_ns: u64,
+) -> bool {
+    let counts = std::mem::take(&mut local.away);
+    let words = if counts { crate::calls::words(command, args) } else { Vec::new() };
+    let inline_ns = local.clock_ns - began_ns;
+    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, counts }));
+    counts
 }
 
 fn allowed_while_subscribed(command: &Command) -> bool {
@@ -303,12 +358,23 @@ pub(crate) fn settle<'a>(
 pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args: Args<'_>) -> bool {
     let mut keys = Vec::new();
     command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-    server.keyspace.guarded(keys.into_iter(), local.now_ms).is_some()
+    note_guard(local, server.keyspace.guarded(keys.into_iter(), local.now_ms))
+}
+
+/// Notes for whom a client is about to be held; true if for anybody.
+pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> bool {
+    if let Some(guarded) = guarded {
+        local.guard.set(guarded.client);
+    }
+    guarded.is_some()
 }
 
 /// The command is run again in a moment.
 pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
+    if session.guarded.get().is_none() {
+        session.guarded.set(Some((local.guard.get(), local.clock_ns)));
+    }
     Flow::Held(local.now_ms + 1)
 }
 

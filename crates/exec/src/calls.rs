@@ -7,6 +7,7 @@ use crate::config::Live;
 use crate::latency::Events;
 use crate::slowlog::{self, Entry, Slowlog};
 use crate::stats::{Counter, Rates, Recorder, Registry};
+use crate::waits::{Request, SLOW_NS};
 use crate::{Local, Session};
 use command::places;
 use command::table::{self, Command};
@@ -33,6 +34,24 @@ pub(crate) struct Ran<'a> {
     pub args: Args<'a>,
     /// Its reply, as far as it was written at once.
     pub reply: &'a [u8],
+    /// How it was spent, if that was long.
+    pub spent: Option<&'a Request>,
+}
+
+/// One command that was elsewhere, and is done.
+pub(crate) struct Finished<'a> {
+    pub command: &'static Command,
+    /// On its loop and on a thread together.
+    pub ns: u64,
+    pub words: Vec<Vec<u8>>,
+    /// The error it answered.
+    pub failed: Option<&'a [u8]>,
+    pub request: &'a Request,
+}
+
+/// The words of a command as logs show them.
+pub(crate) fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
+    slowlog::shortened(args, |at| is_secret(command, args, at))
 }
 
 impl Calls {
@@ -60,30 +79,76 @@ impl Calls {
         if failed {
             local.recorder.error(&ran.reply[1..]);
         }
+        // A client that was served late was slow, however short its command.
+        let waited_ns = local.turn.late.as_ref().map_or(0, |late| late.ns);
         let slower_us = live.slowlog_slower_us.get();
-        if slower_us >= 0 && ran.ns / 1000 >= slower_us as u64 {
-            self.log_slow(local, live, session, &ran);
+        if slower_us >= 0 && (ran.ns + waited_ns) / 1000 >= slower_us as u64 {
+            self.log_slow(local, live, session, &ran, waited_ns);
         }
+        self.add_event(local, live, ran.command, ran.ns);
+    }
+
+    /// A command that was elsewhere is done.
+    pub(crate) fn finished(&self, local: &Local, live: &Live, session: &Session, ran: Finished<'_>) {
+        let (place, timed) = (places::of(ran.command), live.latency_tracking.get());
+        local.recorder.finished(place, ran.ns, ran.failed.is_some(), timed);
+        if let Some(text) = ran.failed {
+            local.recorder.error(text);
+        }
+        let slower_us = live.slowlog_slower_us.get();
+        if slower_us >= 0 && ran.ns / 1000 >= slower_us as u64 && !ran.command.has(table::SKIP_SLOWLOG) {
+            self.add_slow(local, live, session, ran.ns, ran.words, ran.request);
+        }
+        self.add_event(local, live, ran.command, ran.ns);
+    }
+
+    fn add_event(&self, local: &Local, live: &Live, command: &Command, ns: u64) {
         let threshold_ms = live.latency_threshold_ms.get();
-        if threshold_ms > 0 && ran.ns / 1_000_000 >= threshold_ms as u64 {
-            let kind = if ran.command.has(table::FAST) { "fast-command" } else { "command" };
-            self.events.add(kind, local.now_ms / 1000, ran.ns / 1_000_000, threshold_ms);
+        if threshold_ms > 0 && ns / 1_000_000 >= threshold_ms as u64 {
+            let kind = if command.has(table::FAST) { "fast-command" } else { "command" };
+            self.events.add(kind, local.now_ms / 1000, ns / 1_000_000, threshold_ms);
         }
     }
 
     #[cold]
-    fn log_slow(&self, local: &Local, live: &Live, session: &Session, ran: &Ran<'_>) {
-        if ran.command.has(table::SKIP_SLOWLOG) {
+    fn log_slow(&self, local: &Local, live: &Live, session: &Session, ran: &Ran<'_>, waited_ns: u64) {
+        let late = local.turn.late.as_ref();
+        let slower_us = live.slowlog_slower_us.get().max(0) as u64;
+        // Of those who waited for one long piece of work only the first are logged: it is one event, not hundreds.
+        let first = late.is_none_or(|late| local.turn.is_among_first() && !late.logged.replace(true));
+        if ran.command.has(table::SKIP_SLOWLOG) || !first && ran.ns / 1000 < slower_us {
             return;
         }
+        let short = Request {
+            inline_ns: ran.ns,
+            loop_ns: waited_ns,
+            behind: late.map(|late| late.culprit.clone()),
+            ..Request::default()
+        };
+        debug_assert!(ran.spent.is_none() || ran.ns >= SLOW_NS);
+        let request = ran.spent.unwrap_or(&short);
+        let words = words(ran.command, ran.args);
+        self.add_slow(local, live, session, ran.ns + waited_ns, words, request);
+    }
+
+    fn add_slow(
+        &self,
+        local: &Local,
+        live: &Live,
+        session: &Session,
+        ns: u64,
+        args: Vec<Vec<u8>>,
+        request: &Request,
+    ) {
         let entry = Entry {
             id: 0,
             unix_s: local.now_ms / 1000,
-            us: ran.ns / 1000,
-            args: slowlog::shortened(ran.args, |at| is_secret(ran.command, ran.args, at)),
+            us: ns / 1000,
+            args,
             client_address: session.info.address.clone(),
             client_name: session.info.text.lock().name.clone(),
-            cause: format!("{} us on its event loop", ran.ns / 1000),
+            cause: request.sentence(),
+            culprit: request.behind.clone(),
         };
         self.slowlog.add(entry, live.slowlog_max_len.size());
     }

@@ -14,6 +14,7 @@
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 
 use crate::session::{ReplyMode, Watch};
+use crate::waits::Spent;
 use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
@@ -51,6 +52,14 @@ pub enum Body {
 }
 
 impl Body {
+    /// Name of the command, for whoever waited for it.
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
+            Body::One(call) => call.command.name,
+            Body::Exec(_) => "exec",
+        }
+    }
+
     fn calls(&self) -> &[Call] {
         match self {
             Body::One(call) => std::slice::from_ref(call),
@@ -145,6 +154,7 @@ pub struct Job {
     pub started_ns: u64,
     pub may_stream: bool,
     planned: bool,
+    pub spent: Spent,
     /// EXEC: what was watched.
     watch: Option<Watch>,
 }
@@ -205,6 +215,7 @@ impl Job {
             started_ns: stdx::clock::mono_ns(),
             may_stream: session.reply_mode == ReplyMode::On,
             planned: false,
+            spent: Spent::default(),
             watch: None,
         })
     }
@@ -323,6 +334,8 @@ pub struct Delivery {
     pub client: u64,
     pub bytes: Vec<u8>,
     pub stream: Option<Box<dyn Stream>>,
+    /// Where its time went.
+    pub spent: Option<Spent>,
 }
 
 /// Sends a command to a worker. Its words come from the connection if they are many, else they are copied.
@@ -343,6 +356,7 @@ pub(crate) fn start(
     let few = args.len() < MANY_WORDS;
     let mut job = Job::new(local, session, Body::One(Call { command, handler, args }), out);
     job.planned = few;
+    local.away = true;
     submit(server, local, job);
     Flow::Parked(None)
 }
@@ -404,6 +418,7 @@ impl BulkJob {
         let (words, races) = (Arc::new(words), Races::new());
         let job = BulkJob { client: session.id, db: session.db, words, races, answer, resp3 };
         local.works.push(Work::Bulk(None, Box::new(job)));
+        local.away = true;
         Flow::Parked(None)
     }
 
@@ -444,7 +459,8 @@ impl BulkJob {
                 (0..n).for_each(|_| out.ok());
             }
         }
-        let delivery = Delivery { client: self.client, bytes: out.into_bytes(), stream: None };
+        let spent = Some(Spent { lost: self.races.lost, ..Spent::default() });
+        let delivery = Delivery { client: self.client, bytes: out.into_bytes(), stream: None, spent };
         discard(self);
         delivery
     }
@@ -500,6 +516,7 @@ pub(crate) fn start_exec(
     let watch = std::mem::take(&mut session.watch);
     let mut job = Job::new(local, session, Body::Exec(calls), out);
     job.watch = Some(watch);
+    local.away = true;
     submit(server, local, job);
     Flow::Parked(None)
 }
@@ -587,10 +604,12 @@ pub(crate) fn deliver(server: &Server, mut job: Box<Job>) -> Delivery {
     if let Some(watch) = job.watch.take() {
         watch.keys.iter().for_each(|(db, key, _)| server.keyspace.unwatch(*db, key, &watch.dirty));
     }
+    let spent = Some(Spent { lost: job.races.lost, ..job.spent });
     let State::Done(stream) = std::mem::take(&mut job.state) else {
-        return Delivery { client: job.client, bytes: Vec::new(), stream: None };
+        return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent };
     };
-    let delivery = Delivery { client: job.client, bytes: std::mem::take(&mut job.out).into_bytes(), stream };
+    let bytes = std::mem::take(&mut job.out).into_bytes();
+    let delivery = Delivery { client: job.client, bytes, stream, spent };
     discard(job);
     delivery
 }

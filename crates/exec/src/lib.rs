@@ -33,6 +33,7 @@ pub mod session;
 pub mod slowlog;
 pub mod stats;
 pub mod transaction;
+pub mod waits;
 pub mod worker;
 pub mod works;
 
@@ -65,6 +66,8 @@ pub struct Server {
     shutdown: AtomicBool,
     pub stats: calls::Calls,
     pub(crate) clerk: clerk::Clerk,
+    /// Who made whom wait.
+    pub waits: Arc<waits::Waits>,
     /// What only the program around the server can do; set once, before anybody is served.
     pub program: OnceLock<Box<dyn Program>>,
     /// What the loops wait with, for INFO; set once by whoever starts them.
@@ -91,6 +94,13 @@ pub struct Local {
     pub clock_ns: u64,
     /// Monotonic clock at which this turn began.
     turn_ns: u64,
+    /// What took long in this turn.
+    pub turn: waits::Turn,
+    pub(crate) waits: Arc<waits::Waits>,
+    /// The command that runs has become a job or a script on a thread: it is counted when that is done.
+    pub(crate) away: bool,
+    /// Whose commit was found to be protected last.
+    pub(crate) guard: std::cell::Cell<u64>,
     ticker: stdx::clock::Ticker,
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
@@ -115,6 +125,10 @@ impl Local {
             random,
             clock_ns: stdx::clock::mono_ns(),
             turn_ns: 0,
+            turn: waits::Turn::default(),
+            waits: server.waits.clone(),
+            away: false,
+            guard: std::cell::Cell::new(0),
             ticker: stdx::clock::Ticker::new(),
             leaving: Vec::new(),
             lua: None,
@@ -134,6 +148,7 @@ impl Local {
         self.now_ms = stdx::clock::wall_ms();
         self.clock_ns = self.ticker.set();
         self.turn_ns = self.clock_ns;
+        self.begin_turn();
     }
 
     /// Reads the monotonic clock the cheap way; after every command and piece of a stream.
@@ -205,10 +220,12 @@ impl Server {
             shutdown: AtomicBool::new(false),
             stats: calls::Calls::default(),
             clerk: clerk::Clerk::default(),
+            waits: Arc::new(waits::Waits::new(loops)),
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
         });
         actions::config::follow(&server);
+        waits::watchdog::start(&server)?;
         Ok(server)
     }
 

@@ -20,6 +20,8 @@ use crate::actions::Act;
 use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
 use crate::mail::{Answer, Around, Mail, ReadKeys};
+use crate::waits::Spent;
+use crate::waits::request::Bench;
 use crate::works::{Owner, Work};
 use crate::{Local, Server};
 use command::table::{self, Run};
@@ -28,6 +30,7 @@ use keyspace::{Announce, Chunk, Commit, Overlay, Snapshot, View};
 use parking_lot::{Condvar, Mutex};
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -78,6 +81,7 @@ pub struct ScriptJob {
     out: Vec<u8>,
     told: Told,
     ended: Result<(), Halt>,
+    spent: Spent,
 }
 
 /// What a script told the outside, until its commit (C2).
@@ -265,9 +269,11 @@ impl Scripts {
                 std::thread::Builder::new().name(format!("script-{}", queue.threads)).spawn(move || {
                     stdx::threads::demote();
                     let mut lua = LuaState::new();
-                    while let Some(job) = threads.take() {
+                    let mut bench = Bench::default();
+                    while let Some(mut job) = threads.take() {
                         let Some(server) = server.upgrade() else { return };
-                        run_on_thread(&server, &mut lua, job);
+                        bench.begin(&mut job.spent);
+                        run_on_thread(&server, &mut lua, &mut bench, job);
                         stdx::reclaim::flush();
                     }
                 });
@@ -536,11 +542,13 @@ pub(crate) struct Reader {
     loop_id: usize,
     answer: Arc<Answer>,
     asked: u32,
+    /// Nanoseconds spent waiting for its loop.
+    waited_ns: Cell<u64>,
 }
 
 impl Reader {
     fn new(server: &Arc<Server>, loop_id: usize) -> Reader {
-        Reader { server: server.clone(), loop_id, answer: Arc::default(), asked: 0 }
+        Reader { server: server.clone(), loop_id, answer: Arc::default(), asked: 0, waited_ns: Cell::new(0) }
     }
 
     /// Keys to be read around one that is asked for. A round trip costs as much as reading some 50 keys along with the one:
@@ -564,14 +572,17 @@ impl Reader {
 
     /// Asks the loop and waits; None if the process is ending.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
+        let asked_ns = stdx::clock::mono_ns();
         self.server.send(self.loop_id, Mail::Read(Box::new(request)));
-        loop {
+        let read = loop {
             match self.answer.wait() {
-                Some(read) => return Some(read),
-                None if self.server.is_shutting_down() => return None,
+                Some(read) => break Some(read),
+                None if self.server.is_shutting_down() => break None,
                 None => {}
             }
-        }
+        };
+        self.waited_ns.set(self.waited_ns.get() + stdx::clock::mono_ns() - asked_ns);
+        read
     }
 
     /// Fetches a part of the whole that a handler asked for; false if there is none to be had.
@@ -711,7 +722,8 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     }
     let server = act.server.clone();
     let guarded = server.keyspace.has_guards() && !run.read_only;
-    if guarded && server.keyspace.guarded(run.keys.args().iter(), run.now_ms).is_some() {
+    let holder = if guarded { server.keyspace.guarded(run.keys.args().iter(), run.now_ms) } else { None };
+    if call::note_guard(act.local, holder) {
         return Started::Later;
     }
     if run.keys.len() > MANY_KEYS || server.scripts.long.lock().contains(&name_of(&run.body)) {
@@ -801,7 +813,9 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         out: Vec::new(),
         told: Told::default(),
         ended: Ok(()),
+        spent: Spent::default(),
     };
+    act.local.away = true;
     submit(act.server, act.local, Box::new(job));
     Started::Away
 }
@@ -811,6 +825,7 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
     match Snapshot::open(&server.keyspace) {
         Some(snapshot) => {
             job.overlay = Some(Overlay::new(snapshot));
+            job.spent.queued_at_ns = stdx::clock::mono_ns();
             server.scripts.submit(server, job);
         }
         None => local.works.wait(Owner::Script(job)),
@@ -831,7 +846,7 @@ fn running(run: &ScriptRun) -> Arc<Running> {
     })
 }
 
-fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJob>) {
+fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mut job: Box<ScriptJob>) {
     let entry = running(&job.run);
     server.scripts.running.lock().push(entry.clone());
     if let Some(mut overlay) = job.overlay.take() {
@@ -845,6 +860,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJo
             run_once(server, lua, &job.run, ground, None, Some(&entry.kill), Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
+        bench.waited(reader.waited_ns.get());
         points::reach(Point::ScriptEnd);
         if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.flushes() {
             let announce = announce(server, &job.run, &mut job.told);
@@ -856,6 +872,8 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, mut job: Box<ScriptJo
         }
     }
     server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
+    let command = if matches!(job.run.body, Body::Script(..)) { "eval" } else { "fcall" };
+    bench.end(&mut job.spent, job.run.client, command);
     server.send(job.run.loop_id, Mail::Script(job));
 }
 
@@ -891,7 +909,9 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
 /// A script is done and committed: what it told the outside is told, the reply is ready.
 pub(crate) fn deliver(server: &Server, mut job: Box<ScriptJob>) -> Delivery {
     tell(server, std::mem::take(&mut job.told));
-    let delivery = Delivery { client: job.run.client, bytes: std::mem::take(&mut job.out), stream: None };
+    let spent = Some(Spent { lost: job.races.lost, ..job.spent });
+    let bytes = std::mem::take(&mut job.out);
+    let delivery = Delivery { client: job.run.client, bytes, stream: None, spent };
     job::discard(job);
     delivery
 }

@@ -1,13 +1,16 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
+use crate::waits::{Away, Request};
 use command::Command;
 use parking_lot::Mutex;
 use resp::OwnedArgs;
-use std::collections::HashSet;
+use std::cell::Cell;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
 /// What others may see and set of a client (CLIENT LIST, CLIENT KILL). Written by its loop, relaxed.
+#[derive(Debug)]
 pub struct ClientInfo {
     pub id: u64,
     pub loop_id: AtomicU32,
@@ -39,6 +42,10 @@ pub struct ClientInfo {
     /// CLIENT KILL and the output limits set it; the loop then closes the connection.
     pub killed: AtomicBool,
     pub text: Mutex<ClientText>,
+    /// How long the last command ran, in nanoseconds.
+    pub last_ns: AtomicU64,
+    /// The latest requests that were slow.
+    pub(crate) history: Mutex<VecDeque<Request>>,
 }
 
 impl ClientInfo {
@@ -78,6 +85,8 @@ impl ClientInfo {
             net_out: AtomicU64::new(0),
             killed: AtomicBool::new(false),
             text: Mutex::new(ClientText { user: "default".into(), ..ClientText::default() }),
+            last_ns: AtomicU64::new(0),
+            history: Mutex::default(),
         }
     }
 }
@@ -99,7 +108,7 @@ impl ClientInfo {
 }
 
 /// The parts of [`ClientInfo`] that are not numbers.
-#[derive(Default, Clone)]
+#[derive(Default, Clone, Debug)]
 pub struct ClientText {
     pub name: Vec<u8>,
     pub lib_name: Vec<u8>,
@@ -185,6 +194,10 @@ pub struct Session {
     pub closing: bool,
     /// Cancels what runs for this client on a worker, when it goes.
     pub cancel: Arc<AtomicBool>,
+    /// The request whose reply will come by mail.
+    pub away: Option<Box<Away>>,
+    /// The client whose protected commit holds this one up, and since when (monotonic clock).
+    pub guarded: Cell<Option<(u64, u64)>>,
 }
 
 impl Session {
@@ -203,6 +216,8 @@ impl Session {
             no_evict: false,
             closing: false,
             cancel: Arc::default(),
+            away: None,
+            guarded: Cell::new(None),
         }
     }
 

@@ -7,6 +7,7 @@
 //! - Q1: the lock is held for a bounded number of entries at a time, however long the log may be.
 //! - Q2: entries are numbered from 0 without gaps, newest first; numbers are never used twice.
 
+use crate::waits::Culprit;
 use parking_lot::Mutex;
 use resp::{Args, Reply};
 use std::collections::VecDeque;
@@ -20,7 +21,7 @@ pub const ARG_BYTES_MAX: usize = 128;
 const BATCH: usize = 128;
 
 /// One slow command.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Entry {
     pub id: u64,
     /// When it ended, in seconds since 1970.
@@ -32,6 +33,8 @@ pub struct Entry {
     pub client_name: Vec<u8>,
     /// Where the time went, in words; may be empty.
     pub cause: String,
+    /// For whom it waited, if it did.
+    pub culprit: Option<Arc<Culprit>>,
 }
 
 /// The log, shared by all threads.
@@ -120,7 +123,8 @@ pub fn get(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
     answer(log, args, out, false);
 }
 
-/// `SLOWLOG WHY [count]`: as GET, with the cause as a seventh field.
+/// `SLOWLOG WHY [count]`: as GET, and then the cause, and the command, address and name of the client it waited for (empty
+/// if for nobody).
 pub fn why(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
     answer(log, args, out, true);
 }
@@ -142,7 +146,7 @@ fn answer(log: &Slowlog, args: Args<'_>, out: &mut Reply, with_cause: bool) {
     let entries = log.newest(count);
     out.array(entries.len());
     for entry in entries {
-        out.array(if with_cause { 7 } else { 6 });
+        out.array(if with_cause { 10 } else { 6 });
         out.int(entry.id as i64);
         out.int(entry.unix_s as i64);
         out.int(entry.us as i64);
@@ -152,8 +156,19 @@ fn answer(log: &Slowlog, args: Args<'_>, out: &mut Reply, with_cause: bool) {
         out.bulk(&entry.client_name);
         if with_cause {
             out.bulk(entry.cause.as_bytes());
+            write_culprit(entry.culprit.as_deref(), out);
         }
     }
+}
+
+fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
+    let Some(culprit) = culprit else { return (0..3).for_each(|_| out.bulk(b"")) };
+    match culprit.words.is_empty() {
+        true => out.bulk(culprit.command.as_bytes()),
+        false => out.bulk(&culprit.words.join(&b' ')),
+    }
+    out.bulk(culprit.address().as_bytes());
+    out.bulk(&culprit.name());
 }
 
 /// `SLOWLOG LEN`.
@@ -180,7 +195,7 @@ pub const HELP: [&str; 14] = [
     "RESET",
     "    Reset the slowlog.",
     "WHY [<count>]",
-    "    As GET; the last field of an entry tells where the time went.",
+    "    As GET; then where the time went, and command, address and name of the client it waited for.",
     "HELP",
     "    Prints this help.",
 ];
@@ -199,6 +214,7 @@ mod tests {
             client_address: "127.0.0.1:5".into(),
             client_name: b"app".to_vec(),
             cause: "ran 5 us".into(),
+            culprit: None,
         }
     }
 
@@ -251,7 +267,10 @@ mod tests {
         assert_eq!(call(get, &log, &["slowlog", "get"]), format!("*1\r\n{fields}"));
         assert_eq!(call(get, &log, &["slowlog", "get", "-1"]), format!("*1\r\n{fields}"));
         assert_eq!(call(get, &log, &["slowlog", "get", "0"]), "*0\r\n");
-        assert!(call(why, &log, &["slowlog", "why"]).ends_with("$8\r\nran 5 us\r\n"));
+        assert!(
+            call(why, &log, &["slowlog", "why"])
+                .ends_with("$8\r\nran 5 us\r\n$0\r\n\r\n$0\r\n\r\n$0\r\n\r\n")
+        );
         for bad in ["-2", "abc", ""] {
             assert_eq!(
                 call(get, &log, &["slowlog", "get", bad]),

@@ -64,6 +64,33 @@ pub enum Counter {
 
 const COUNTERS: usize = Counter::LuaFunctionBytes as usize + 1;
 
+/// Phases of a request that have histograms of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(usize)]
+pub enum Phase {
+    /// Waited for the loop, if that took a quarter of a millisecond or more.
+    Loop,
+    Lock,
+    Guard,
+    Parked,
+    Queued,
+    Thread,
+    Committing,
+    Socket,
+}
+
+/// The phases and their names.
+pub const PHASES: [(Phase, &str); 8] = [
+    (Phase::Loop, "waited-for-loop"),
+    (Phase::Lock, "waited-for-lock"),
+    (Phase::Guard, "waited-for-commit"),
+    (Phase::Parked, "parked"),
+    (Phase::Queued, "waited-for-thread"),
+    (Phase::Thread, "ran-on-thread"),
+    (Phase::Committing, "committing"),
+    (Phase::Socket, "waited-for-socket"),
+];
+
 /// All threads' counters.
 #[derive(Debug)]
 pub struct Registry {
@@ -78,6 +105,7 @@ struct Cells {
     generation: AtomicU64,
     counters: [AtomicU64; COUNTERS],
     commands: Box<[CommandCells]>,
+    phases: [Cellgram; PHASES.len()],
     /// Errors are rare enough for a lock that only a reader of INFO contends.
     errors: Mutex<BTreeMap<Box<str>, u64>>,
 }
@@ -124,6 +152,7 @@ impl Registry {
             generation: AtomicU64::new(self.generation.load(Acquire)),
             counters: std::array::from_fn(|_| AtomicU64::new(0)),
             commands: (0..self.commands).map(|_| CommandCells::default()).collect(),
+            phases: std::array::from_fn(|_| Cellgram::default()),
             errors: Mutex::default(),
         });
         self.cells.write().push(cells.clone());
@@ -172,6 +201,19 @@ impl Registry {
         merged
     }
 
+    /// Run times of all commands together.
+    pub fn all_commands(&self) -> Histogram {
+        let mut merged = Histogram::default();
+        self.read(|cells| cells.commands.iter().for_each(|cell| cell.histogram.add_to(&mut merged)));
+        merged
+    }
+
+    pub fn phase(&self, phase: Phase) -> Histogram {
+        let mut merged = Histogram::default();
+        self.read(|cells| cells.phases[phase as usize].add_to(&mut merged));
+        merged
+    }
+
     /// Error replies by name, in order of names.
     pub fn errors(&self) -> BTreeMap<Box<str>, u64> {
         let mut merged = BTreeMap::new();
@@ -207,6 +249,27 @@ impl Recorder {
         if timed {
             cell.histogram.record(ns);
         }
+    }
+
+    /// A command that went elsewhere is done, after so long on its loop and elsewhere together.
+    pub fn finished(&self, command: usize, ns: u64, failed: bool, timed: bool) {
+        let cells = self.current();
+        add(&cells.counters[Counter::CommandsProcessed as usize], 1);
+        add(&cells.counters[Counter::Sliced as usize], 1);
+        let Some(cell) = cells.commands.get(command) else { return };
+        add(&cell.calls, 1);
+        add(&cell.ns, ns);
+        if failed {
+            add(&cell.failed, 1);
+        }
+        if timed {
+            cell.histogram.record(ns);
+        }
+    }
+
+    /// A request was in a phase for so long.
+    pub fn phase(&self, phase: Phase, ns: u64) {
+        self.current().phases[phase as usize].record(ns);
     }
 
     /// A command was refused before it ran.
@@ -263,6 +326,7 @@ impl Cells {
             [&cell.calls, &cell.ns, &cell.rejected, &cell.failed].iter().for_each(|c| c.store(0, Relaxed));
             cell.histogram.clear();
         }
+        self.phases.iter().for_each(Cellgram::clear);
         self.errors.lock().clear();
     }
 }

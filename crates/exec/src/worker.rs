@@ -4,6 +4,7 @@
 //! - W2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes first.
 
 use crate::job::Job;
+use crate::waits::request::Bench;
 use keyspace::Keyspace;
 use parking_lot::{Condvar, Mutex};
 use std::collections::VecDeque;
@@ -39,11 +40,15 @@ impl Workers {
             let (queue, keyspace, done) = (queue.clone(), keyspace.clone(), done.clone());
             std::thread::Builder::new().name(format!("worker-{i}")).spawn(move || {
                 stdx::threads::demote();
+                let mut bench = Bench::default();
                 while let Some(mut job) = queue.take() {
                     queue.running.fetch_add(1, Ordering::Relaxed);
+                    bench.begin(&mut job.spent);
                     points::reach(Point::JobStart);
                     job.run(&keyspace);
                     points::reach(Point::JobEnd);
+                    let (client, command) = (job.client, job.body.command());
+                    bench.end(&mut job.spent, client, command);
                     queue.running.fetch_sub(1, Ordering::Relaxed);
                     done(job);
                     stdx::reclaim::flush();
@@ -53,7 +58,8 @@ impl Workers {
         Ok(Workers { queue })
     }
 
-    pub fn submit(&self, job: Box<Job>) {
+    pub fn submit(&self, mut job: Box<Job>) {
+        job.spent.queued_at_ns = stdx::clock::mono_ns();
         self.queue.jobs.lock().0.push_back(job);
         self.queue.wake.notify_one();
     }

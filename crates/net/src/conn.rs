@@ -86,6 +86,7 @@ pub(crate) struct Conn {
     unsent: Option<(Vec<u8>, usize)>,
     /// The socket is full: the transport tells when it is not.
     blocked: bool,
+    blocked_ns: Option<u64>,
     stream: Option<Box<dyn Stream>>,
     /// A command of many bytes was found in the input: its words, and its end.
     large: Option<(Vec<Span>, usize)>,
@@ -140,6 +141,7 @@ impl Conn {
             out: Reply::new(false),
             unsent: None,
             blocked: false,
+            blocked_ns: None,
             stream: None,
             large: None,
             held: None,
@@ -580,17 +582,21 @@ impl Conn {
     }
 
     /// Takes back what the transport could not send.
-    pub(crate) fn put_back(&mut self, bytes: Vec<u8>, from: usize, blocked: bool) {
+    pub(crate) fn put_back(&mut self, bytes: Vec<u8>, from: usize, blocked: bool, now_ns: u64) {
         debug_assert!(self.unsent.is_none(), "one send at a time");
         let rest = (bytes.len() - from) as u64;
         add(&self.session.info.net_out, rest.wrapping_neg());
         self.unsent = Some((bytes, from));
         self.blocked = blocked;
+        if blocked {
+            self.blocked_ns.get_or_insert(now_ns);
+        }
     }
 
-    /// The socket has room again.
-    pub(crate) fn unblock(&mut self) {
+    /// The socket has room again. Tells since when it had none (monotonic clock).
+    pub(crate) fn unblock(&mut self) -> Option<u64> {
         self.blocked = false;
+        self.blocked_ns.take()
     }
 
     /// Sends what waits.
@@ -625,7 +631,7 @@ impl Conn {
             Sent::Short { bytes, from, blocked } => {
                 let rest = (bytes.len() - from) as u64;
                 local.recorder.add(Counter::NetOutputBytes, rest.wrapping_neg());
-                self.put_back(bytes, from, blocked);
+                self.put_back(bytes, from, blocked, local.clock_ns);
                 self.session.info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
                 Ok(if blocked { Flushed::Blocked } else { Flushed::Part })
             }

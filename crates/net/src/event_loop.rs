@@ -7,6 +7,7 @@ use crate::transport::{Event, Pool, Received, Transport};
 use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::session::ClientInfo;
+use exec::waits::{Part, Spent};
 use exec::{Local, Server, Session};
 use keyspace::{Sweep, Swept};
 use resp::Batch;
@@ -186,6 +187,7 @@ impl EventLoop {
             let timeout = self.timeout();
             self.wait(io, timeout);
             self.local.tick();
+            self.local.expect_late(self.taken + self.events.len() as u64);
             for slot in std::mem::take(&mut self.leaving) {
                 self.mark_dirty(slot);
             }
@@ -198,8 +200,7 @@ impl EventLoop {
             self.close_some(io);
             self.keep_house();
             stdx::reclaim::flush();
-            // The end of the turn, for the statistics.
-            self.local.lap();
+            self.local.end_turn(&self.server, self.taken);
         }
         self.say_goodbye(io);
     }
@@ -270,10 +271,22 @@ impl EventLoop {
             self.wait(io, Duration::ZERO);
         }
         let until = self.local.lap() + CHORES_NS;
-        const KINDS: usize = 8;
+        const CHORES: [Part; 8] = [
+            Part::Accept,
+            Part::Mail,
+            Part::Continue,
+            Part::Works,
+            Part::Publish,
+            Part::Messages,
+            Part::Housekeeping,
+            Part::Sweep,
+        ];
+        const KINDS: usize = CHORES.len();
         for _ in 0..KINDS {
             let chore = self.chore;
             self.chore = (chore + 1) % KINDS;
+            let part = CHORES[chore];
+            let mark = self.local.enter(part, 0);
             match chore {
                 0 => self.accept(io),
                 1 => self.read_mail(io),
@@ -284,7 +297,7 @@ impl EventLoop {
                 6 => self.look_around(),
                 _ => self.sweep_some(),
             }
-            if self.local.lap() >= until {
+            if self.local.leave(&self.server, part, 0, mark) >= until {
                 return;
             }
         }
@@ -297,6 +310,7 @@ impl EventLoop {
             || !self.leaving.is_empty()
             || !self.closing.is_empty()
             || !self.resting.is_empty()
+            || self.local.follows_slow_turn()
             || self.has_chores();
         if busy {
             return Duration::ZERO;
@@ -320,13 +334,15 @@ impl EventLoop {
             Event::Ended(slot) => self.end(slot),
             Event::Writable(slot) => {
                 if let Some(conn) = self.conns[slot].as_mut() {
-                    conn.unblock();
+                    if let Some(since_ns) = conn.unblock() {
+                        self.local.end_blocked(&self.server, &conn.session.info, since_ns);
+                    }
                     self.mark_dirty(slot);
                 }
             }
             Event::Unsent { slot, bytes, from, blocked } => {
                 if let Some(conn) = self.conns[slot].as_mut() {
-                    conn.put_back(bytes, from, blocked);
+                    conn.put_back(bytes, from, blocked, self.local.clock_ns);
                     self.mark_dirty(slot);
                 }
             }
@@ -359,7 +375,10 @@ impl EventLoop {
                 self.queue(slot);
             }
             Next::Continue => {
+                let client = conn.session.info.clone();
+                self.local.begin_serving(client.id);
                 self.advance(slot, fresh);
+                self.local.end_serving(&self.server, &client);
             }
         }
         if self.conns[slot].as_ref().is_some_and(|conn| conn.listening && !conn.wants_input()) {
@@ -386,6 +405,12 @@ impl EventLoop {
         let next = conn.advance(&self.server, &mut self.local, &mut self.batch, &mut self.pool, fresh);
         if let Some(at) = conn.new_deadline() {
             self.timers.add(at, conn.session.id);
+        }
+        if let Some((holder, since_ns)) = conn.session.guarded.get()
+            && !matches!(conn.state, State::Held(_))
+        {
+            conn.session.guarded.set(None);
+            self.local.end_guard(&self.server, &conn.session.info, holder, since_ns);
         }
         if conn.pending_out() > 0 || next == Next::Wait {
             self.mark_dirty(slot);
@@ -435,12 +460,16 @@ impl EventLoop {
     fn write_all<T: Transport>(&mut self, io: &mut T) {
         let mut dirty = std::mem::take(&mut self.dirty);
         let mut again = Vec::new();
+        let mark = (!dirty.is_empty()).then(|| self.local.enter(Part::Write, 0));
         for slot in dirty.drain(..) {
             if self.write_one(io, slot) {
                 again.push(slot);
             }
         }
         self.dirty = dirty;
+        if let Some(mark) = mark {
+            self.local.leave(&self.server, Part::Write, 0, mark);
+        }
         again.into_iter().for_each(|slot| self.mark_dirty(slot));
     }
 
@@ -642,7 +671,7 @@ impl EventLoop {
         let mut done = std::mem::take(&mut self.done);
         exec::works::advance(&self.server, &mut self.local, &mut done);
         for delivery in done.drain(..) {
-            self.deliver(delivery.client, delivery.bytes, delivery.stream);
+            self.deliver_done(delivery);
         }
         self.done = done;
     }
@@ -663,16 +692,20 @@ impl EventLoop {
 
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
-            Mail::Reply { client, bytes, stream } => self.deliver(client, bytes, stream),
+            Mail::Reply { client, bytes, stream } => self.deliver(client, bytes, stream, None),
             Mail::Job(job) => {
-                if let Some(done) = exec::job::finish(&self.server, &mut self.local, job) {
-                    self.deliver(done.client, done.bytes, done.stream);
-                }
+                let client = job.client;
+                let mark = self.local.enter(Part::Commit, client);
+                let done = exec::job::finish(&self.server, &mut self.local, job);
+                self.local.leave(&self.server, Part::Commit, client, mark);
+                done.into_iter().for_each(|done| self.deliver_done(done));
             }
             Mail::Script(job) => {
-                if let Some(done) = exec::scripts::finish(&self.server, &mut self.local, job) {
-                    self.deliver(done.client, done.bytes, done.stream);
-                }
+                let client = job.run.client;
+                let mark = self.local.enter(Part::Commit, client);
+                let done = exec::scripts::finish(&self.server, &mut self.local, job);
+                self.local.leave(&self.server, Part::Commit, client, mark);
+                done.into_iter().for_each(|done| self.deliver_done(done));
             }
             Mail::Read(request) => self.local.works.read(request),
             Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
@@ -692,9 +725,21 @@ impl EventLoop {
         }
     }
 
-    fn deliver(&mut self, client: u64, bytes: Vec<u8>, stream: Option<Box<dyn exec::Stream>>) {
+    fn deliver_done(&mut self, done: exec::job::Delivery) {
+        self.deliver(done.client, done.bytes, done.stream, done.spent);
+    }
+
+    fn deliver(
+        &mut self,
+        client: u64,
+        bytes: Vec<u8>,
+        stream: Option<Box<dyn exec::Stream>>,
+        spent: Option<Spent>,
+    ) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
+        let failed = bytes.strip_prefix(b"-");
+        exec::waits::request::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
         conn.resume(bytes, stream);
         self.mark_dirty(slot);
         self.queue(slot);
@@ -762,7 +807,9 @@ impl EventLoop {
         }
         if self.local.now_ms >= self.next_cron_ms {
             self.next_cron_ms = self.local.now_ms + CRON_MS;
+            let mark = self.local.enter(Part::Housekeeping, 0);
             self.cron();
+            self.local.leave(&self.server, Part::Housekeeping, 0, mark);
         }
     }
 
@@ -814,7 +861,7 @@ impl EventLoop {
             }
             State::Parked(Some(at)) if at <= self.local.now_ms => {
                 match self.server.park.leave(&self.server.keyspace, client) {
-                    Some(waiter) => self.deliver(client, waiter.null(), None),
+                    Some(waiter) => self.deliver(client, waiter.null(), None, None),
                     // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
                     None => self.timers.add(self.local.now_ms + 1, client),
                 }

@@ -9,7 +9,30 @@
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
-use std::cell::UnsafeCell;
+use std::cell::{Cell as Counter, UnsafeCell};
+
+thread_local! {
+    static WAITED_NS: Counter<u64> = const { Counter::new(0) };
+}
+
+/// Nanoseconds this thread has ever waited for locks of a [`Sharded`].
+pub fn waited_ns() -> u64 {
+    WAITED_NS.get()
+}
+
+#[inline]
+fn take(lock: &RawMutex) {
+    if !lock.try_lock() {
+        wait(lock);
+    }
+}
+
+#[cold]
+fn wait(lock: &RawMutex) {
+    let began_ns = crate::clock::mono_ns();
+    lock.lock();
+    WAITED_NS.set(WAITED_NS.get() + (crate::clock::mono_ns() - began_ns));
+}
 
 /// The largest number of values one [`Sharded`] may hold.
 pub const MAX: usize = 256;
@@ -102,7 +125,7 @@ impl<T> Sharded<T> {
 
     #[inline]
     pub fn lock_one(&self, i: usize) -> Guard<'_, T> {
-        self.cells[i].lock.lock();
+        take(&self.cells[i].lock);
         Guard { owner: self, held: Bits::one(i) }
     }
 
@@ -110,7 +133,7 @@ impl<T> Sharded<T> {
     #[inline]
     pub fn lock(&self, set: Bits) -> Guard<'_, T> {
         for i in set.iter() {
-            self.cells[i].lock.lock();
+            take(&self.cells[i].lock);
         }
         Guard { owner: self, held: set }
     }

@@ -5,8 +5,9 @@
 //! ```
 //!
 //! - N1: while nothing is set a point costs one relaxed load.
-//! - N2: threads of their own wait at a point ([`reach`]); an event loop never does: it asks whether something of a client
-//!   is to stay where it is ([`stays`]).
+//! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
+//!   is to stay where it is ([`stays`]). The one exception is [`Point::Loop`], for tests of who is told for whom they
+//!   waited: there a loop is really held up ([`hold_up`]).
 //! - N3: HOLD n holds the first n to arrive, and lets others pass.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,9 +35,11 @@ pub enum Point {
     Accept,
     /// A message is about to be written for its next subscriber.
     Publish,
+    /// An event loop runs DEBUG STALL: the loop itself is busy here, and everybody on it waits.
+    Loop,
 }
 
-const POINTS: [(&str, Point); 9] = [
+const POINTS: [(&str, Point); 10] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -46,6 +49,7 @@ const POINTS: [(&str, Point); 9] = [
     ("stream", Point::Stream),
     ("accept", Point::Accept),
     ("publish", Point::Publish),
+    ("loop", Point::Loop),
 ];
 
 /// What happens at a point.
@@ -111,6 +115,29 @@ pub fn reach(point: Point) {
 #[inline]
 pub fn stays(point: Point, client: u64) -> bool {
     is_armed(point) && keeps(point, client)
+}
+
+/// Keeps this thread busy while the point is set to HOLD, or for the time DELAY names at most.
+pub fn hold_up(point: Point) {
+    if !is_armed(point) {
+        return;
+    }
+    let (mode, setting) = {
+        let place = &mut places()[point as usize];
+        place.held += 1;
+        (place.mode, place.setting)
+    };
+    let until = match mode {
+        Mode::Delay(us) => crate::clock::mono_ns() + random() % (u64::from(us) + 1) * 1000,
+        _ => u64::MAX,
+    };
+    while crate::clock::mono_ns() < until {
+        (0..1000).for_each(|_| std::hint::spin_loop());
+        if places()[point as usize].setting != setting {
+            break;
+        }
+    }
+    places()[point as usize].held -= 1;
 }
 
 #[inline]

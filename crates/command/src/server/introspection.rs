@@ -157,6 +157,43 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "Lists the subcommands.",
             ),
         ]),
+    Command::new("evenkeel", -2, Run::Container, 0, 0)
+        .doc("server", "0.1.0", "Depends on subcommand.", "Subcommands about who made whom wait.")
+        .subs(&[
+            Command::new("evenkeel|waits", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N log N) for N waits remembered.",
+                    "Who waited, for whom, for what, how long.",
+                ),
+            Command::new("evenkeel|why", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N waits remembered.",
+                    "What one client's slow requests spent their time on.",
+                ),
+            Command::new("evenkeel|stalls", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N log N) for N stalls remembered.",
+                    "Turns of event loops that took long, and because of whom.",
+                ),
+            Command::new("evenkeel|phases", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc("server", "0.1.0", "O(1)", "Times of all requests by phase."),
+            Command::new("evenkeel|help", 2, Run::Exec, LOADING | STALE, 0).doc(
+                "server",
+                "0.1.0",
+                "O(1)",
+                "Lists the subcommands.",
+            ),
+        ]),
     Command::new("latency", -2, Run::Container, 0, 0)
         .doc("server", "2.8.13", "Depends on subcommand.", "Subcommands about events that took long.")
         .subs(&[

@@ -18,5 +18,6 @@ mod one_moment;
 mod renames;
 mod startup;
 mod support;
+mod waits;
 mod whole;
 mod wire;

@@ -1,6 +1,6 @@
 //! DEBUG: what test suites of clients use.
 //!
-//! - D1: no subcommand makes anybody else wait. SLEEP parks its client only; digests are computed on a thread of their
+//! - D1: no subcommand makes anybody else wait, but STALL, which is for tests of who is told for whom they waited. SLEEP parks its client only; digests are computed on a thread of their
 //!   own from shared values, so a digest of a keyspace that is being written is of no one moment.
 
 use super::server::sleep;
@@ -12,7 +12,7 @@ use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use sha1_smol::Sha1;
 use std::sync::Arc;
-use stdx::points::{self, Mode};
+use stdx::points::{self, Mode, Point};
 use value::{Enc, Kind, Run, Value, ValueRef};
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
@@ -35,8 +35,8 @@ const HELP: &[&str] = &[
     "OBJECT <key>",
     "    How a value is kept.",
     "POINT <name> [OFF | DELAY <microseconds> | HOLD <count>]",
-    "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim, stream",
-    "    or accept; without an action: how many are held there.",
+    "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim, stream,",
+    "    accept or loop; without an action: how many are held there.",
     "POPULATE <count> [<prefix>] [<size>]",
     "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
     "PROTOCOL <type>",
@@ -48,6 +48,8 @@ const HELP: &[&str] = &[
     "    Whether expired keys are removed before somebody looks at them.",
     "SLEEP <seconds>",
     "    Let this client wait; others are served.",
+    "STALL",
+    "    Make everybody on this event loop wait, if the point loop is set to HOLD or DELAY.",
     "STRINGMATCH-LEN <length> <pattern>",
     "    Whether so many letters a match the pattern.",
 ];
@@ -71,6 +73,10 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"digest-value", _) => return digest_value(act, args),
         (b"populate", 3..=5) => return populate(act, args),
         (b"point", 3..=5) => point(act.out, args)?,
+        (b"stall", 2) => {
+            points::hold_up(Point::Loop);
+            act.out.ok();
+        }
         (b"object", 3..=4) => object(act, args.at(2))?,
         (b"protocol", 3) => protocol(act.out, args.at(2))?,
         (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),

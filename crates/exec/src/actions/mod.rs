@@ -8,6 +8,7 @@ pub(crate) mod config;
 pub(crate) mod connection;
 mod debug;
 mod docs;
+mod evenkeel;
 pub(crate) mod keys;
 mod libraries;
 mod observe;
@@ -53,6 +54,7 @@ static TOPICS: &[&[Row]] = &[
     connection::ACTIONS,
     debug::ACTIONS,
     docs::ACTIONS,
+    evenkeel::ACTIONS,
     libraries::ACTIONS,
     observe::ACTIONS,
     pubsub::ACTIONS,

@@ -57,7 +57,7 @@ const SLOWLOG_HELP: &[&str] = &[
     "RESET",
     "    Forget all entries.",
     "WHY [<count>]",
-    "    As GET, and where the time went.",
+    "    As GET, and where the time went, and whom it waited for: command, address, name.",
 ];
 
 const LATENCY_HELP: &[&str] = &[
@@ -126,6 +126,7 @@ pub(super) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
     ];
+    s.evenkeel.extend(server.waits.seen.figures());
     s
 }
 

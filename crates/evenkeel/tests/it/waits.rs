@@ -1,0 +1,173 @@
+//! Who made whom wait: a loop is really held up by a known client, and the server must name it.
+//!
+//! ```text
+//! DEBUG POINT loop HOLD 1 ─▶ culprit: DEBUG STALL ─▶ its loop is busy ─▶ victim on that loop: GET ─▶ OFF ─▶ WAITS, WHY, SLOWLOG
+//! ```
+//!
+//! No time is measured: a stall lasts until the watchdog has seen it.
+
+use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
+use std::time::{Duration, Instant};
+
+/// A server with two loops, and a client on the first.
+fn server() -> (Server, Client) {
+    let server =
+        Server::start_with(&["--event-loops", "2", "--latency-tracking", "yes", "--slowlog-max-len", "1000"]);
+    let control = server.client();
+    (server, control)
+}
+
+/// A client on the second loop, with a name; and its id.
+fn astray(server: &Server, control: &mut Client, name: &str) -> (Client, u64) {
+    control.expect("DEBUG POINT accept HOLD 1", "+OK");
+    let mut client = server.client();
+    client.expect(&format!("CLIENT SETNAME {name}"), "+OK");
+    control.expect("DEBUG POINT accept OFF", "+OK");
+    let id = client.call("CLIENT ID");
+    (client, id.trim_start_matches(':').parse().expect("a number"))
+}
+
+fn figure(control: &mut Client, name: &str) -> u64 {
+    let text = control.call("INFO evenkeel");
+    let line = text.split("\\r\\n").find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.and_then(|n| n.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
+}
+
+#[track_caller]
+fn until(what: &str, mut fits: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !fits() {
+        assert!(Instant::now() < deadline, "never: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// `culprit` keeps its loop busy until the watchdog has seen it; meanwhile `victim` asks for something there.
+fn stall(control: &mut Client, culprit: &mut Client, victim: &mut Client) {
+    control.expect("DEBUG POINT loop HOLD 1", "+OK");
+    culprit.send(encode_line("DEBUG STALL"));
+    until("the loop is held up", || control.call("DEBUG POINT loop") == ":1");
+    victim.send(encode_line("GET key"));
+    until("the watchdog sees it", || figure(control, "loop_stalls_now") > 0);
+    control.expect("DEBUG POINT loop OFF", "+OK");
+    culprit.expect_reply("+OK");
+    victim.expect_reply("(nil)");
+}
+
+#[test]
+fn who_waited_for_a_loop_is_told_for_whom() {
+    if foreign() {
+        return;
+    }
+    let (server, mut control) = server();
+    control.expect("CONFIG SET slowlog-log-slower-than 1000 latency-monitor-threshold 1", "+OK");
+    let (mut culprit, culprit_id) = astray(&server, &mut control, "the-culprit");
+    let (mut victim, victim_id) = astray(&server, &mut control, "the-victim");
+    stall(&mut control, &mut culprit, &mut victim);
+
+    let waits = control.call("EVENKEEL WAITS");
+    let named = format!("\"behind\", [\"client\", :{culprit_id}, \"addr\", \"127.0.0.1:");
+    let victims = format!("\"client\", :{victim_id}, \"addr\", \"127.0.0.1:");
+    assert!(waits.contains(&named) && waits.contains(&victims), "{waits}");
+    assert!(waits.contains("\"the-culprit\"") && waits.contains("\"the-victim\""), "{waits}");
+    assert!(waits.contains("\"command\", \"DEBUG STALL\""), "{waits}");
+
+    let why = control.call(&format!("EVENKEEL WHY {victim_id}"));
+    assert!(why.contains("\"waited-for-loop\"") && why.contains(&named), "{why}");
+    let own = control.call(&format!("EVENKEEL WHY {culprit_id}"));
+    assert!(own.contains("\"ran-on-loop\"") && own.contains("\"behind\", (nil)"), "{own}");
+
+    let get = control.call("SLOWLOG GET -1");
+    assert!(get.contains("[\"GET\", \"key\"]") && get.contains("[\"DEBUG\", \"STALL\"]"), "{get}");
+    let log = control.call("SLOWLOG WHY -1");
+    assert!(log.contains(&format!("behind client {culprit_id} (127.0.0.1:")), "{log}");
+    assert!(log.contains("name \\\"the-culprit\\\"), DEBUG, "), "{log}");
+    assert!(log.contains("\"DEBUG STALL\", \"127.0.0.1:"), "{log}");
+    assert!(control.call("LATENCY LATEST").contains("\"loop-stall\""));
+    until("the stall is logged", || {
+        let said = server.output();
+        said.contains("stalled for") && said.contains("name \"the-culprit\"), DEBUG")
+    });
+    assert!(control.call("EVENKEEL PHASES").starts_with("[\"ran\", [\"count\", :"));
+}
+
+#[test]
+fn the_watchdog_and_the_loops_agree_on_every_culprit() {
+    if foreign() {
+        return;
+    }
+    let (server, mut control) = server();
+    let mut clients: Vec<(Client, u64)> =
+        (0..4).map(|n| astray(&server, &mut control, &format!("client-{n}"))).collect();
+    let (mut victim, _) = astray(&server, &mut control, "victim");
+    for round in 0..8 {
+        let seen = figure(&mut control, "loop_stalls_seen");
+        let (culprit, id) = &mut clients[round * 7 % 4];
+        stall(&mut control, culprit, &mut victim);
+        until("the stall is judged", || figure(&mut control, "loop_stalls_seen") > seen);
+        let stalls = control.call("EVENKEEL STALLS 100");
+        assert!(stalls.contains(&format!("\"behind\", [\"client\", :{id}, ")), "{stalls}");
+    }
+    let count = |control: &mut Client, name: &str| figure(control, &format!("loop_stalls_{name}"));
+    let names = ["named", "crowd", "os", "unknown"];
+    let sum: u64 = names.iter().map(|name| count(&mut control, name)).sum();
+    assert_eq!(sum, count(&mut control, "seen"));
+    assert!(count(&mut control, "named") + count(&mut control, "os") >= 8);
+    assert_eq!(count(&mut control, "differing"), 0);
+    control.call("EVENKEEL WAITS RESET");
+    assert_eq!(
+        control.call("EVENKEEL WAITS"),
+        "[\"causes\", [], \"culprits\", [], \"latest\", []]",
+        "forgotten"
+    );
+}
+
+#[test]
+fn long_jobs_and_scripts_are_counted_with_the_time_of_their_threads() {
+    if foreign() {
+        return;
+    }
+    let (_server, mut control) = server();
+    control.expect("CONFIG SET slowlog-log-slower-than 0", "+OK");
+    let members: String = (0..20_000).map(|n| format!(" {n}")).collect();
+    control.expect(&format!("SADD big{members}"), ":20000");
+    control.expect("CONFIG RESETSTAT", "+OK");
+    control.expect("SLOWLOG RESET", "+OK");
+    control.expect("SUNIONSTORE copy big", ":20000");
+    control.expect("EVAL \"local n = 0 for i = 1, 3000000 do n = n + 1 end return n\" 0", ":3000000");
+    for (command, name) in [("sunionstore", "SUNIONSTORE"), ("eval", "EVAL")] {
+        let info = control.call("INFO commandstats");
+        assert!(info.contains(&format!("cmdstat_{command}:calls=1,")), "{info}");
+        let histogram = control.call(&format!("LATENCY HISTOGRAM {command}"));
+        assert!(histogram.starts_with(&format!("[\"{command}\", [\"calls\", :1, ")), "{histogram}");
+        let log = control.call("SLOWLOG WHY -1");
+        let entry = log.split(&format!("[\"{name}\"")).nth(1);
+        let entry = entry.unwrap_or_else(|| panic!("no {name} in {log}"));
+        assert_eq!(log.matches(&format!("[\"{name}\"")).count(), 1, "{log}");
+        let entry = entry.split("127.0.0.1:").nth(1).unwrap_or_default();
+        assert!(entry.contains("us on a thread of its own"), "{log}");
+    }
+    let id = control.call("CLIENT ID");
+    let why = control.call(&format!("EVENKEEL WHY {}", &id[1..]));
+    assert!(
+        why.contains("\"command\", \"eval\", \"phases-us\", [") && why.contains("\"ran-on-thread\""),
+        "{why}"
+    );
+}
+
+#[test]
+fn answers_about_waits_are_maps_and_mistakes_are_told() {
+    if foreign() {
+        return;
+    }
+    let (server, mut control) = server();
+    assert_eq!(control.call("EVENKEEL WHY 999999"), "-ERR No such client ID, and nothing is known of it");
+    assert_eq!(control.call("EVENKEEL WHY x"), "-ERR Invalid client ID");
+    assert_eq!(control.call("EVENKEEL WAITS x"), "-ERR count must be a number of 0 or more");
+    assert_eq!(control.call("EVENKEEL WAITS 1 2"), "-ERR syntax error");
+    assert!(control.call("EVENKEEL HELP").contains("WAITS [RESET]"));
+    assert!(control.call("EVENKEEL NOSUCH").starts_with("-ERR unknown subcommand 'NOSUCH'"));
+    let mut modern = server.client3();
+    assert!(modern.call("EVENKEEL WAITS 3").starts_with("{\"causes\": {"));
+    assert!(modern.call("EVENKEEL PHASES").contains("\"waited-for-loop\": {\"count\": :"));
+}

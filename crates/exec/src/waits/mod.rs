@@ -1,0 +1,425 @@
+//! Who made whom wait: what a slow request waited for, and whose work that was.
+//!
+//! ```text
+//! loop 0: Turn ──long pieces of work──► Culprit ◄── Wait (who, for what, how long) ──┐
+//! loop 1: Turn ─────────────────────────────────────────────────────────────────────┼─► Waits ─► EVENKEEL WAITS, WHY, SLOWLOG
+//!    └── Pulse ◄──samples── watchdog ──every turn over 1 ms: has it a culprit?───────┘
+//! ```
+//!
+//! A loop keeps, for its current turn, the longest pieces of work that took a quantum or more, with the client they were
+//! done for ([`turn::Turn`]). A client that is served late in such a turn, or first thing after it, waited behind them:
+//! that makes a [`Wait`]. When its bytes came the loop cannot know, so such a wait is counted from the begin of the turn
+//! in which it became readable: the time given is what it waited at most.
+//!
+//! - H1: a request that did not wait pays two stores and two comparisons, a turn one reading of the clock. All else
+//!   happens only when something was slow.
+//! - H2: everything is bounded: [`RECENT`] waits and stalls per loop, [`CULPRITS_MAX`] culprits in the sums,
+//!   [`HISTORY`] requests per client, and [`PER_TURN`] waits of one turn kept one by one (all of them are counted).
+//! - H3: a culprit keeps what it says of a client; the client may be long gone.
+//! - H4: "the operating system" and "unknown" are counted like any other cause, so that their share can be seen.
+//!
+//! Costs: noting a wait is some 100 ns under a lock that only a reader of the log contends.
+
+pub mod request;
+pub mod turn;
+pub mod watchdog;
+
+pub use request::{Away, Request, Spent};
+pub use turn::{Part, Pulse, Turn};
+
+use crate::session::ClientInfo;
+use command::places;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+/// A piece of work from which on it is remembered: a loop's quantum.
+pub const BIG_NS: u64 = 100_000;
+/// A wait from which on somebody is told of it.
+pub const SLOW_NS: u64 = 250_000;
+/// A turn from which on it counts as a stall.
+pub const STALL_NS: u64 = 1_000_000;
+/// Waits and stalls remembered per loop.
+const RECENT: usize = 256;
+/// Culprits with sums of their own; further ones are added up as one.
+const CULPRITS_MAX: usize = 512;
+/// Slow requests remembered per client.
+pub(crate) const HISTORY: usize = 4;
+/// Waits of one turn that are kept one by one.
+const PER_TURN: u32 = 64;
+
+/// What was waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
+pub enum What {
+    /// The event loop, which was busy with the culprit.
+    Loop,
+    /// The event loop, which had many short requests of many clients.
+    Crowd,
+    /// A lock the culprit held.
+    Lock,
+    /// The keys of the culprit's long commit, which was protected.
+    Commit,
+    /// A worker or a script's thread, all of which were busy.
+    Thread,
+    /// The client itself, which did not read.
+    Socket,
+    /// The processor: the operating system ran something else.
+    Os,
+    Unknown,
+}
+
+pub const WHATS: [(What, &str); 8] = [
+    (What::Loop, "loop"),
+    (What::Crowd, "crowd"),
+    (What::Lock, "lock"),
+    (What::Commit, "commit"),
+    (What::Thread, "thread"),
+    (What::Socket, "socket"),
+    (What::Os, "os"),
+    (What::Unknown, "unknown"),
+];
+
+impl What {
+    pub fn name(self) -> &'static str {
+        WHATS[self as usize].1
+    }
+}
+
+/// Whose work somebody waited for.
+#[derive(Debug)]
+pub struct Culprit {
+    pub what: What,
+    /// None: the server's own housekeeping, or a client that cannot be told any more.
+    pub client: Option<Arc<ClientInfo>>,
+    /// The command, or what the loop did.
+    pub command: &'static str,
+    /// The command's words, shortened, if they are known.
+    pub words: Vec<Vec<u8>>,
+    /// How long its work took.
+    pub ns: u64,
+    /// How much of that the thread did not run: the system ran something else.
+    pub os_ns: u64,
+}
+
+impl Culprit {
+    pub fn client_id(&self) -> u64 {
+        self.client.as_ref().map_or(0, |client| client.id)
+    }
+
+    pub fn name(&self) -> Vec<u8> {
+        self.client.as_ref().map_or_else(Vec::new, |client| client.text.lock().name.clone())
+    }
+
+    pub fn address(&self) -> &str {
+        self.client.as_ref().map_or("", |client| &client.address)
+    }
+
+    /// In words: `client 7 (10.0.0.9:4711, name "batch"), EVAL, 12034 us`.
+    pub fn sentence(&self) -> String {
+        let command = self.command.to_uppercase();
+        let us = self.ns / 1000;
+        match (&self.client, self.what) {
+            (Some(client), _) => {
+                let name = client.text.lock().name.clone();
+                let named = if name.is_empty() {
+                    String::new()
+                } else {
+                    format!(", name \"{}\"", name.escape_ascii())
+                };
+                format!("client {} ({}{named}), {command}, {us} us", client.id, client.address)
+            }
+            (None, What::Crowd) => format!("many short requests, {us} us together"),
+            (None, What::Unknown) => format!("unknown, {us} us"),
+            (None, _) => format!("the server's own {command}, {us} us"),
+        }
+    }
+}
+
+/// Somebody waited.
+#[derive(Clone, Debug)]
+pub struct Wait {
+    /// Numbered over all loops, from 1.
+    pub id: u64,
+    pub unix_ms: u64,
+    pub client: Arc<ClientInfo>,
+    /// What the client wanted.
+    pub command: &'static str,
+    pub what: What,
+    pub ns: u64,
+    pub culprit: Option<Arc<Culprit>>,
+}
+
+/// A turn of a loop over [`STALL_NS`].
+#[derive(Clone, Debug)]
+pub struct Stall {
+    pub unix_ms: u64,
+    pub loop_id: usize,
+    /// When it began, by the monotonic clock.
+    pub began_ns: u64,
+    pub ns: u64,
+    pub commands: u32,
+    pub culprit: Arc<Culprit>,
+}
+
+/// What one culprit, or one kind of wait, added up to.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sum {
+    pub waits: u64,
+    pub ns: u64,
+    pub max_ns: u64,
+}
+
+impl Sum {
+    fn add(&mut self, ns: u64) {
+        self.waits += 1;
+        self.ns += ns;
+        self.max_ns = self.max_ns.max(ns);
+    }
+}
+
+#[derive(Debug, Default)]
+struct Log {
+    waits: VecDeque<Wait>,
+    stalls: VecDeque<Stall>,
+    /// Pieces of work that took long, with when they began and ended.
+    pieces: VecDeque<(u64, u64, Arc<Culprit>)>,
+}
+
+type Sums = HashMap<(u64, &'static str, What), (Sum, Option<Arc<Culprit>>)>;
+
+/// All that is known, shared by all threads.
+#[derive(Debug)]
+pub struct Waits {
+    pub pulses: Box<[Pulse]>,
+    logs: Box<[Mutex<Log>]>,
+    sums: Mutex<Sums>,
+    by_what: [Mutex<Sum>; WHATS.len()],
+    last_id: AtomicU64,
+    pub seen: watchdog::Seen,
+}
+
+impl Waits {
+    pub fn new(loops: usize) -> Waits {
+        Waits {
+            pulses: (0..loops).map(|_| Pulse::default()).collect(),
+            logs: (0..loops).map(|_| Mutex::default()).collect(),
+            sums: Mutex::default(),
+            by_what: std::array::from_fn(|_| Mutex::default()),
+            last_id: AtomicU64::new(0),
+            seen: watchdog::Seen::default(),
+        }
+    }
+
+    /// Notes a wait. `keep`: also one by one, not only in the sums (H2).
+    pub(crate) fn add(&self, loop_id: usize, mut wait: Wait, keep: bool) {
+        wait.id = self.last_id.fetch_add(1, Relaxed) + 1;
+        self.by_what[wait.what as usize].lock().add(wait.ns);
+        self.sum_up(&wait);
+        if keep {
+            let mut log = self.logs[loop_id].lock();
+            if log.waits.len() == RECENT {
+                log.waits.pop_front();
+            }
+            log.waits.push_back(wait);
+        }
+    }
+
+    fn sum_up(&self, wait: &Wait) {
+        let key = match &wait.culprit {
+            Some(culprit) => (culprit.client_id(), culprit.command, wait.what),
+            None => (0, "", wait.what),
+        };
+        let mut sums = self.sums.lock();
+        let full = sums.len() >= CULPRITS_MAX && !sums.contains_key(&key);
+        let key = if full { (0, "others", wait.what) } else { key };
+        let (sum, culprit) = sums.entry(key).or_default();
+        sum.add(wait.ns);
+        if !full {
+            culprit.clone_from(&wait.culprit);
+        }
+    }
+
+    pub(crate) fn add_stall(&self, stall: Stall) {
+        let mut log = self.logs[stall.loop_id].lock();
+        if log.stalls.len() == RECENT {
+            log.stalls.pop_front();
+        }
+        log.stalls.push_back(stall);
+    }
+
+    pub(crate) fn add_piece(&self, loop_id: usize, began_ns: u64, ended_ns: u64, culprit: Arc<Culprit>) {
+        let mut log = self.logs[loop_id].lock();
+        if log.pieces.len() == 16 {
+            log.pieces.pop_front();
+        }
+        log.pieces.push_back((began_ns, ended_ns, culprit));
+    }
+
+    /// Whom a thread of this loop may have waited for to give back a lock from `began_ns` on: what another loop did then.
+    pub(crate) fn holder(
+        &self,
+        clients: &crate::clients::Clients,
+        loop_id: usize,
+        began_ns: u64,
+        now_ns: u64,
+    ) -> Option<Arc<Culprit>> {
+        let mut longest: Option<(u64, Arc<Culprit>)> = None;
+        for other in (0..self.logs.len()).filter(|other| *other != loop_id) {
+            let log = self.logs[other].lock();
+            let found = log.pieces.iter().map(|(began, ended, culprit)| {
+                (ended.min(&now_ns).saturating_sub(*began.max(&began_ns)), culprit.clone())
+            });
+            let best = found.max_by_key(|(ns, _)| *ns).filter(|(ns, _)| *ns * 2 >= now_ns - began_ns);
+            drop(log);
+            let best = best.or_else(|| {
+                // It may have given the lock back and not be done yet.
+                let pulse = &self.pulses[other];
+                let (doing, since_ns) = pulse.doing();
+                let overlap = now_ns.saturating_sub(since_ns.max(began_ns));
+                (pulse.turn_ns() != 0 && overlap * 2 >= now_ns - began_ns).then(|| {
+                    let (client, command) = turn::decode(doing);
+                    let ns = now_ns.saturating_sub(since_ns);
+                    let client = clients.get(client);
+                    let culprit =
+                        Culprit { what: What::Lock, client, command, words: Vec::new(), ns, os_ns: 0 };
+                    (overlap, Arc::new(culprit))
+                })
+            });
+            longest = longest.into_iter().chain(best).max_by_key(|(ns, _)| *ns);
+        }
+        longest.map(|(_, culprit)| culprit)
+    }
+
+    /// The latest waits of all loops, newest first.
+    pub fn recent(&self, count: usize, fits: impl Fn(&Wait) -> bool) -> Vec<Wait> {
+        let mut found: Vec<Wait> = Vec::new();
+        for log in &self.logs {
+            found.extend(log.lock().waits.iter().rev().filter(|wait| fits(wait)).take(count).cloned());
+        }
+        found.sort_unstable_by_key(|wait| std::cmp::Reverse(wait.id));
+        found.truncate(count);
+        found
+    }
+
+    /// The latest stalls of all loops, newest first.
+    pub fn stalls(&self, count: usize) -> Vec<Stall> {
+        let mut found: Vec<Stall> = Vec::new();
+        for log in &self.logs {
+            found.extend(log.lock().stalls.iter().rev().take(count).cloned());
+        }
+        found.sort_unstable_by_key(|stall| std::cmp::Reverse(stall.began_ns));
+        found.truncate(count);
+        found
+    }
+
+    /// The stall of a loop that began then.
+    pub(crate) fn stall(&self, loop_id: usize, began_ns: u64) -> Option<Stall> {
+        self.logs[loop_id].lock().stalls.iter().rev().find(|stall| stall.began_ns == began_ns).cloned()
+    }
+
+    /// By what was waited for.
+    pub fn totals(&self) -> Vec<(What, Sum)> {
+        WHATS.iter().map(|(what, _)| (*what, *self.by_what[*what as usize].lock())).collect()
+    }
+
+    /// Whom clients waited for longest, all waits added up.
+    pub fn culprits(&self, count: usize) -> Vec<(What, Sum, Option<Arc<Culprit>>)> {
+        let sums = self.sums.lock();
+        let mut all: Vec<_> =
+            sums.iter().map(|((.., what), (sum, culprit))| (*what, *sum, culprit.clone())).collect();
+        drop(sums);
+        all.sort_unstable_by_key(|(_, sum, _)| std::cmp::Reverse(sum.ns));
+        all.truncate(count);
+        all
+    }
+
+    pub fn reset(&self) {
+        for log in &self.logs {
+            let old = std::mem::take(&mut *log.lock());
+            drop(old);
+        }
+        self.sums.lock().clear();
+        self.by_what.iter().for_each(|sum| *sum.lock() = Sum::default());
+        self.seen.reset();
+    }
+}
+
+/// Name of a command by its number.
+pub(crate) fn command_name(number: usize) -> &'static str {
+    places::all().get(number).map_or("unknown", |command| command.name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    pub(crate) fn client(id: u64) -> Arc<ClientInfo> {
+        Arc::new(ClientInfo::new(id, 0, format!("10.0.0.{id}:1"), String::new(), 3, false, 0))
+    }
+
+    fn culprit(id: u64, ns: u64) -> Arc<Culprit> {
+        let (what, words) = (What::Loop, Vec::new());
+        Arc::new(Culprit { what, client: Some(client(id)), command: "eval", words, ns, os_ns: 0 })
+    }
+
+    fn wait(id: u64, ns: u64, culprit: Option<Arc<Culprit>>) -> Wait {
+        Wait { id: 0, unix_ms: 1, client: client(id), command: "get", what: What::Loop, ns, culprit }
+    }
+
+    #[test]
+    fn every_cause_has_a_name_and_its_place() {
+        for (at, (what, name)) in WHATS.iter().enumerate() {
+            assert_eq!((*what as usize, what.name()), (at, *name));
+        }
+    }
+
+    #[test]
+    fn waits_are_kept_newest_first_and_added_up_by_culprit() {
+        let waits = Waits::new(2);
+        for n in 0..300 {
+            waits.add((n % 2) as usize, wait(n, n, Some(culprit(1000 + n % 3, 5))), true);
+        }
+        waits.add(0, wait(7, 1_000_000, None), false);
+        let recent = waits.recent(3, |_| true);
+        assert_eq!(recent.iter().map(|w| w.client.id).collect::<Vec<_>>(), [299, 298, 297]);
+        assert_eq!(waits.recent(usize::MAX, |w| w.client.id == 5).len(), 1);
+        let culprits = waits.culprits(10);
+        assert_eq!((culprits.len(), culprits[0].1.ns), (4, 1_000_000));
+        assert_eq!(culprits[1].1.waits, 100);
+        assert_eq!(waits.totals()[0].1, Sum { waits: 301, ns: 1_044_850, max_ns: 1_000_000 });
+        waits.reset();
+        assert!(waits.recent(9, |_| true).is_empty() && waits.culprits(9).is_empty());
+    }
+
+    #[test]
+    fn sums_and_logs_are_bounded() {
+        let waits = Waits::new(1);
+        for n in 0..2000 {
+            waits.add(0, wait(1, 1, Some(culprit(n, 1))), true);
+        }
+        assert_eq!(waits.recent(usize::MAX, |_| true).len(), RECENT);
+        assert_eq!(waits.culprits(usize::MAX).len(), CULPRITS_MAX + 1);
+    }
+
+    #[test]
+    fn the_holder_of_a_lock_is_who_was_served_elsewhere_meanwhile() {
+        let waits = Waits::new(2);
+        let clients = crate::clients::Clients::default();
+        waits.add_piece(1, 1_000, 9_000, culprit(5, 8_000));
+        let found = |began, now| waits.holder(&clients, 0, began, now).map(|c| c.client_id());
+        assert_eq!(found(2_000, 9_500), Some(5));
+        assert_eq!(found(8_500, 20_000), None);
+        waits.pulses[1].begin_for_test(9_900);
+        waits.pulses[1].serve(turn::encode(0, 3), 10_000);
+        assert_eq!(found(10_500, 20_000), Some(0));
+        assert_eq!(waits.holder(&clients, 1, 2_000, 9_500).map(|c| c.client_id()), None);
+    }
+
+    #[test]
+    fn a_culprit_is_told_in_a_sentence() {
+        let culprit = culprit(7, 12_034_000);
+        culprit.client.as_ref().unwrap().text.lock().name = b"batch".to_vec();
+        assert_eq!(culprit.sentence(), "client 7 (10.0.0.7:1, name \"batch\"), EVAL, 12034 us");
+    }
+}

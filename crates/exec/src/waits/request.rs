@@ -1,0 +1,256 @@
+//! One request's phases, and what is noted when work that went elsewhere is done.
+
+use super::{Culprit, HISTORY, SLOW_NS, STALL_NS};
+use crate::calls::Finished;
+use crate::session::ClientInfo;
+use crate::stats::Phase;
+use crate::{Local, Server, Session};
+use command::Command;
+use std::sync::Arc;
+
+/// Where the time of a request went. What did not happen is 0.
+#[derive(Clone, Debug, Default)]
+pub struct Request {
+    /// When it was answered.
+    pub unix_ms: u64,
+    pub command: &'static str,
+    /// Waited for its event loop, at most.
+    pub loop_ns: u64,
+    /// Waited for a lock.
+    pub lock_ns: u64,
+    /// Waited because others' long commits were protected.
+    pub guard_ns: u64,
+    /// Waited for a key, a time or an answer.
+    pub parked_ns: u64,
+    /// Waited for a worker or a script's thread.
+    pub queued_ns: u64,
+    /// Ran on its event loop.
+    pub inline_ns: u64,
+    /// Ran on a thread, all attempts together.
+    pub thread_ns: u64,
+    /// Of all this, the system ran something else.
+    pub os_ns: u64,
+    /// Was read for, or committed, in slices of the loop.
+    pub commit_ns: u64,
+    /// Attempts in vain: others had changed what they read.
+    pub lost: u32,
+    /// For whom it waited longest.
+    pub behind: Option<Arc<Culprit>>,
+}
+
+impl Request {
+    /// The phases there were, with their names, in microseconds.
+    pub fn phases(&self) -> Vec<(&'static str, u64)> {
+        let all = [
+            ("waited-for-loop", self.loop_ns),
+            ("waited-for-lock", self.lock_ns),
+            ("waited-for-commit", self.guard_ns),
+            ("parked", self.parked_ns),
+            ("waited-for-thread", self.queued_ns),
+            ("ran-on-loop", self.inline_ns),
+            ("ran-on-thread", self.thread_ns),
+            ("descheduled", self.os_ns),
+            ("committing", self.commit_ns),
+        ];
+        all.into_iter().filter(|(_, ns)| *ns > 0).map(|(name, ns)| (name, ns / 1000)).collect()
+    }
+
+    /// The same as a sentence.
+    pub fn sentence(&self) -> String {
+        let mut parts: Vec<String> = self
+            .phases()
+            .into_iter()
+            .map(|(name, us)| match name {
+                "waited-for-loop" => format!("waited up to {us} us for its event loop"),
+                "waited-for-lock" => format!("waited {us} us for a lock"),
+                "waited-for-commit" => format!("waited {us} us for a protected commit"),
+                "parked" => format!("was parked for {us} us"),
+                "waited-for-thread" => format!("waited {us} us for a thread"),
+                "ran-on-loop" => format!("{us} us on its event loop"),
+                "ran-on-thread" => format!("{us} us on a thread of its own"),
+                "descheduled" => format!("{us} us of that the system ran something else"),
+                _ => format!("{us} us for reading keys and committing, in slices"),
+            })
+            .collect();
+        if self.lost > 0 {
+            parts.push(format!("{} attempts lost to writers of the same keys", self.lost));
+        }
+        if let Some(culprit) = &self.behind {
+            parts.push(format!("behind {}", culprit.sentence()));
+        }
+        parts.join("; ")
+    }
+}
+
+impl ClientInfo {
+    /// Remembers a request that was slow.
+    pub(crate) fn remember(&self, request: Request) {
+        let mut history = self.history.lock();
+        if history.len() == HISTORY {
+            history.pop_front();
+        }
+        history.push_back(request);
+    }
+}
+
+/// What a job or a script spent away from its loop.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Spent {
+    /// When it was put into the queue of the threads.
+    pub queued_at_ns: u64,
+    pub queued_ns: u64,
+    pub thread_ns: u64,
+    pub os_ns: u64,
+    pub lost: u32,
+    /// Whom a thread served before this, if there was a wait for one: client, command, and how long it took.
+    pub behind: Option<(u64, &'static str, u64)>,
+}
+
+/// What a thread did last, for whoever waits for it.
+#[derive(Default)]
+pub(crate) struct Bench {
+    last: Option<(u64, &'static str, u64)>,
+    began_ns: u64,
+    cpu_ns: u64,
+    waited_ns: u64,
+}
+
+impl Bench {
+    /// The thread begins something.
+    pub(crate) fn begin(&mut self, spent: &mut Spent) {
+        self.began_ns = stdx::clock::mono_ns();
+        self.cpu_ns = cpu_ns();
+        let queued = self.began_ns.saturating_sub(spent.queued_at_ns);
+        spent.queued_ns += queued;
+        if queued >= STALL_NS {
+            spent.behind = self.last;
+        }
+    }
+
+    /// So much of it the thread waited for its loop, which is not the system's fault.
+    pub(crate) fn waited(&mut self, ns: u64) {
+        self.waited_ns += ns;
+    }
+
+    /// The thread has done it.
+    pub(crate) fn end(&mut self, spent: &mut Spent, client: u64, command: &'static str) {
+        let ns = stdx::clock::mono_ns() - self.began_ns;
+        spent.thread_ns += ns;
+        let waited_ns = std::mem::take(&mut self.waited_ns);
+        spent.os_ns += ns.saturating_sub(cpu_ns() - self.cpu_ns).saturating_sub(waited_ns);
+        self.last = Some((client, command, ns));
+    }
+}
+
+fn cpu_ns() -> u64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64
+}
+
+/// A request whose reply comes by mail.
+pub struct Away {
+    pub command: &'static Command,
+    /// Of a job or a script: its words, for the log.
+    pub words: Vec<Vec<u8>>,
+    pub began_ns: u64,
+    pub inline_ns: u64,
+    /// Whether it is counted when it is done: a job, or a script.
+    pub counts: bool,
+}
+
+/// The reply of a request that was elsewhere has come. `spent`: it was a job or a script.
+pub fn ended(
+    server: &Server,
+    local: &mut Local,
+    session: &mut Session,
+    spent: Option<Spent>,
+    failed: Option<&[u8]>,
+) {
+    let Some(away) = session.away.take() else { return };
+    let now = local.lap();
+    let total_ns = now.saturating_sub(away.began_ns);
+    let Spent { queued_ns, thread_ns, os_ns, lost, behind, .. } = spent.unwrap_or_default();
+    let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + thread_ns);
+    let is_job = spent.is_some() && away.counts;
+    let mut request = Request {
+        unix_ms: local.now_ms,
+        command: away.command.name,
+        inline_ns: away.inline_ns,
+        queued_ns,
+        thread_ns,
+        os_ns,
+        lost,
+        ..Request::default()
+    };
+    if !is_job {
+        request.parked_ns = rest_ns;
+        local.recorder.phase(Phase::Parked, rest_ns);
+        if total_ns >= SLOW_NS {
+            session.info.remember(request);
+        }
+        return;
+    }
+    request.commit_ns = rest_ns;
+    local.recorder.phase(Phase::Queued, queued_ns);
+    local.recorder.phase(Phase::Thread, thread_ns);
+    local.recorder.phase(Phase::Committing, rest_ns);
+    if let (Some(behind), true) = (behind, queued_ns >= STALL_NS) {
+        request.behind =
+            Some(local.waited_for_thread(server, &session.info, away.command.name, queued_ns, behind));
+    }
+    // What needs no thread is done in slices of the loop: from the first to the last.
+    let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
+    session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
+    let finished = Finished { command: away.command, ns, words: away.words, failed, request: &request };
+    server.stats.finished(local, &server.config.live, session, finished);
+    session.info.remember(request);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_tells_where_its_time_went() {
+        let request = Request {
+            inline_ns: 12_000,
+            thread_ns: 34_000_000,
+            os_ns: 5_000_000,
+            commit_ns: 800_000,
+            lost: 2,
+            ..Request::default()
+        };
+        assert_eq!(
+            request.sentence(),
+            "12 us on its event loop; 34000 us on a thread of its own; 5000 us of that the system ran something \
+             else; 800 us for reading keys and committing, in slices; 2 attempts lost to writers of the same keys"
+        );
+        assert_eq!(request.phases()[0], ("ran-on-loop", 12));
+    }
+
+    #[test]
+    fn a_client_keeps_its_latest_slow_requests() {
+        let info = super::super::tests::client(1);
+        for n in 0..9 {
+            info.remember(Request { unix_ms: n, ..Request::default() });
+        }
+        let kept: Vec<u64> = info.history.lock().iter().map(|request| request.unix_ms).collect();
+        assert_eq!(kept, [5, 6, 7, 8]);
+    }
+
+    #[test]
+    fn who_waits_for_a_thread_is_told_what_it_did_before() {
+        let mut bench = Bench::default();
+        let mut first = Spent { queued_at_ns: stdx::clock::mono_ns(), ..Spent::default() };
+        bench.begin(&mut first);
+        bench.end(&mut first, 7, "sort");
+        let mut second = Spent::default();
+        // Long ago.
+        while stdx::clock::mono_ns() < STALL_NS {
+            std::thread::yield_now();
+        }
+        bench.begin(&mut second);
+        assert_eq!(second.behind.map(|(client, command, _)| (client, command)), Some((7, "sort")));
+        assert!(second.queued_ns >= STALL_NS);
+    }
+}

@@ -1,0 +1,520 @@
+//! A loop's current turn: the long pieces of work in it, and who comes late because of them.
+//!
+//! ```text
+//! begin ─► client, client, EVAL 12 ms, client (late) … ─► mail ─► writing ─► end ─► wait ─► begin ─► client (late) …
+//! ```
+//!
+//! - T1: the time of a turn is accounted for without gaps: a command's time begins where the one before ended, so what
+//!   lies between (receiving, parsing) counts for whoever is served next.
+//! - T2: time in which the thread did not run is wall time less its CPU time since the last reading, at most
+//!   [`CPU_BASE_NS`] before the turn; that is read only when a piece took long, or once in that time.
+//! - T3: the pulse has one writer, the loop; the watchdog may see a word of it a moment late.
+
+use super::{BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
+use crate::session::ClientInfo;
+use crate::stats::Phase;
+use crate::{Local, Server};
+use std::cell::Cell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+
+/// How old the reading of the CPU clock may be at the begin of a turn.
+const CPU_BASE_NS: u64 = 500_000;
+/// Long pieces remembered of a turn.
+const PIECES: usize = 4;
+/// From this number on a command's place stands for a part of a turn.
+const PARTS: u64 = 0xff00;
+
+/// What a loop does besides running commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Part {
+    Begin,
+    Accept,
+    Mail,
+    /// A job or a script comes back: its commit, or its run under all locks.
+    Commit,
+    /// Connections that have had their quantum go on.
+    Continue,
+    /// Slices of long work.
+    Works,
+    /// Messages are written for their subscribers.
+    Publish,
+    /// They are sent.
+    Messages,
+    Write,
+    Housekeeping,
+    Sweep,
+}
+
+const PART_NAMES: [&str; 11] = [
+    "begin of a turn",
+    "accepting",
+    "mail",
+    "commit",
+    "going on",
+    "slices of long work",
+    "publishing",
+    "sending messages",
+    "writing",
+    "housekeeping",
+    "removal of expired keys",
+];
+
+/// The begin of a part: when, and how many long pieces there were before it.
+#[derive(Clone, Copy, Debug)]
+pub struct Mark(u64, u32);
+
+impl Part {
+    pub fn name(self) -> &'static str {
+        PART_NAMES[self as usize]
+    }
+
+    fn number(self) -> u64 {
+        PARTS + self as u64
+    }
+}
+
+/// Who is served with which command (its place in the table), as one word.
+pub(crate) fn encode(client: u64, number: usize) -> u64 {
+    client << 16 | number as u64
+}
+
+pub(crate) fn decode(doing: u64) -> (u64, &'static str) {
+    let number = doing & 0xffff;
+    let name = match number.checked_sub(PARTS) {
+        Some(part) => PART_NAMES.get(part as usize).copied().unwrap_or("unknown"),
+        None => command_name(number as usize),
+    };
+    (doing >> 16, name)
+}
+
+/// What the watchdog sees of a loop (T3).
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub struct Pulse {
+    /// When the turn began; 0 while the loop waits.
+    turn_ns: AtomicU64,
+    doing: AtomicU64,
+    doing_ns: AtomicU64,
+    thread: AtomicI32,
+}
+
+impl Pulse {
+    #[inline]
+    pub(crate) fn serve(&self, doing: u64, since_ns: u64) {
+        self.doing.store(doing, Relaxed);
+        self.doing_ns.store(since_ns, Relaxed);
+    }
+
+    pub(crate) fn doing(&self) -> (u64, u64) {
+        (self.doing.load(Relaxed), self.doing_ns.load(Relaxed))
+    }
+
+    #[cfg(test)]
+    pub(crate) fn begin_for_test(&self, turn_ns: u64) {
+        self.turn_ns.store(turn_ns, Relaxed);
+    }
+
+    pub(crate) fn turn_ns(&self) -> u64 {
+        self.turn_ns.load(Relaxed)
+    }
+
+    pub(crate) fn thread(&self) -> i32 {
+        self.thread.load(Relaxed)
+    }
+}
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct Turn {
+    began_ns: u64,
+    ended_ns: u64,
+    /// From this reading of the clock on, whoever is served next is late.
+    alarm_ns: u64,
+    pub(crate) commands: u32,
+    /// The longest pieces of this turn.
+    pieces: Vec<Arc<Culprit>>,
+    /// The turn before was slow: when it began, and because of whom.
+    before: Option<(u64, Arc<Culprit>)>,
+    /// The number of the last event that was there when that turn was over, once it is known.
+    late_until: Option<u64>,
+    /// Long pieces there were, ever.
+    noted: u32,
+    /// Waits of this turn that were kept one by one.
+    kept: u32,
+    /// A reading of the monotonic clock and of the thread's CPU clock, and how long the loop waited for events since.
+    base: (u64, u64),
+    slept_ns: u64,
+    /// Of [`stdx::locks::waited_ns`].
+    locks_ns: u64,
+    /// What the client that is being served waited for before.
+    pub(crate) late: Option<Late>,
+}
+
+/// A client is served late.
+#[derive(Clone, Debug)]
+pub struct Late {
+    pub ns: u64,
+    pub culprit: Arc<Culprit>,
+    /// The first of its commands is in the slow log.
+    pub(crate) logged: Cell<bool>,
+}
+
+fn cpu_ns() -> u64 {
+    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64
+}
+
+/// How much of a piece of work was spent waiting.
+struct Lost {
+    os_ns: u64,
+    locked_ns: u64,
+}
+
+impl Turn {
+    /// What the thread did not run, and what it waited for locks, of the last `ns` (T2).
+    fn lost(&mut self, now_ns: u64, ns: u64) -> Lost {
+        let cpu = cpu_ns();
+        let busy = now_ns.saturating_sub(self.base.0).saturating_sub(self.slept_ns);
+        let idle = busy.saturating_sub(cpu.saturating_sub(self.base.1));
+        let locks = stdx::locks::waited_ns();
+        let locked_ns = (locks - self.locks_ns).min(ns);
+        (self.base, self.slept_ns, self.locks_ns) = ((now_ns, cpu), 0, locks);
+        Lost { os_ns: idle.saturating_sub(locked_ns).min(ns), locked_ns }
+    }
+
+    fn remember(&mut self, culprit: Arc<Culprit>) {
+        if self.pieces.len() < PIECES {
+            return self.pieces.push(culprit);
+        }
+        if let Some(shortest) = self.pieces.iter_mut().min_by_key(|piece| piece.ns)
+            && shortest.ns < culprit.ns
+        {
+            *shortest = culprit;
+        }
+    }
+
+    /// Whether few have been late in this turn so far.
+    pub(crate) fn is_among_first(&self) -> bool {
+        self.kept < 8
+    }
+
+    /// Whose work made this turn long.
+    fn culprit(&mut self, now_ns: u64, ns: u64) -> Arc<Culprit> {
+        let longest = self.pieces.iter().max_by_key(|piece| piece.ns);
+        let sum: u64 = self.pieces.iter().map(|piece| piece.ns).sum();
+        if let Some(longest) = longest
+            && (longest.ns * 4 >= ns || sum * 2 >= ns)
+        {
+            return longest.clone();
+        }
+        let os_ns = self.lost(now_ns, ns).os_ns;
+        let what = match self.commands {
+            _ if os_ns * 2 >= ns => What::Os,
+            0 | 1 => What::Unknown,
+            _ => What::Crowd,
+        };
+        Arc::new(Culprit { what, client: None, command: what.name(), words: Vec::new(), ns, os_ns })
+    }
+}
+
+impl Local {
+    /// A turn begins; the clock was just read.
+    #[inline]
+    pub(crate) fn begin_turn(&mut self) {
+        let now = self.clock_ns;
+        let pulse = &self.waits.pulses[self.id];
+        pulse.serve(Part::Begin.number(), now);
+        pulse.turn_ns.store(now, Relaxed);
+        let turn = &mut self.turn;
+        let slept = now.saturating_sub(turn.ended_ns);
+        turn.slept_ns += slept;
+        turn.began_ns = now;
+        turn.alarm_ns = now + SLOW_NS;
+        if turn.before.is_some() {
+            // The loop did not sleep: whoever is served now was there, or came while the turn before went on.
+            turn.alarm_ns = 0;
+        }
+        if now.saturating_sub(turn.base.0) > CPU_BASE_NS {
+            if turn.base.0 == 0 {
+                let thread = rustix::thread::gettid().as_raw_nonzero().get();
+                pulse.thread.store(thread, Relaxed);
+            }
+            (turn.base, turn.slept_ns, turn.locks_ns) = ((now, cpu_ns()), 0, stdx::locks::waited_ns());
+        }
+    }
+
+    /// The turn is over, and so many events were taken so far: reads the clock. The loop now waits for events.
+    #[inline]
+    pub fn end_turn(&mut self, server: &Server, taken: u64) {
+        let now = self.lap();
+        self.waits.pulses[self.id].turn_ns.store(0, Relaxed);
+        let ns = now - self.turn.began_ns;
+        self.turn.ended_ns = now;
+        if ns >= SLOW_NS || self.turn.before.is_some() {
+            self.slow_turn(server, ns, taken);
+        }
+        self.turn.commands = 0;
+    }
+
+    /// Tells the number of the last event that is there at the begin of a turn.
+    #[inline]
+    pub fn expect_late(&mut self, last: u64) {
+        if self.turn.before.is_some() && self.turn.late_until.is_none() {
+            self.turn.late_until = Some(last);
+        }
+    }
+
+    #[cold]
+    fn slow_turn(&mut self, server: &Server, ns: u64, taken: u64) {
+        let turn = &mut self.turn;
+        if turn.late_until.is_none_or(|last| taken >= last) {
+            // Everybody who came while that turn went on has been served.
+            (turn.before, turn.kept) = (None, 0);
+        }
+        if ns >= STALL_NS || ns >= SLOW_NS && !turn.pieces.is_empty() {
+            let culprit = turn.culprit(self.clock_ns, ns);
+            (turn.before, turn.late_until) = (Some((turn.began_ns, culprit.clone())), None);
+            if ns >= STALL_NS {
+                let (unix_ms, loop_id, began_ns) = (self.now_ms, self.id, turn.began_ns);
+                let stall = Stall { unix_ms, loop_id, began_ns, ns, commands: turn.commands, culprit };
+                server.waits.add_stall(stall);
+                let threshold_ms = server.config.live.latency_threshold_ms.get();
+                server.stats.events.add("loop-stall", self.now_ms / 1000, ns / 1_000_000, threshold_ms);
+            }
+        }
+        turn.pieces.clear();
+    }
+
+    /// Whether the turn before was slow: the next must not wait for events, so that all that are there came meanwhile.
+    #[inline]
+    pub fn follows_slow_turn(&self) -> bool {
+        self.turn.before.is_some()
+    }
+
+    /// A command begins to run.
+    #[inline]
+    pub(crate) fn begin_command(&mut self, client: u64, number: usize) {
+        self.turn.commands += 1;
+        self.waits.pulses[self.id].serve(encode(client, number), self.clock_ns);
+    }
+
+    /// The loop turns to something else than a command.
+    #[inline]
+    pub fn enter(&self, part: Part, client: u64) -> Mark {
+        self.waits.pulses[self.id].serve(client << 16 | part.number(), self.clock_ns);
+        Mark(self.clock_ns, self.turn.noted)
+    }
+
+    /// A part of a turn is done: reads the clock. Long pieces within it stand for it.
+    #[inline]
+    pub fn leave(&mut self, server: &Server, part: Part, client: u64, mark: Mark) -> u64 {
+        let now = self.lap();
+        if now - mark.0 >= BIG_NS && mark.1 == self.turn.noted {
+            self.piece(server, server.clients.get(client), part.name(), Vec::new(), now - mark.0);
+        }
+        now
+    }
+
+    /// A piece of work that just ended took [`BIG_NS`] or more. Tells how it was spent, and for whom its client waited.
+    #[cold]
+    pub(crate) fn piece(
+        &mut self,
+        server: &Server,
+        client: Option<Arc<ClientInfo>>,
+        command: &'static str,
+        words: Vec<Vec<u8>>,
+        ns: u64,
+    ) -> (Arc<Culprit>, u64) {
+        let now = self.clock_ns;
+        self.turn.noted = self.turn.noted.wrapping_add(1);
+        let Lost { os_ns, locked_ns } = self.turn.lost(now, ns);
+        let what = if os_ns * 4 >= ns * 3 { What::Os } else { What::Loop };
+        let own = Arc::new(Culprit { what, client, command, words, ns, os_ns });
+        if locked_ns * 2 < ns {
+            server.waits.add_piece(self.id, now - ns, now, own.clone());
+            self.turn.remember(own.clone());
+            return (own, locked_ns);
+        }
+        // Whoever is served after it waits for the holder of the lock, too.
+        let holder = server.waits.holder(&server.clients, self.id, now - ns, now);
+        let unknown =
+            Culprit { what: What::Unknown, client: None, command: "unknown", words: Vec::new(), ns, os_ns };
+        let held = holder.map_or(unknown, |holder| Culprit {
+            what: What::Lock,
+            client: holder.client.clone(),
+            command: holder.command,
+            words: holder.words.clone(),
+            ns: holder.ns,
+            os_ns,
+        });
+        let held = Arc::new(held);
+        self.turn.remember(held.clone());
+        if let Some(client) = &own.client {
+            self.recorder.phase(Phase::Lock, locked_ns);
+            let wait = Wait {
+                id: 0,
+                unix_ms: self.now_ms,
+                client: client.clone(),
+                command,
+                what: held.what,
+                ns: locked_ns,
+                culprit: Some(held.clone()),
+            };
+            self.note(server, wait);
+        }
+        (held, locked_ns)
+    }
+
+    /// Notes a wait of this turn (H2).
+    fn note(&mut self, server: &Server, wait: Wait) {
+        self.turn.kept += 1;
+        server.waits.add(self.id, wait, self.turn.kept <= super::PER_TURN);
+    }
+
+    /// A client whose bytes were there is about to be served: was it kept waiting?
+    #[inline]
+    pub fn begin_serving(&mut self, client: u64) {
+        if self.clock_ns >= self.turn.alarm_ns {
+            self.find_late(client);
+        }
+    }
+
+    #[cold]
+    fn find_late(&mut self, client: u64) {
+        let turn = &mut self.turn;
+        let before = turn.before.as_ref().map(|(_, culprit)| culprit);
+        let longest = turn.pieces.iter().chain(before).filter(|piece| piece.client_id() != client);
+        let longest = longest.max_by_key(|piece| piece.ns).cloned();
+        let since = turn.before.as_ref().map_or(turn.began_ns, |(began_ns, _)| *began_ns);
+        let ns = self.clock_ns.saturating_sub(since);
+        turn.late = match longest {
+            Some(culprit) if ns >= SLOW_NS => Some(Late { ns, culprit, logged: Cell::new(false) }),
+            Some(_) => None,
+            // Many short requests: one note a turn is enough.
+            None if ns < STALL_NS || turn.kept > 0 || before.is_some() || !turn.pieces.is_empty() => None,
+            None => {
+                let culprit = turn.culprit(self.clock_ns, ns);
+                Some(Late { ns, culprit, logged: Cell::new(false) })
+            }
+        };
+    }
+
+    /// The client has been served.
+    #[inline]
+    pub fn end_serving(&mut self, server: &Server, client: &Arc<ClientInfo>) {
+        if self.turn.late.is_some() {
+            self.note_late(server, client);
+        }
+    }
+
+    #[cold]
+    fn note_late(&mut self, server: &Server, client: &Arc<ClientInfo>) {
+        let Some(Late { ns, culprit, .. }) = self.turn.late.take() else { return };
+        self.recorder.phase(Phase::Loop, ns);
+        let (command, unix_ms) = (client.command(), self.now_ms);
+        if self.turn.kept < super::PER_TURN {
+            client.remember(Request {
+                unix_ms,
+                command,
+                loop_ns: ns,
+                inline_ns: client.last_ns.load(Relaxed),
+                behind: Some(culprit.clone()),
+                ..Request::default()
+            });
+        }
+        let (client, what) = (client.clone(), culprit.what);
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit) });
+    }
+
+    /// A client's request was held because another's long commit is protected on its keys, and now went on.
+    #[cold]
+    pub fn end_guard(&mut self, server: &Server, client: &Arc<ClientInfo>, holder: u64, since_ns: u64) {
+        let ns = self.lap().saturating_sub(since_ns);
+        let holder = server.clients.get(holder);
+        let command = holder.as_ref().map_or("unknown", |holder| holder.command());
+        let (what, words) = (What::Commit, Vec::new());
+        let culprit = Arc::new(Culprit { what, client: holder, command, words, ns, os_ns: 0 });
+        self.recorder.phase(Phase::Guard, ns);
+        let (command, unix_ms) = (client.command(), self.now_ms);
+        let behind = Some(culprit.clone());
+        client.remember(Request { unix_ms, command, guard_ns: ns, behind, ..Request::default() });
+        let (client, culprit) = (client.clone(), Some(culprit));
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit });
+    }
+
+    /// A client's socket was full, and now has room again.
+    pub fn end_blocked(&mut self, server: &Server, client: &Arc<ClientInfo>, since_ns: u64) {
+        let ns = self.lap().saturating_sub(since_ns);
+        self.recorder.phase(Phase::Socket, ns);
+        if ns < STALL_NS {
+            return;
+        }
+        let (command, unix_ms, what) = (client.command(), self.now_ms, What::Socket);
+        let client = client.clone();
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+    }
+
+    /// A request waited for a thread.
+    pub(crate) fn waited_for_thread(
+        &mut self,
+        server: &Server,
+        client: &Arc<ClientInfo>,
+        command: &'static str,
+        ns: u64,
+        behind: (u64, &'static str, u64),
+    ) -> Arc<Culprit> {
+        let (holder, holds, holder_ns) = behind;
+        let (what, words) = (What::Thread, Vec::new());
+        let holder = server.clients.get(holder);
+        let culprit =
+            Arc::new(Culprit { what, client: holder, command: holds, words, ns: holder_ns, os_ns: 0 });
+        let (client, unix_ms) = (client.clone(), self.now_ms);
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
+        culprit
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn piece(ns: u64) -> Arc<Culprit> {
+        let words = Vec::new();
+        Arc::new(Culprit { what: What::Loop, client: None, command: "x", words, ns, os_ns: 0 })
+    }
+
+    #[test]
+    fn a_word_says_who_is_served_with_what() {
+        for (number, command) in command::places::all().iter().enumerate() {
+            assert!((number as u64) < PARTS);
+            assert_eq!(decode(encode(77, number)), (77, command.name));
+        }
+        assert_eq!(decode(5 << 16 | Part::Commit.number()), (5, "commit"));
+        assert_eq!(PART_NAMES[Part::Housekeeping as usize], "housekeeping");
+    }
+
+    #[test]
+    fn the_longest_pieces_are_remembered() {
+        let mut turn = Turn::default();
+        for ns in [300, 200, 500, 100, 400, 50, 250] {
+            turn.remember(piece(ns));
+        }
+        let mut kept: Vec<u64> = turn.pieces.iter().map(|piece| piece.ns).collect();
+        kept.sort_unstable();
+        assert_eq!(kept, [250, 300, 400, 500]);
+        assert_eq!(turn.culprit(0, 1000).ns, 500);
+    }
+
+    #[test]
+    fn many_short_requests_are_a_crowd_and_one_is_unknown() {
+        let mut turn = Turn { commands: 900, base: (0, cpu_ns()), ..Turn::default() };
+        // No time passed since the base, so the system took none.
+        assert_eq!(turn.culprit(0, 2_000_000).what, What::Crowd);
+        turn.commands = 1;
+        assert_eq!(turn.culprit(0, 2_000_000).what, What::Unknown);
+        turn.remember(piece(400_000));
+        assert_eq!(turn.culprit(0, 2_000_000).what, What::Unknown);
+        assert_eq!(turn.culprit(0, 1_600_000).what, What::Loop);
+    }
+}

@@ -1,0 +1,275 @@
+//! A thread that looks at the loops from outside: a turn that lasts too long is seen even if the loop never says so.
+//!
+//! Each millisecond, or more seldom while nothing moves, it reads every loop's [`Pulse`](super::Pulse). A turn over
+//! [`STALL_NS`] is a stall; when it is over, the loop must have named a culprit for it. What the watchdog saw and what the
+//! loop said are compared, so attribution is measured and not believed.
+//!
+//! - D1: it takes no lock a loop waits for, and only reads; the log line of a stall is written here, not by the loop.
+//! - D2: a stall is judged when the loop has had [`GRACE`] rounds to say whose it was.
+//! - D3: at most one line a second is logged, with the number of those left out.
+
+use super::turn::decode;
+use super::{STALL_NS, Waits, What};
+use crate::Server;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+const PERIOD: Duration = Duration::from_millis(1);
+/// While no loop has begun a turn for [`QUIET`] rounds.
+const SLEEPY: Duration = Duration::from_millis(20);
+const QUIET: u32 = 100;
+const GRACE: u32 = 4;
+/// A stall that lasts so long is logged before it ends.
+const LASTS_NS: u64 = 100_000_000;
+
+/// What the watchdog saw, for INFO.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub stalls: AtomicU64,
+    /// By their cause.
+    pub named: AtomicU64,
+    pub crowds: AtomicU64,
+    pub os: AtomicU64,
+    pub unknown: AtomicU64,
+    /// The loop named another client than the watchdog saw being served.
+    pub differing: AtomicU64,
+    pub longest_us: AtomicU64,
+    /// Loops that are in a stall at this moment.
+    pub now: AtomicU64,
+}
+
+impl Seen {
+    pub(super) fn reset(&self) {
+        let all = [&self.stalls, &self.named, &self.crowds, &self.os, &self.unknown, &self.differing];
+        all.iter().chain(&[&self.longest_us]).for_each(|counter| counter.store(0, Relaxed));
+    }
+
+    /// Names and figures, as INFO shows them.
+    pub fn figures(&self) -> Vec<(&'static str, u64)> {
+        let of = |counter: &AtomicU64| counter.load(Relaxed);
+        vec![
+            ("loop_stalls_seen", of(&self.stalls)),
+            ("loop_stalls_named", of(&self.named)),
+            ("loop_stalls_crowd", of(&self.crowds)),
+            ("loop_stalls_os", of(&self.os)),
+            ("loop_stalls_unknown", of(&self.unknown)),
+            ("loop_stalls_differing", of(&self.differing)),
+            ("loop_stalls_now", of(&self.now)),
+            ("loop_stall_longest_us", of(&self.longest_us)),
+        ]
+    }
+}
+
+/// A stall that is under way, or waits to be judged.
+#[derive(Clone, Copy)]
+struct Open {
+    began_ns: u64,
+    /// What was done for longest when somebody looked, and how long then.
+    doing: u64,
+    doing_ns: u64,
+    runnable_ns: u64,
+    logged: bool,
+    over: u32,
+}
+
+/// Starts the thread; it ends with the server.
+pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
+    let (server, waits) = (Arc::downgrade(server), server.waits.clone());
+    std::thread::Builder::new().name("watchdog".into()).spawn(move || {
+        let mut dog = Watchdog::new(waits);
+        while server.strong_count() > 0 {
+            std::thread::sleep(dog.period());
+            dog.look(stdx::clock::mono_ns(), &server);
+        }
+    })?;
+    Ok(())
+}
+
+struct Watchdog {
+    waits: Arc<Waits>,
+    open: Vec<Option<Open>>,
+    ended: Vec<(usize, Open)>,
+    last: Vec<u64>,
+    quiet: u32,
+    logged_ns: u64,
+    left_out: u64,
+}
+
+impl Watchdog {
+    fn new(waits: Arc<Waits>) -> Watchdog {
+        let loops = waits.pulses.len();
+        let (open, last) = (vec![None; loops], vec![0; loops]);
+        Watchdog { waits, open, ended: Vec::new(), last, quiet: 0, logged_ns: 0, left_out: 0 }
+    }
+
+    fn period(&self) -> Duration {
+        if self.quiet > QUIET { SLEEPY } else { PERIOD }
+    }
+
+    fn look(&mut self, now: u64, server: &Weak<Server>) {
+        self.quiet = self.quiet.saturating_add(1);
+        for id in 0..self.open.len() {
+            self.look_at(id, now, server);
+        }
+        let stalled = self.open.iter().flatten().count() as u64;
+        self.waits.seen.now.store(stalled, Relaxed);
+        for (id, mut open) in std::mem::take(&mut self.ended) {
+            open.over += 1;
+            if !self.judge(id, &open, now) {
+                self.ended.push((id, open));
+            }
+        }
+    }
+
+    fn look_at(&mut self, id: usize, now: u64, server: &Weak<Server>) {
+        let pulse = &self.waits.pulses[id];
+        let turn_ns = pulse.turn_ns();
+        if turn_ns != self.last[id] || turn_ns != 0 {
+            (self.last[id], self.quiet) = (turn_ns, 0);
+        }
+        if let Some(open) = self.open[id]
+            && open.began_ns != turn_ns
+        {
+            self.open[id] = None;
+            self.ended.push((id, open));
+        }
+        if turn_ns == 0 || now.saturating_sub(turn_ns) < STALL_NS {
+            return;
+        }
+        let pulse = &self.waits.pulses[id];
+        let (doing, since_ns) = pulse.doing();
+        let begin = || Open {
+            began_ns: turn_ns,
+            doing,
+            doing_ns: 0,
+            runnable_ns: runnable_ns(pulse.thread()),
+            logged: false,
+            over: 0,
+        };
+        let mut open = self.open[id].unwrap_or_else(begin);
+        let age = now.saturating_sub(since_ns);
+        if age >= open.doing_ns {
+            (open.doing, open.doing_ns) = (doing, age);
+        }
+        if !open.logged && now - turn_ns >= LASTS_NS {
+            open.logged = true;
+            let (client, command) = decode(open.doing);
+            let address = server.upgrade().and_then(|server| server.clients.get(client));
+            let address = address.map_or(String::new(), |client| format!(" ({})", client.address));
+            let ms = (now - turn_ns) / 1_000_000;
+            let command = command.to_uppercase();
+            log::warn!(
+                "event loop {id} has been busy for {ms} ms, now with client {client}{address}: {command}"
+            );
+        }
+        self.open[id] = Some(open);
+    }
+
+    /// Whose stall it was; false if the loop has not said yet (D2).
+    fn judge(&mut self, id: usize, open: &Open, now: u64) -> bool {
+        let seen = &self.waits.seen;
+        let Some(stall) = self.waits.stall(id, open.began_ns) else {
+            if open.over < GRACE {
+                return false;
+            }
+            seen.stalls.fetch_add(1, Relaxed);
+            seen.unknown.fetch_add(1, Relaxed);
+            return true;
+        };
+        seen.stalls.fetch_add(1, Relaxed);
+        seen.longest_us.fetch_max(stall.ns / 1000, Relaxed);
+        let culprit = &stall.culprit;
+        let counter = match culprit.what {
+            What::Os => &seen.os,
+            What::Crowd => &seen.crowds,
+            What::Unknown => &seen.unknown,
+            _ => &seen.named,
+        };
+        counter.fetch_add(1, Relaxed);
+        let (client, _) = decode(open.doing);
+        let sure = client != 0 && open.doing_ns * 2 >= stall.ns;
+        if sure && culprit.what == What::Loop && culprit.client_id() != client {
+            seen.differing.fetch_add(1, Relaxed);
+        }
+        // D3
+        if self.logged_ns != 0 && now - self.logged_ns < 1_000_000_000 {
+            self.left_out += 1;
+            return true;
+        }
+        self.logged_ns = now;
+        let runnable = runnable_ns(self.waits.pulses[id].thread()).saturating_sub(open.runnable_ns);
+        let more = match std::mem::take(&mut self.left_out) {
+            0 => String::new(),
+            n => format!(" ({n} more since the last line)"),
+        };
+        log::warn!(
+            "event loop {id} stalled for {} us: {} behind {}; not running for {} us, of it {} us waiting for a \
+             processor{more}",
+            stall.ns / 1000,
+            culprit.what.name(),
+            culprit.sentence(),
+            culprit.os_ns / 1000,
+            runnable.min(stall.ns) / 1000,
+        );
+        true
+    }
+}
+
+/// Nanoseconds a thread was ready to run and did not get a processor, ever; 0 where the system does not say.
+fn runnable_ns(thread: i32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
+    text.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::turn::encode;
+    use super::super::{Culprit, Stall};
+    use super::*;
+
+    fn culprit(what: What, client: Option<u64>) -> Arc<Culprit> {
+        let client = client.map(super::super::tests::client);
+        Arc::new(Culprit { what, client, command: "eval", words: Vec::new(), ns: 5_000_000, os_ns: 0 })
+    }
+
+    #[test]
+    fn every_stall_is_counted_once_with_what_the_loop_said() {
+        let waits = Arc::new(Waits::new(1));
+        let mut dog = Watchdog::new(waits.clone());
+        let nobody = Weak::new();
+        let seen = |name: &str| waits.seen.figures().iter().find(|(n, _)| *n == name).unwrap().1;
+        let mut now = 10_000_000;
+        let cases = [
+            (Some(culprit(What::Loop, Some(5))), "loop_stalls_named"),
+            (Some(culprit(What::Os, Some(5))), "loop_stalls_os"),
+            (Some(culprit(What::Crowd, None)), "loop_stalls_crowd"),
+            (None, "loop_stalls_unknown"),
+        ];
+        for (n, (said, counter)) in cases.into_iter().enumerate() {
+            let began_ns = now;
+            waits.pulses[0].begin_for_test(began_ns);
+            waits.pulses[0].serve(encode(5, 1), began_ns);
+            dog.look(now + 500_000, &nobody);
+            assert_eq!(seen("loop_stalls_now"), 0);
+            dog.look(now + 2_000_000, &nobody);
+            assert_eq!(seen("loop_stalls_now"), 1);
+            waits.pulses[0].begin_for_test(0);
+            if let Some(culprit) = said {
+                waits.add_stall(Stall {
+                    unix_ms: 1,
+                    loop_id: 0,
+                    began_ns,
+                    ns: 5_000_000,
+                    commands: 1,
+                    culprit,
+                });
+            }
+            (0..6).for_each(|round| dog.look(now + 6_000_000 + round, &nobody));
+            assert_eq!((seen("loop_stalls_seen"), seen(counter)), (n as u64 + 1, 1), "{counter}");
+            now += 10_000_000;
+        }
+        assert_eq!((seen("loop_stalls_differing"), seen("loop_stalls_now")), (0, 0));
+        assert_eq!(seen("loop_stall_longest_us"), 5000);
+    }
+}
