@@ -119,6 +119,9 @@ pub struct Local {
 impl Local {
     pub fn new(id: usize, server: &Server) -> Local {
         let random = stdx::hash::hash_u64(id as u64 ^ stdx::clock::wall_ns());
+        let ticker = stdx::clock::Ticker::new();
+        // The first reading measures the counter for milliseconds: not in a turn of the loop.
+        ticker.now_ns();
         Local {
             id,
             now_ms: stdx::clock::wall_ms(),
@@ -129,7 +132,7 @@ impl Local {
             waits: server.waits.clone(),
             away: false,
             guard: std::cell::Cell::new(0),
-            ticker: stdx::clock::Ticker::new(),
+            ticker,
             leaving: Vec::new(),
             lua: None,
             subscribers: pubsub::Subscribers::default(),
