@@ -140,13 +140,15 @@ impl Calls {
         args: Vec<Vec<u8>>,
         request: &Request,
     ) {
+        // Taken before: the culprit may be this client, and its name is behind the same lock.
+        let client_name = session.info.text.lock().name.clone();
         let entry = Entry {
             id: 0,
             unix_s: local.now_ms / 1000,
             us: ns / 1000,
             args,
             client_address: session.info.address.clone(),
-            client_name: session.info.text.lock().name.clone(),
+            client_name,
             cause: request.sentence(),
             culprit: request.behind.clone(),
         };

@@ -194,6 +194,8 @@ pub fn ended(
     local.recorder.phase(Phase::Queued, queued_ns);
     local.recorder.phase(Phase::Thread, thread_ns);
     local.recorder.phase(Phase::Committing, rest_ns);
+    // Behind its own work nobody waits for somebody else.
+    let behind = behind.filter(|(client, ..)| *client != session.id);
     if let (Some(behind), true) = (behind, queued_ns >= STALL_NS) {
         request.behind =
             Some(local.waited_for_thread(server, &session.info, away.command.name, queued_ns, behind));
