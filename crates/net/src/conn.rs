@@ -228,7 +228,8 @@ impl Conn {
         if self.session.closing {
             return if self.pending_out() == 0 { Next::Close } else { Next::Wait };
         }
-        if self.state == State::Running && self.unread() == 0 && self.stream.is_none() && self.held.is_none() {
+        if self.state == State::Running && self.unread() == 0 && self.stream.is_none() && self.held.is_none()
+        {
             // It may still read what it was answered.
             self.ended = true;
             return if self.pending_out() == 0 { Next::Close } else { Next::Wait };
