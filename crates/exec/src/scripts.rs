@@ -111,11 +111,25 @@ pub struct Running {
     pub command: Vec<Vec<u8>>,
 }
 
+/// Longer texts are hashed each time: comparing them takes a while, too.
+const LAST_MAX: usize = 16 * 1024;
+/// Overlays of so many keys are dropped where they are: the reclaimer would have to be woken for each.
+const FEW_KEYS: usize = 32;
+
+/// Drops what a script ran over.
+fn drop_overlay(overlay: Overlay) {
+    // Large values in it go to the reclaimer by themselves.
+    if overlay.len() > FEW_KEYS {
+        job::discard(overlay);
+    }
+}
+
 /// What the server knows about scripts.
 #[derive(Default)]
 pub struct Scripts {
     bodies: Mutex<HashMap<Sha, Arc<[u8]>>>,
-    long: Mutex<HashSet<String>>,
+    long: Mutex<HashSet<Name>>,
+    has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
     pub libraries: Mutex<Libraries>,
     version: AtomicU64,
@@ -149,11 +163,13 @@ pub struct LuaState {
     engine: Engine,
     version: u64,
     functions: HashMap<String, script::Function>,
+    /// The script that came last, so that its text need not be hashed again.
+    last: Option<(Arc<[u8]>, Sha, script::ScriptFlags)>,
 }
 
 impl LuaState {
     fn new() -> LuaState {
-        LuaState { engine: Engine::new(Limits::default()), version: 0, functions: HashMap::new() }
+        LuaState { engine: Engine::new(Limits::default()), version: 0, functions: HashMap::new(), last: None }
     }
 
     /// Bytes held for scripts, and for functions.
@@ -240,6 +256,7 @@ impl Scripts {
         let bodies = std::mem::take(&mut *self.bodies.lock());
         stdx::reclaim::defer(bodies.len() * 256, move || drop(bodies));
         self.long.lock().clear();
+        self.has_long.store(false, Ordering::Release);
     }
 
     pub fn len(&self) -> usize {
@@ -726,7 +743,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     if call::note_guard(act.local, holder) {
         return Started::Later;
     }
-    if run.keys.len() > MANY_KEYS || server.scripts.long.lock().contains(&name_of(&run.body)) {
+    if run.keys.len() > MANY_KEYS || server.scripts.is_long(&run.body) {
         return send_away(act, run);
     }
     let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
@@ -749,11 +766,11 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Star
         act.out.swap(&mut out);
         if let Err(halt) = ended {
             act.out.truncate(mark);
-            job::discard(overlay);
+            drop_overlay(overlay);
             if halt == Halt::Whole {
                 return under_all_locks(act, lua, run);
             }
-            server.scripts.long.lock().insert(name_of(&run.body));
+            server.scripts.note_long(&run.body);
             break;
         }
         if settle(&server, act.local, &run, overlay, told) {
@@ -762,6 +779,34 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Star
         act.out.truncate(mark);
     }
     send_away(act, run)
+}
+
+/// What a script or function is known by.
+#[derive(PartialEq, Eq, Hash)]
+enum Name {
+    Script(Sha),
+    Function(String),
+}
+
+impl Name {
+    fn of(body: &Body) -> Name {
+        match body {
+            Body::Script(sha, _) => Name::Script(*sha),
+            Body::Function(name) => Name::Function(name.clone()),
+        }
+    }
+}
+
+impl Scripts {
+    /// Whether it once took longer than a loop has.
+    fn is_long(&self, body: &Body) -> bool {
+        self.has_long.load(Ordering::Acquire) && self.long.lock().contains(&Name::of(body))
+    }
+
+    fn note_long(&self, body: &Body) {
+        self.long.lock().insert(Name::of(body));
+        self.has_long.store(true, Ordering::Release);
+    }
 }
 
 fn name_of(body: &Body) -> String {
@@ -785,7 +830,7 @@ fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Ove
         }
     } else {
         let current = overlay.snapshot().is_current();
-        job::discard(overlay);
+        drop_overlay(overlay);
         if !current {
             // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
             return false;
@@ -1037,10 +1082,19 @@ pub(crate) fn compile(
     local: &mut Local,
     body: &[u8],
 ) -> Result<(Sha, Arc<[u8]>, script::ScriptFlags), String> {
-    let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
-    let loaded = lua.engine.load(body);
-    let flags = loaded.as_ref().ok().and_then(|sha| lua.engine.flags(sha)).unwrap_or_default();
-    local.lua = Some(lua);
-    let sha = loaded?;
-    Ok((sha, server.scripts.add(sha, body), flags))
+    let lua = local.lua.get_or_insert_with(|| Box::new(LuaState::new()));
+    if let Some((known, sha, flags)) = &lua.last
+        && **known == *body
+        && lua.engine.has(sha)
+        && server.scripts.get(sha).is_some()
+    {
+        return Ok((*sha, known.clone(), *flags));
+    }
+    let sha = lua.engine.load(body)?;
+    let flags = lua.engine.flags(&sha).unwrap_or_default();
+    let body = server.scripts.add(sha, body);
+    if body.len() <= LAST_MAX {
+        lua.last = Some((body.clone(), sha, flags));
+    }
+    Ok((sha, body, flags))
 }
