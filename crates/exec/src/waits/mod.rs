@@ -130,6 +130,9 @@ impl Culprit {
                 format!("client {} ({}{named}), {command}, {us} us", client.id, client.address)
             }
             (None, What::Crowd) => format!("many short requests, {us} us together"),
+            (None, What::Os) if self.command == What::Os.name() => {
+                format!("what else the machine ran, {us} us")
+            }
             (None, What::Unknown) => format!("unknown, {us} us"),
             (None, _) => format!("the server's own {command}, {us} us"),
         }
