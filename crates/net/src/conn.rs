@@ -225,14 +225,11 @@ impl Conn {
     /// The peer will send no more.
     pub(crate) fn end(&mut self) -> Next {
         self.eof = true;
-        if self.session.closing {
-            return if self.pending_out() == 0 { Next::Close } else { Next::Wait };
-        }
-        if self.state == State::Running && self.unread() == 0 && self.stream.is_none() && self.held.is_none()
-        {
-            // It may still read what it was answered.
+        let idle = self.unread() == 0 && self.stream.is_none() && self.held.is_none();
+        if self.state == State::Running && (self.session.closing || idle) {
+            // Replies may be on their way still, or come back from the transport: it is closed when all are out.
             self.ended = true;
-            return if self.pending_out() == 0 { Next::Close } else { Next::Wait };
+            return Next::Wait;
         }
         // What was fully received is run; reads of a client that is gone are not.
         self.session.cancel.store(true, Ordering::Relaxed);

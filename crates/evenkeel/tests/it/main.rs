@@ -10,6 +10,7 @@ mod backends;
 mod connections;
 mod docs;
 mod functions;
+mod hostile;
 mod info;
 mod messages;
 mod muted;
