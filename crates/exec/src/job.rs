@@ -580,7 +580,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                     server.after(local, changes);
                     Some(deliver(server, job))
                 }
-                Err(_) => again(server, local, job),
+                Err(keyspace::Lost(told)) => {
+                    server.after(local, told);
+                    again(server, local, job)
+                }
             }
         }
     }

@@ -246,6 +246,7 @@ fn attempt(
         view.select(*db);
         let wanted = if waiter.command.group == "list" { Kind::List } else { Kind::ZSet };
         if view.kind(key) != Some(wanted) {
+            put_off(server, local, view.finish());
             return None;
         }
         view.select(waiter.db);
@@ -257,6 +258,7 @@ fn attempt(
     let effects = std::mem::take(&mut cx.effects);
     if matches!(outcome, Outcome::Block(_)) {
         out.truncate(mark);
+        put_off(server, local, view.finish());
         return None;
     }
     if let Err(error) = result {
@@ -265,4 +267,13 @@ fn attempt(
     }
     server.log_effect(waiter.command, args, &effects, &view);
     Some(view.finish())
+}
+
+/// An attempt that came to nothing may have written to the table what long commits left to be written: it is told, and who
+/// waits for that is served with this loop's next mail.
+fn put_off(server: &Server, local: &Local, changes: Changes) {
+    let ready = server.tell(changes);
+    if !ready.is_empty() {
+        server.send(local.id, Mail::Ready(ready));
+    }
 }

@@ -826,7 +826,10 @@ fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Ove
                 }
                 server.after(local, changes);
             }
-            Err(_) => return false,
+            Err(keyspace::Lost(told)) => {
+                server.after(local, told);
+                return false;
+            }
         }
     } else {
         let current = overlay.snapshot().is_current();

@@ -32,7 +32,7 @@ mod view;
 pub use entry::{EntryRef, Owned, Payload, StrMut};
 pub use guard::{Guarded, Protection};
 pub use intent::{Commit, Progress, Words};
-pub use overlay::{Chunk, Conflict, Overlay};
+pub use overlay::{Chunk, Conflict, Lost, Overlay};
 pub use record::Announce;
 pub use sequence::{Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};

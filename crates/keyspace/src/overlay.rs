@@ -98,6 +98,10 @@ struct Near {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Conflict;
 
+/// A commit that did not happen, and what must be told nevertheless: it wrote to the table what others had committed.
+#[derive(Debug)]
+pub struct Lost(pub Changes);
+
 impl Overlay {
     pub fn new(snapshot: Snapshot) -> Overlay {
         Overlay {
@@ -435,9 +439,9 @@ impl Overlay {
     }
 
     /// Applies everything at one LSN, or nothing (O2). The view given back still holds the locks: `finish` it.
-    pub fn commit(self, now_ms: u64) -> Result<Changes, Conflict> {
+    pub fn commit(self, now_ms: u64) -> Result<Changes, Lost> {
         if !self.snapshot.is_current() {
-            return Err(Conflict);
+            return Err(Lost(Changes::default()));
         }
         let keyspace = self.snapshot.keyspace().clone();
         let mut shards = if self.flushes() { Bits::below(crate::SHARDS) } else { Bits::EMPTY };
@@ -453,11 +457,11 @@ impl Overlay {
             // What had expired before the run was absent to it.
             let due = crate::intent::expiry_relied_on(cell, self.ran_ms).is_some_and(|at| at <= now_ms);
             if cell.loaded && (due || view.changed_since(*db, key, self.snapshot.lsn())) {
-                return Err(Conflict);
+                return Err(Lost(view.finish()));
             }
         }
         if !self.snapshot.is_current() {
-            return Err(Conflict);
+            return Err(Lost(view.finish()));
         }
         for db in &self.flushed {
             view.flush(Some(*db));
