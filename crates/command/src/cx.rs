@@ -3,6 +3,7 @@
 use crate::Error;
 use keyspace::View;
 use resp::{OwnedArgs, Reply};
+use stdx::turns::Turn;
 
 /// Elements of a reply above which it is streamed instead of written at once.
 pub const STREAM_FROM: usize = 512;
@@ -56,21 +57,31 @@ pub struct Budget<'a> {
     steps: usize,
     /// On a worker: asked now and then whether to go on.
     cancelled: Option<&'a std::sync::atomic::AtomicBool>,
+    /// On a thread of background work: lets others go on when its turn is over.
+    turn: Option<&'a Turn>,
 }
 
 impl<'a> Budget<'a> {
     pub const fn steps(steps: usize) -> Budget<'a> {
-        Budget { steps, cancelled: None }
+        Budget { steps, cancelled: None, turn: None }
     }
 
     pub const fn unlimited(cancelled: Option<&'a std::sync::atomic::AtomicBool>) -> Budget<'a> {
-        Budget { steps: usize::MAX, cancelled }
+        Budget { steps: usize::MAX, cancelled, turn: None }
+    }
+
+    /// The run takes turns with its like: each charge may be the end of one.
+    pub const fn in_turns(self, turn: Option<&'a Turn>) -> Budget<'a> {
+        Budget { turn, ..self }
     }
 
     pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
         match self.steps.checked_sub(steps) {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),
+        }
+        if let Some(turn) = self.turn {
+            turn.check();
         }
         match self.cancelled {
             Some(flag) if flag.load(std::sync::atomic::Ordering::Relaxed) => Err(Error::Cancelled),

@@ -23,6 +23,7 @@ use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::hash::hash_bytes;
+use stdx::turns::Turn;
 
 /// Lost races from which on a commit is protected (J3).
 pub(crate) const PROTECT_FROM: u32 = 3;
@@ -221,7 +222,7 @@ impl Job {
     }
 
     /// A piece of work on the worker: tells the keys it needs, or runs.
-    pub(crate) fn run(&mut self, keyspace: &Keyspace) {
+    pub(crate) fn run(&mut self, keyspace: &Keyspace, turn: &Turn) {
         let Some(mut overlay) = self.overlay.take() else { return };
         let Wanted { keys, found } = std::mem::take(&mut self.read);
         overlay.reserve(keys.len());
@@ -232,7 +233,7 @@ impl Job {
         let wanted = if self.planned { Wanted::default() } else { self.wanted(&overlay) };
         self.planned = true;
         self.state = match wanted.keys.is_empty() {
-            true => self.run_over(keyspace, &mut overlay),
+            true => self.run_over(keyspace, &mut overlay, turn),
             false => State::NeedKeys(wanted),
         };
         match self.state {
@@ -271,7 +272,7 @@ impl Job {
     }
 
     /// Runs its commands over the overlay, from the beginning.
-    fn run_over(&mut self, keyspace: &Keyspace, overlay: &mut Overlay) -> State {
+    fn run_over(&mut self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> State {
         self.out.clear();
         self.effects.clear();
         if let Body::Exec(calls) = &self.body {
@@ -281,11 +282,13 @@ impl Job {
         let cancel = (!self.body.is_write()).then_some(&*self.cancel);
         let mut stream = None;
         for Call { command, handler, args } in self.body.calls() {
+            turn.check();
             let mark = self.out.len();
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
             let caller = Caller { may_stream, client_id: self.client, ..Caller::default() };
-            let mut cx = Cx::new(&mut view, &mut self.out, caller, Budget::unlimited(cancel), self.random);
+            let budget = Budget::unlimited(cancel).in_turns(Some(turn));
+            let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);
             let result = handler(&mut cx, args.args());
             self.random = cx.random();
             let outcome = std::mem::take(&mut cx.outcome);

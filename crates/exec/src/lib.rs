@@ -58,6 +58,8 @@ pub struct Server {
     pub pubsub: pubsub::PubSub,
     pub park: park::Park,
     pub workers: worker::Workers,
+    /// Jobs and scripts take turns.
+    pub turns: Arc<stdx::turns::Turns>,
     pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
     pub started_ms: u64,
@@ -206,7 +208,8 @@ impl Server {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let boxes = mailboxes.clone();
         let done = move |job: Box<job::Job>| boxes[job.loop_id].send(Mail::Job(job));
-        let workers = worker::Workers::start((cores - 1).max(1), keyspace.clone(), done)?;
+        let turns = stdx::turns::Turns::new(cores);
+        let workers = worker::Workers::start(keyspace.clone(), turns.clone(), done);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let server = Arc::new(Server {
             keyspace,
@@ -215,6 +218,7 @@ impl Server {
             pubsub: pubsub::PubSub::default(),
             park: park::Park::default(),
             workers,
+            turns,
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
             started_ms: stdx::clock::wall_ms(),

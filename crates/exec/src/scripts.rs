@@ -35,7 +35,8 @@ use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use stdx::hash::hash_bytes;
-use stdx::points::{self, Point};
+use stdx::points::Point;
+use stdx::turns::Turn;
 
 /// Nanoseconds a script may take on a loop before it goes to a thread.
 const QUANTUM_NS: u64 = 100_000;
@@ -48,7 +49,7 @@ const NEAR: usize = 200;
 /// Keys of a database up to which a script may look at all of them on a loop.
 const SMALL_WHOLE: usize = 500;
 /// Threads for long scripts; more of them wait their turn.
-const THREADS: usize = 16;
+const THREADS: usize = 32;
 
 /// What is to be run.
 #[derive(Clone)]
@@ -406,8 +407,9 @@ impl Runner<'_, '_, '_> {
                 self.halt = Some(Halt::Elsewhere);
                 return Err(Error::new("ERR the script is being run again elsewhere"));
             }
-            let mut cx =
-                Cx::new(&mut view, &mut self.reply, caller(self.run.client), budget(self.kill), self.random);
+            let turn = self.reader.as_deref().map(|reader| &reader.turn);
+            let budget = budget(self.kill).in_turns(turn);
+            let mut cx = Cx::new(&mut view, &mut self.reply, caller(self.run.client), budget, self.random);
             let result = handler(&mut cx, args);
             // A run that is repeated must choose the same.
             let random = cx.random();
@@ -561,11 +563,20 @@ pub(crate) struct Reader {
     asked: u32,
     /// Nanoseconds spent waiting for its loop.
     waited_ns: Cell<u64>,
+    /// The thread's turn; given back while it waits for the loop.
+    turn: Turn,
 }
 
 impl Reader {
     fn new(server: &Arc<Server>, loop_id: usize) -> Reader {
-        Reader { server: server.clone(), loop_id, answer: Arc::default(), asked: 0, waited_ns: Cell::new(0) }
+        Reader {
+            server: server.clone(),
+            loop_id,
+            answer: Arc::default(),
+            asked: 0,
+            waited_ns: Cell::new(0),
+            turn: server.turns.enter(),
+        }
     }
 
     /// Keys to be read around one that is asked for. A round trip costs as much as reading some 50 keys along with the one:
@@ -591,13 +602,15 @@ impl Reader {
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
         let asked_ns = stdx::clock::mono_ns();
         self.server.send(self.loop_id, Mail::Read(Box::new(request)));
-        let read = loop {
-            match self.answer.wait() {
-                Some(read) => break Some(read),
-                None if self.server.is_shutting_down() => break None,
-                None => {}
+        let read = self.turn.aside(|| {
+            loop {
+                match self.answer.wait() {
+                    Some(read) => break Some(read),
+                    None if self.server.is_shutting_down() => break None,
+                    None => {}
+                }
             }
-        };
+        });
         self.waited_ns.set(self.waited_ns.get() + stdx::clock::mono_ns() - asked_ns);
         read
     }
@@ -651,8 +664,9 @@ impl Host for Runner<'_, '_, '_> {
     }
 
     fn interrupt(&mut self) -> Option<Stop> {
-        if self.reader.is_some() {
-            points::reach(Point::ScriptStep);
+        if let Some(reader) = &self.reader {
+            reader.turn.reach(Point::ScriptStep);
+            reader.turn.check();
         }
         if self.halt.is_some() {
             return Some(Stop::Elsewhere);
@@ -682,6 +696,7 @@ fn run_once<'a, 'b, 'k>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.sync(&server.scripts);
+    lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner {
         server,
         ground,
@@ -903,13 +918,13 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         reader.load(&mut overlay, keys);
         let ground = Ground::Overlay(&mut overlay);
         job.out.clear();
-        points::reach(Point::ScriptStart);
+        reader.turn.reach(Point::ScriptStart);
         let (ended, told) =
             run_once(server, lua, &job.run, ground, None, Some(&entry.kill), Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
-        bench.waited(reader.waited_ns.get());
-        points::reach(Point::ScriptEnd);
+        bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
+        reader.turn.reach(Point::ScriptEnd);
         if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.flushes() {
             let announce = announce(server, &job.run, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);

@@ -1,6 +1,8 @@
 //! The pool of demoted threads that run long work.
 //!
-//! - W1: as many jobs run as there are threads; further ones wait in the order they came.
+//! - W1: a job finds a thread at once unless [`THREADS`] run; threads are made as they are needed, and stay. How many run
+//!   at a time is not the pool's affair: jobs take turns (`stdx::turns`), so that a short one (a SORT BY of three
+//!   elements) does not wait for long ones.
 //! - W2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes first.
 
 use crate::job::Job;
@@ -11,83 +13,115 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::points::{self, Point};
+use stdx::turns::Turns;
+
+/// Threads at most: as many as there may be snapshots, without which no job runs.
+const THREADS: usize = keyspace::MAX_ACTIVE;
+
+type Done = Arc<dyn Fn(Box<Job>) + Send + Sync>;
 
 #[derive(Default)]
 struct Queue {
-    jobs: Mutex<(VecDeque<Box<Job>>, bool)>,
+    jobs: VecDeque<Box<Job>>,
+    idle: usize,
+    threads: usize,
+    ended: bool,
+}
+
+#[derive(Default)]
+struct Pool {
+    queue: Mutex<Queue>,
     wake: Condvar,
     running: AtomicUsize,
 }
 
-/// Threads at least. More than cores: the system lets them take turns, so that a short job (a SORT BY of three elements)
-/// does not wait for a long one.
-const THREADS: usize = 8;
-
 /// The pool of demoted threads.
 pub struct Workers {
-    queue: Arc<Queue>,
+    pool: Arc<Pool>,
+    keyspace: Arc<Keyspace>,
+    turns: Arc<Turns>,
+    done: Done,
 }
 
 impl Workers {
-    /// Starts the pool. `done` gets each job back, on the worker's thread: it sends it to the job's loop.
+    /// An empty pool. `done` gets each job back, on the worker's thread: it sends it to the job's loop.
     pub fn start(
-        threads: usize,
         keyspace: Arc<Keyspace>,
-        done: impl Fn(Box<Job>) + Send + Clone + 'static,
-    ) -> std::io::Result<Workers> {
-        let queue = Arc::new(Queue::default());
-        for i in 0..threads.max(THREADS) {
-            let (queue, keyspace, done) = (queue.clone(), keyspace.clone(), done.clone());
-            std::thread::Builder::new().name(format!("worker-{i}")).spawn(move || {
-                stdx::threads::demote();
-                let mut bench = Bench::default();
-                while let Some(mut job) = queue.take() {
-                    queue.running.fetch_add(1, Ordering::Relaxed);
-                    bench.begin(&mut job.spent);
-                    points::reach(Point::JobStart);
-                    job.run(&keyspace);
-                    points::reach(Point::JobEnd);
-                    let (client, command) = (job.client, job.body.command());
-                    bench.end(&mut job.spent, client, command);
-                    queue.running.fetch_sub(1, Ordering::Relaxed);
-                    done(job);
-                    stdx::reclaim::flush();
-                }
-            })?;
-        }
-        Ok(Workers { queue })
+        turns: Arc<Turns>,
+        done: impl Fn(Box<Job>) + Send + Sync + 'static,
+    ) -> Workers {
+        Workers { pool: Arc::default(), keyspace, turns, done: Arc::new(done) }
     }
 
+    /// Queues a job. Cost: microseconds; some 50 when a thread has to be made.
     pub fn submit(&self, mut job: Box<Job>) {
         job.spent.queued_at_ns = stdx::clock::mono_ns();
-        self.queue.jobs.lock().0.push_back(job);
-        self.queue.wake.notify_one();
+        let mut queue = self.pool.queue.lock();
+        queue.jobs.push_back(job);
+        if queue.idle < queue.jobs.len() && queue.threads < THREADS && self.spawn(queue.threads) {
+            queue.threads += 1;
+        }
+        drop(queue);
+        self.pool.wake.notify_one();
+    }
+
+    /// One thread more. That the system refuses is bearable as long as there is one.
+    fn spawn(&self, number: usize) -> bool {
+        let (pool, keyspace, turns) = (self.pool.clone(), self.keyspace.clone(), self.turns.clone());
+        let done = self.done.clone();
+        let thread = std::thread::Builder::new().name(format!("worker-{number}"));
+        let spawned = thread.spawn(move || {
+            stdx::threads::demote();
+            let mut bench = Bench::default();
+            while let Some(mut job) = pool.take() {
+                pool.running.fetch_add(1, Ordering::Relaxed);
+                bench.begin(&mut job.spent);
+                points::reach(Point::JobStart);
+                {
+                    let turn = turns.enter();
+                    job.run(&keyspace, &turn);
+                    bench.waited(turn.waited_ns());
+                }
+                points::reach(Point::JobEnd);
+                let (client, command) = (job.client, job.body.command());
+                bench.end(&mut job.spent, client, command);
+                pool.running.fetch_sub(1, Ordering::Relaxed);
+                done(job);
+                stdx::reclaim::flush();
+            }
+        });
+        if let Err(error) = &spawned {
+            log::warn!("no thread for long work could be made: {error}");
+        }
+        spawned.is_ok()
     }
 
     /// Jobs waiting and running.
     pub fn load(&self) -> (usize, usize) {
-        (self.queue.jobs.lock().0.len(), self.queue.running.load(Ordering::Relaxed))
+        (self.pool.queue.lock().jobs.len(), self.pool.running.load(Ordering::Relaxed))
     }
 }
 
 impl Drop for Workers {
     fn drop(&mut self) {
-        self.queue.jobs.lock().1 = true;
-        self.queue.wake.notify_all();
+        self.pool.queue.lock().ended = true;
+        self.pool.wake.notify_all();
     }
 }
 
-impl Queue {
+impl Pool {
     fn take(&self) -> Option<Box<Job>> {
-        let mut jobs = self.jobs.lock();
+        let mut queue = self.queue.lock();
         loop {
-            if jobs.1 {
+            if queue.ended {
                 return None;
             }
-            if let Some(job) = jobs.0.pop_front() {
+            if let Some(job) = queue.jobs.pop_front() {
                 return Some(job);
             }
-            self.wake.wait(&mut jobs);
+            queue.idle += 1;
+            self.wake.wait(&mut queue);
+            queue.idle -= 1;
         }
     }
 }

@@ -154,6 +154,14 @@ impl Engine {
         Ok(sha)
     }
 
+    /// Sets [`Limits::memory_bytes`] from now on. Cost: a comparison when it is what it was.
+    pub fn limit_memory(&mut self, bytes: usize) {
+        if self.limits.memory_bytes != bytes {
+            self.limits.memory_bytes = bytes;
+            self.eval.iter_mut().chain(&mut self.functions).for_each(|room| room.vm.set_limit(bytes));
+        }
+    }
+
     fn compile(&mut self, code: &[u8]) -> Result<Ref, String> {
         let room = eval_room(&mut self.eval, &self.limits);
         room.vm.with(|s| match s.load(code, c"@user_script") {

@@ -12,3 +12,4 @@ pub mod points;
 pub mod reclaim;
 pub mod sync;
 pub mod threads;
+pub mod turns;

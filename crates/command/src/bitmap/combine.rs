@@ -14,7 +14,7 @@ use super::kernel::{combine, first_other};
 use crate::options::is;
 use crate::string::BYTES_PER_STEP;
 use crate::table::{Command, DENYOOM, KeySpec, OW_UPDATE, RO_ACCESS, Run, WRITE, acl};
-use crate::{Cx, Error};
+use crate::{Budget, Cx, Error};
 use keyspace::{Class, View};
 use resp::Args;
 use smallvec::SmallVec;
@@ -90,7 +90,7 @@ fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         sources.push(Source::new(s));
     }
     let len = sources.iter().map(|source| source.of.len()).max().unwrap_or(0);
-    let result = result(op, &mut sources, len);
+    let result = result(op, &mut sources, len, &mut cx.budget)?;
     drop(sources);
     if len > 0 {
         cx.view.put(dest, Value::Str(result), None);
@@ -103,10 +103,10 @@ fn bitop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 }
 
 /// Combines strings that are zeros behind their ends into one of `len` bytes.
-fn result(op: Op, sources: &mut [Source<'_>], len: usize) -> Str {
+fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_>) -> Result<Str, Error> {
     let mut result = Str::new();
     if len == 0 {
-        return result;
+        return Ok(result);
     }
     // The whole length first, so that it is not grown piece by piece; costs nothing where nothing is written.
     result.set_bit(len as u64 * 8 - 1, false);
@@ -123,11 +123,12 @@ fn result(op: Op, sources: &mut [Source<'_>], len: usize) -> Str {
             if first_other(&to[..step], 0).is_some() {
                 result.write_at(at, &to[..step]);
             }
+            budget.charge(1 + step * sources.len() / BYTES_PER_STEP)?;
         }
         sources.iter_mut().for_each(|source| source.skip(step));
         at += step;
     }
-    result
+    Ok(result)
 }
 
 /// How far the result is zeros, as the sources are not stored there. None if that cannot be told.
@@ -384,7 +385,7 @@ mod tests {
             let strings: Vec<Str> = sources.iter().map(|bytes| Str::from_slice(bytes)).collect();
             let len = sources.iter().map(Vec::len).max().unwrap_or(0);
             let mut walks: Vec<_> = strings.iter().map(|s| Source::new(s.as_ref())).collect();
-            let combined = result(op, &mut walks, len);
+            let combined = result(op, &mut walks, len, &mut Budget::unlimited(None)).unwrap();
             combined.check_invariants();
             prop_assert!(combined.as_ref() == plain(op, &sources, len)[..], "{:?}", op);
         }

@@ -113,6 +113,8 @@ pub struct Live {
     // Commands.
     pub notify: Number,
     pub busy_reply_ms: Number,
+    /// Bytes one Lua state may hold; 0: no limit.
+    pub lua_memory_bytes: Number,
     pub debug_command: Number,
     pub protected_configs: Number,
     pub active_expire_effort: Number,

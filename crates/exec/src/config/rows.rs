@@ -417,6 +417,9 @@ const EVENTS: &[Directive] = &[
         .unit("ms")
         .live(|l, v| l.busy_reply_ms.set(v.int()))
         .doc("Run time after which SCRIPT KILL may end a script."),
+    memory("lua-memory-limit", 0, "1073741824")
+        .live(|l, v| l.lua_memory_bytes.set(v.int()))
+        .doc("Memory one script may take before it fails with \"not enough memory\"; 0 is no limit."),
     flag("lua-enable-insecure-api", "no")
         .aka(&["lua-enable-deprecated-api"])
         .only(&["no"], "unsafe Lua functions are not available to scripts")

@@ -1,0 +1,298 @@
+//! Turns: many threads of background work, of which about as many run at once as there are cores.
+//!
+//! ```text
+//! enter ─► holder ─► check … check (nobody waits: one load) … check after 1 ms, somebody waits ─► back of the queue
+//!            ▲  └─► aside (waits for something else) ─┐                                                  │
+//!            └───── next of the queue ◄───────────────┴──────────────────────────────────────────────────┘
+//! ```
+//!
+//! Ten long jobs then do not throw each other's data out of the caches, and a short one waits for at most one turn instead
+//! of a tenth of the processor.
+//!
+//! - T1: at most `tokens` threads hold a turn.
+//! - T2: who comes, or comes back from waiting for something else, goes before those whose turn was over, but only
+//!   [`FRESH_MAX`] times in a row; apart from that the queue is first in, first out.
+//! - T3: whoever does not come to a check for [`PATIENCE_NS`] while somebody waits loses its place (it may be held by the
+//!   system, or in code that cannot check): the queue goes on without it, and it queues at its next check.
+//! - T4: whoever waits here is background work. An event loop never takes the lock; it may ask for [`Turns::demand`].
+
+use crate::points::{self, Point};
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::Thread;
+use std::time::Duration;
+
+/// How long a turn is while others wait.
+const TURN_NS: u64 = 1_000_000;
+/// See T3.
+const PATIENCE_NS: u64 = 50_000_000;
+/// See T2.
+const FRESH_MAX: u32 = 3;
+
+/// Hands out turns. See the module.
+pub struct Turns {
+    tokens: usize,
+    queue: Mutex<Queue>,
+    /// Length of the queue.
+    waiting: AtomicUsize,
+    /// Threads that have a turn or wait for one.
+    demand: AtomicUsize,
+    handovers: AtomicU64,
+}
+
+#[derive(Default)]
+struct Queue {
+    holders: Vec<Arc<Seat>>,
+    fresh: VecDeque<Arc<Seat>>,
+    tired: VecDeque<Arc<Seat>>,
+    fresh_in_a_row: u32,
+    /// Monotonic clock of the last time somebody was called.
+    called_ns: u64,
+}
+
+/// One run's place.
+struct Seat {
+    thread: Thread,
+    called: AtomicBool,
+    /// Monotonic clock at the begin of its turn.
+    since_ns: AtomicU64,
+}
+
+/// One run that takes turns; dropping it gives the turn back. Belongs to the thread that made it.
+pub struct Turn {
+    turns: Arc<Turns>,
+    seat: Arc<Seat>,
+    waited_ns: Cell<u64>,
+}
+
+impl Turns {
+    /// So many at once; at least one.
+    pub fn new(tokens: usize) -> Arc<Turns> {
+        Arc::new(Turns {
+            tokens: tokens.max(1),
+            queue: Mutex::default(),
+            waiting: AtomicUsize::new(0),
+            demand: AtomicUsize::new(0),
+            handovers: AtomicU64::new(0),
+        })
+    }
+
+    /// Waits for a turn. Cost when nobody waits: a lock and a small allocation.
+    pub fn enter(self: &Arc<Turns>) -> Turn {
+        let seat = Seat {
+            thread: std::thread::current(),
+            called: AtomicBool::new(false),
+            since_ns: AtomicU64::new(0),
+        };
+        let turn = Turn { turns: self.clone(), seat: Arc::new(seat), waited_ns: Cell::new(0) };
+        turn.begin();
+        turn
+    }
+
+    /// Threads that have a turn or wait for one: one relaxed load.
+    #[inline]
+    pub fn demand(&self) -> usize {
+        self.demand.load(Ordering::Relaxed)
+    }
+
+    /// Threads that wait for a turn.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// How often a turn that was over went to somebody else.
+    pub fn handovers(&self) -> u64 {
+        self.handovers.load(Ordering::Relaxed)
+    }
+
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        // A panic between two assignments would leave a place too many or too few, which T3 mends.
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Calls as many as there is room for (T1, T2).
+    fn call(&self, queue: &mut Queue) {
+        while queue.holders.len() < self.tokens {
+            let fresh_first = queue.fresh_in_a_row < FRESH_MAX || queue.tired.is_empty();
+            let next = match fresh_first {
+                true => queue.fresh.pop_front().inspect(|_| queue.fresh_in_a_row += 1),
+                false => None,
+            };
+            let next = next.or_else(|| {
+                queue.fresh_in_a_row = 0;
+                queue.tired.pop_front()
+            });
+            let Some(seat) = next else { break };
+            queue.called_ns = crate::clock::mono_ns();
+            seat.since_ns.store(queue.called_ns, Ordering::Relaxed);
+            seat.called.store(true, Ordering::Release);
+            seat.thread.unpark();
+            queue.holders.push(seat);
+        }
+        self.waiting.store(queue.fresh.len() + queue.tired.len(), Ordering::Relaxed);
+    }
+
+    /// Takes their places from holders that did not check for too long, if nobody was called since then (T3).
+    fn rescue(&self) {
+        let now = crate::clock::mono_ns();
+        let mut queue = self.queue();
+        if now.saturating_sub(queue.called_ns) >= PATIENCE_NS {
+            queue
+                .holders
+                .retain(|seat| now.saturating_sub(seat.since_ns.load(Ordering::Relaxed)) < PATIENCE_NS);
+            self.call(&mut queue);
+        }
+    }
+}
+
+impl Turn {
+    /// Lets others go on if this turn is over and somebody waits; returns when it is this one's turn again. Cost when
+    /// nobody waits: one relaxed load.
+    #[inline]
+    pub fn check(&self) {
+        if self.turns.waiting.load(Ordering::Relaxed) != 0 {
+            self.look();
+        }
+    }
+
+    #[cold]
+    fn look(&self) {
+        let began = self.seat.since_ns.load(Ordering::Relaxed);
+        if crate::clock::mono_ns().saturating_sub(began) < TURN_NS {
+            return;
+        }
+        let mut queue = self.turns.queue();
+        self.leave(&mut queue);
+        self.seat.called.store(false, Ordering::Relaxed);
+        queue.tired.push_back(self.seat.clone());
+        self.turns.handovers.fetch_add(1, Ordering::Relaxed);
+        self.turns.call(&mut queue);
+        drop(queue);
+        self.wait();
+    }
+
+    /// Gives the turn back while `f` waits for something else.
+    pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
+        self.end();
+        let result = f();
+        self.begin();
+        result
+    }
+
+    /// A test may hold the run here, which then does not hold a turn.
+    #[inline]
+    pub fn reach(&self, point: Point) {
+        if points::is_armed(point) {
+            self.aside(|| points::reach(point));
+        }
+    }
+
+    fn begin(&self) {
+        self.turns.demand.fetch_add(1, Ordering::Relaxed);
+        let mut queue = self.turns.queue();
+        self.seat.called.store(false, Ordering::Relaxed);
+        queue.fresh.push_back(self.seat.clone());
+        self.turns.call(&mut queue);
+        drop(queue);
+        self.wait();
+    }
+
+    fn end(&self) {
+        let mut queue = self.turns.queue();
+        self.leave(&mut queue);
+        self.turns.call(&mut queue);
+        drop(queue);
+        self.turns.demand.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Leaves its place, if it was not taken away.
+    fn leave(&self, queue: &mut Queue) {
+        queue.holders.retain(|seat| !Arc::ptr_eq(seat, &self.seat));
+    }
+
+    /// Nanoseconds it has waited for its turns so far.
+    pub fn waited_ns(&self) -> u64 {
+        self.waited_ns.get()
+    }
+
+    fn wait(&self) {
+        if self.seat.called.load(Ordering::Acquire) {
+            return;
+        }
+        let began_ns = crate::clock::mono_ns();
+        while !self.seat.called.load(Ordering::Acquire) {
+            std::thread::park_timeout(Duration::from_nanos(PATIENCE_NS));
+            if !self.seat.called.load(Ordering::Acquire) {
+                self.turns.rescue();
+            }
+        }
+        self.waited_ns.set(self.waited_ns.get() + crate::clock::mono_ns().saturating_sub(began_ns));
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    #[test]
+    fn as_many_run_as_there_are_tokens_and_all_get_their_turn() {
+        let turns = Turns::new(2);
+        let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+        let threads: Vec<_> = (0..8)
+            .map(|_| {
+                let (turns, running, most) = (turns.clone(), running.clone(), most.clone());
+                std::thread::spawn(move || {
+                    for _ in 0..200 {
+                        let turn = turns.enter();
+                        most.fetch_max(running.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                        std::hint::spin_loop();
+                        running.fetch_sub(1, Ordering::SeqCst);
+                        turn.aside(std::thread::yield_now);
+                        turn.check();
+                    }
+                })
+            })
+            .collect();
+        threads.into_iter().for_each(|thread| thread.join().unwrap());
+        assert!((1..=2).contains(&most.load(Ordering::SeqCst)));
+        assert_eq!((turns.demand(), turns.waiting(), turns.queue().holders.len()), (0, 0, 0));
+    }
+
+    #[test]
+    fn a_turn_goes_to_who_waits_and_comes_back() {
+        let turns = Turns::new(1);
+        let (said, heard) = channel();
+        let long = turns.enter();
+        let other = turns.clone();
+        let short = std::thread::spawn(move || {
+            let _turn = other.enter();
+            said.send(()).unwrap();
+        });
+        // It never leaves and never waits aside: only its checks let the other run.
+        while heard.try_recv().is_err() {
+            long.check();
+        }
+        short.join().unwrap();
+        assert_eq!(turns.handovers(), 1);
+    }
+
+    #[test]
+    fn who_never_checks_loses_its_place_and_queues_again() {
+        let turns = Turns::new(1);
+        let stuck = turns.enter();
+        let other = turns.clone();
+        std::thread::spawn(move || drop(other.enter())).join().unwrap();
+        stuck.check();
+        drop(stuck);
+        assert_eq!((turns.demand(), turns.waiting(), turns.queue().holders.len()), (0, 0, 0));
+    }
+}
