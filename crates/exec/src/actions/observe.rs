@@ -126,7 +126,6 @@ pub(super) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("turns_taken", server.turns.demand() as u64),
         ("turns_waiting", server.turns.waiting() as u64),
         ("turns_handed_over", server.turns.handovers()),
-        ("snapshot_pre_image_keys", server.keyspace.pre_images() as u64),
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
     ];
