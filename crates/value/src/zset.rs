@@ -132,6 +132,20 @@ impl ZSet {
         unsafe { Arc::from_raw(NonNull::new_unchecked(self.raw.map_addr(|a| a & !1))) }
     }
 
+    /// A set of a changed order: packed as long as that is one leaf. Whether leaves split or stay apart when something is
+    /// taken out between them is the order's own affair (Z3).
+    fn settled(order: Tree<Scored>) -> ZSet {
+        let is_leaf = |order: &Tree<Scored>| order.is_empty() || order.as_leaf().is_some();
+        if order.len() > PACKED_MAX {
+            return ZSet::from_pair(paired(order));
+        }
+        if is_leaf(&order) {
+            return ZSet::from_order(order);
+        }
+        let again = packed(&order);
+        if is_leaf(&again) { ZSet::from_order(again) } else { ZSet::from_pair(paired(order)) }
+    }
+
     fn from_order(order: Tree<Scored>) -> ZSet {
         ZSet { raw: order.into_raw() }
     }
@@ -162,7 +176,10 @@ impl ZSet {
         let mut arc = self.take_pair().expect("a pair");
         let result = f(arc.make_mut());
         let small = arc.order.len() < PACKED_AGAIN && arc.order.weight() < PACKED_AGAIN_BYTES;
-        *self = if small { ZSet::from_order(packed(&arc.order)) } else { ZSet::from_pair(arc) };
+        // A few long members may still take more than one leaf (Z3).
+        let leaf =
+            small.then(|| packed(&arc.order)).filter(|order| order.is_empty() || order.as_leaf().is_some());
+        *self = leaf.map_or_else(|| ZSet::from_pair(arc), ZSet::from_order);
         result
     }
 
@@ -211,15 +228,12 @@ impl ZSet {
         if let Some((i, _)) = found {
             order.remove(&order.path_at(i), 1);
         }
-        let fits = order.as_leaf().is_none_or(|leaf| {
-            leaf.len() < PACKED_MAX && with_item(member, score, |item| leaf.fits(item.space(), LEAF_MAX))
-        });
         let path = order.seek(&At::new(member, score));
         with_item(member, score, |item| order.insert(&path, item));
         if found.is_none() && skip {
             order.set_flags(SKIP);
         }
-        *self = if fits { ZSet::from_order(order) } else { ZSet::from_pair(paired(order)) };
+        *self = ZSet::settled(order);
         found.map(|(_, old)| old)
     }
 
@@ -245,7 +259,7 @@ impl ZSet {
             let (i, score) = self.find_packed(member)?;
             let mut order = self.take_order();
             order.remove(&order.path_at(i), 1);
-            *self = ZSet::from_order(order);
+            *self = ZSet::settled(order);
             return Some(score);
         };
         let hash = place::of_bytes(member);
@@ -287,7 +301,7 @@ impl ZSet {
         } else {
             let mut order = self.take_order();
             order.remove_range(ranks.clone());
-            *self = ZSet::from_order(order);
+            *self = ZSet::settled(order);
         }
         ranks.len()
     }
@@ -343,7 +357,13 @@ impl ZSet {
         pairs.for_each(|(a, b)| assert!(At::new(a.0, a.1).precedes(b), "Z1"));
         match self.pair() {
             None => {
-                assert!(order.len() <= PACKED_MAX && (order.is_empty() || order.as_leaf().is_some()), "Z3")
+                assert!(
+                    order.len() <= PACKED_MAX && (order.is_empty() || order.as_leaf().is_some()),
+                    "Z3: {} members, weight {}, one leaf: {}",
+                    order.len(),
+                    order.weight(),
+                    order.as_leaf().is_some()
+                )
             }
             Some(pair) => {
                 pair.members.check_invariants();

@@ -134,7 +134,7 @@ fn apply(set: &mut ZSet, model: &mut Model, op: Op) {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 32, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn a_sorted_set_behaves_like_its_model_and_its_clones_never_change(ops in prop::collection::vec(op(), 1..40)) {
