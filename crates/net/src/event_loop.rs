@@ -624,8 +624,16 @@ impl EventLoop {
             return;
         }
         let id = self.server.clients.next_id();
-        let astray = usize::from(points::stays(Point::Accept, id));
-        let loop_id = (self.load.place() + astray) % self.server.loops();
+        let loop_id = match (points::is_armed(Point::Accept), points::stays(Point::Accept, id)) {
+            (false, _) => self.load.place(),
+            (true, stays) => {
+                if stays {
+                    self.server.loops() - 1
+                } else {
+                    0
+                }
+            }
+        };
         let unix = matches!(socket, Socket::Unix(_));
         let info = Arc::new(ClientInfo::new(
             id,

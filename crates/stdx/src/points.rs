@@ -31,7 +31,8 @@ pub enum Point {
     Reclaim,
     /// A streamed reply is about to write its next part.
     Stream,
-    /// A new client is given to an event loop: whoever would stay here goes to another loop than it was meant for.
+    /// A new client is given to an event loop: while anything is set here who stays goes to the last loop and everybody
+    /// else to the first, however busy they are.
     Accept,
     /// A message is about to be written for its next subscriber.
     Publish,

@@ -1,0 +1,313 @@
+//! What a view does with the keyspace as a whole: SCAN, RANDOMKEY, FLUSH, SWAPDB.
+
+use super::*;
+
+impl View<'_> {
+    /// True if the view holds all shards. In an overlay it notes that the whole is wanted, so that the caller runs
+    /// the command again that way.
+    pub fn is_whole(&self) -> bool {
+        match &self.store {
+            Store::Locked(guard) => guard.held().is_superset(&Bits::below(SHARDS)),
+            Store::Overlay(overlay) => {
+                overlay.ask_whole();
+                false
+            }
+            Store::Open => true,
+        }
+    }
+
+    /// One SCAN call: visits about `count` keys from `cursor` on, with their types, and returns the next cursor, 0 at the
+    /// end. Every key present from the first call to the last is visited. Expired keys are not. Needs the whole; an
+    /// overlay may have to be given a chunk first (then the handler is run again).
+    pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
+        let (db, now_ms) = (self.db, self.now_ms);
+        if let Store::Overlay(overlay) = &self.store {
+            let (mut position, mut visited) = (cursor << 1, 0);
+            while visited < count {
+                match overlay.visit_chunk(db, position, now_ms, f) {
+                    Some((saw, Some(next))) => {
+                        visited += saw;
+                        position = next;
+                    }
+                    Some((_, None)) | None => return 0,
+                }
+            }
+            return position >> 1;
+        }
+        if !self.is_whole() {
+            return 0;
+        }
+        if matches!(self.store, Store::Open) {
+            return self.scan_open(cursor, count, f);
+        }
+        let Store::Locked(guard) = &self.store else { return 0 };
+        scan_lines(cursor, count, |position| {
+            let directory = &guard.get(shard_of(position)).dbs[db];
+            let mut visited = 0;
+            let next = directory.visit_line(position, &mut |_, entry| {
+                visited += 1;
+                if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                    f(entry.key(), entry.kind());
+                }
+            });
+            (next, visited)
+        })
+    }
+
+    fn scan_open(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
+        let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
+        scan_lines(cursor, count, |position| {
+            if keyspace.intents.load(Ordering::Relaxed) != 0 {
+                // What was committed must be found, in the table or not: it is put there first.
+                let mut view = View::locked(keyspace, Bits::one(shard_of(position)), db, now_ms);
+                view.fold_committed();
+                self.changes.join(view.finish());
+            }
+            keyspace.scan_line(db, position, now_ms, f)
+        })
+    }
+
+    /// A random key of the current database that has not expired. Needs the whole.
+    pub fn random_key(&mut self, random: u64) -> Option<Vec<u8>> {
+        if let Store::Overlay(overlay) = &self.store {
+            return random_over(overlay, self.db, self.now_ms, random);
+        }
+        if !self.is_whole() {
+            return None;
+        }
+        let Store::Locked(guard) = &self.store else {
+            return self.keyspace.random_key(self.db, self.now_ms, random);
+        };
+        let mut random = random;
+        for _ in 0..100 {
+            random = stdx::hash::hash_u64(random);
+            let key = random_in(|shard| &guard.get(shard).dbs[self.db], random)?;
+            if key.expire_ms().is_none_or(|at| at > self.now_ms) {
+                return Some(key.key().to_vec());
+            }
+        }
+        None
+    }
+
+    /// Empties a database (None: all); what was in it is freed elsewhere. Needs the whole. Returns the keys removed.
+    pub fn flush(&mut self, db: Option<usize>) -> usize {
+        if let Store::Overlay(overlay) = &mut self.store {
+            match db {
+                Some(db) => overlay.flush(db),
+                None => (0..self.keyspace.databases()).for_each(|db| overlay.flush(db)),
+            }
+            self.changes.dirty += 1;
+            return 0;
+        }
+        if !self.is_whole() {
+            return 0;
+        }
+        self.lock_whole();
+        let dbs = match db {
+            Some(db) => db..db + 1,
+            None => 0..self.keyspace.databases(),
+        };
+        self.end_commits(dbs.clone());
+        self.settle_counts();
+        self.begin_write();
+        let Store::Locked(guard) = &mut self.store else { return 0 };
+        let mut removed = 0;
+        for db in dbs {
+            removed += self.keyspace.flush_db(guard, db);
+        }
+        self.changes.dirty += removed as u64;
+        removed
+    }
+
+    fn lock_whole(&mut self) {
+        if matches!(self.store, Store::Open) {
+            self.store = Store::Locked(self.keyspace.lock(Bits::below(SHARDS)));
+        }
+    }
+
+    /// Exchanges two databases. Needs the whole. Keys somebody waits for are reported ready.
+    pub fn swap(&mut self, a: usize, b: usize) {
+        if !self.is_whole() || a == b {
+            return;
+        }
+        self.lock_whole();
+        self.settle_all();
+        self.settle_counts();
+        self.begin_write();
+        let Store::Locked(guard) = &mut self.store else { return };
+        self.changes.ready.extend(self.keyspace.swap_dbs(guard, a, b));
+        self.changes.dirty += 1;
+    }
+}
+
+/// A key of an overlay behind a random place in the hash order; an overlay may have to be given a chunk first.
+fn random_over(overlay: &Overlay, db: usize, now_ms: u64, random: u64) -> Option<Vec<u8>> {
+    for from in [random, 0] {
+        let mut position = from;
+        loop {
+            let mut found: Option<Vec<u8>> = None;
+            let (_, next) = overlay.visit_chunk(db, position, now_ms, &mut |key, _| {
+                found.get_or_insert_with(|| key.to_vec());
+            })?;
+            if found.is_some() {
+                return found;
+            }
+            match next {
+                Some(next) => position = next,
+                None => break,
+            }
+        }
+    }
+    None
+}
+
+fn random_in<'a>(
+    directory: impl Fn(usize) -> &'a crate::segment::Directory,
+    random: u64,
+) -> Option<EntryRef<'a>> {
+    // Choose the shard by its share of the keys, so that a few keys in one shard are not favoured.
+    let total: usize = (0..SHARDS).map(|shard| directory(shard).len()).sum();
+    if total == 0 {
+        return None;
+    }
+    let mut nth = (random >> 8) as usize % total;
+    for shard in 0..SHARDS {
+        let len = directory(shard).len();
+        if nth < len {
+            return directory(shard).random(stdx::hash::hash_u64(random));
+        }
+        nth -= len;
+    }
+    None
+}
+
+/// Walks lines from a cursor until about `count` keys were visited; `line` visits one and tells the next position in
+/// its shard and how many keys it saw.
+fn scan_lines(cursor: u64, count: usize, mut line: impl FnMut(u64) -> (Option<u64>, usize)) -> u64 {
+    // A cursor is a place in hash order; its lowest bit is always 0, so it is halved to stay positive in 64 bits.
+    let mut position = cursor << 1;
+    let mut visited = 0;
+    for _ in 0..count.saturating_mul(10).max(64) {
+        let (next, saw) = line(position);
+        visited += saw;
+        let shard = shard_of(position);
+        position = match next {
+            Some(next) => next,
+            None if shard + 1 < SHARDS => (shard as u64 + 1) << (64 - crate::segment::SHARD_BITS),
+            None => return 0,
+        };
+        if visited >= count {
+            break;
+        }
+    }
+    position >> 1
+}
+
+impl Keyspace {
+    /// One SCAN call outside any other command: locks one shard at a time. See [`View::scan`].
+    pub fn scan(
+        &self,
+        db: usize,
+        cursor: u64,
+        count: usize,
+        now_ms: u64,
+        f: &mut dyn FnMut(&[u8], Kind),
+    ) -> u64 {
+        scan_lines(cursor, count, |position| self.scan_line(db, position, now_ms, f))
+    }
+
+    fn scan_line(
+        &self,
+        db: usize,
+        position: u64,
+        now_ms: u64,
+        f: &mut dyn FnMut(&[u8], Kind),
+    ) -> (Option<u64>, usize) {
+        let shard = shard_of(position);
+        let guard = self.shards.lock_one(shard);
+        let mut visited = 0;
+        let next = guard.get(shard).dbs[db].visit_line(position, &mut |_, entry| {
+            visited += 1;
+            if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                f(entry.key(), entry.kind());
+            }
+        });
+        (next, visited)
+    }
+
+    fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        for shard in 0..SHARDS {
+            let shard = guard.get_mut(shard);
+            if !shard.interest.is_empty() {
+                for key in shard.interest.keys(db) {
+                    if shard.dbs[db].find(hash_bytes(&key), &key).is_some() {
+                        shard.interest.touch(db, &key);
+                    }
+                }
+            }
+            let directory = std::mem::take(&mut shard.dbs[db]);
+            if directory.len() > 0 {
+                stdx::reclaim::defer(directory.len() * 100, move || drop(directory));
+            }
+        }
+        let removed = self.len(db);
+        self.counts[db].keys.store(0, Ordering::Relaxed);
+        self.counts[db].expires.store(0, Ordering::Relaxed);
+        removed
+    }
+
+    fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize) -> Vec<(usize, Box<[u8]>)> {
+        self.generation.fetch_add(1, Ordering::SeqCst);
+        let mut ready = Vec::new();
+        for shard in 0..SHARDS {
+            let shard = guard.get_mut(shard);
+            for db in [a, b] {
+                // A watched key that exists on either side changes hands.
+                for key in shard.interest.keys(db) {
+                    let hash = hash_bytes(&key);
+                    let there = [a, b].map(|db| shard.dbs[db].find(hash, &key).is_some());
+                    if (there[0] || there[1]) && shard.interest.touch(db, &key) {
+                        ready.push((db, key));
+                    }
+                }
+            }
+            shard.dbs.swap(a, b);
+        }
+        let [a, b] = [&self.counts[a], &self.counts[b]];
+        for (x, y) in [(&a.keys, &b.keys), (&a.expires, &b.expires)] {
+            let old = x.load(Ordering::Relaxed);
+            x.store(y.load(Ordering::Relaxed), Ordering::Relaxed);
+            y.store(old, Ordering::Relaxed);
+        }
+        let fields = a.fields.swap(b.fields.load(Ordering::Relaxed), Ordering::Relaxed);
+        b.fields.store(fields, Ordering::Relaxed);
+        ready
+    }
+
+    /// RANDOMKEY outside any other command. Locks one shard at a time.
+    pub fn random_key(&self, db: usize, now_ms: u64, random: u64) -> Option<Vec<u8>> {
+        if self.len(db) == 0 {
+            return None;
+        }
+        let mut random = random;
+        for _ in 0..100 {
+            let nth = random as usize % self.len(db).max(1);
+            let mut before = 0;
+            for shard in 0..SHARDS {
+                let guard = self.shards.lock_one(shard);
+                let directory = &guard.get(shard).dbs[db];
+                if nth < before + directory.len() {
+                    let entry = directory.random(stdx::hash::hash_u64(random))?;
+                    if entry.expire_ms().is_none_or(|at| at > now_ms) {
+                        return Some(entry.key().to_vec());
+                    }
+                    break;
+                }
+                before += directory.len();
+            }
+            random = stdx::hash::hash_u64(random);
+        }
+        None
+    }
+}
