@@ -24,6 +24,7 @@ static TOPICS: &[&[Command]] = &[
     crate::list::blocking::COMMANDS,
     crate::list::ends::COMMANDS,
     crate::list::range::COMMANDS,
+    crate::list::scan::COMMANDS,
     crate::list::search::COMMANDS,
     crate::pubsub::COMMANDS,
     crate::scripting::eval::COMMANDS,

@@ -15,6 +15,7 @@
 //! - K4: a collection that became empty does not stay.
 //! - K5: a write is visible, kept for older snapshots, counted, and told to whoever watches, under the same locks.
 
+pub mod cursors;
 mod entry;
 mod guard;
 mod intent;
@@ -92,6 +93,7 @@ pub struct Keyspace {
     /// Records that may have intents in shards.
     pub(crate) intents: AtomicUsize,
     pub(crate) guards: guard::Guards,
+    pub cursors: cursors::Cursors,
 }
 
 #[inline]
@@ -118,6 +120,7 @@ impl Keyspace {
             sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
             guards: guard::Guards::default(),
+            cursors: cursors::Cursors::default(),
         })
     }
 

@@ -272,6 +272,11 @@ impl<'k> View<'k> {
         std::mem::replace(&mut self.db, db)
     }
 
+    /// Lists kept for those who walk them.
+    pub fn cursors(&self) -> &'k crate::cursors::Cursors {
+        &self.keyspace.cursors
+    }
+
     pub(crate) fn keyspace(&self) -> &'k Keyspace {
         self.keyspace
     }

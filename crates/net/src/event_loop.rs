@@ -955,6 +955,7 @@ impl EventLoop {
         }
         if self.local.id == 0 {
             self.server.keyspace.prune();
+            self.server.keyspace.cursors.prune(self.local.now_ms);
         }
         exec::works::retry_waiting(&self.server, &mut self.local);
         exec::clients::cron(&self.server, &mut self.local);

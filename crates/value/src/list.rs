@@ -33,6 +33,7 @@ const LEAF_LISTPACK_MAX: u64 = 4096;
 enum Items {}
 
 impl Kind for Items {
+    const COUNTED_FROM: bool = true;
     type Main = ();
     type Rest = ();
 
@@ -206,6 +207,17 @@ impl List {
     /// All elements in order.
     pub fn iter(&self) -> Elems<'_> {
         self.iter_from(0)
+    }
+
+    /// What the position of the first element is called, in a count that pushes and pops at the ends do not disturb: see
+    /// [`List::is_small`] for where that begins.
+    pub fn base(&self) -> i64 {
+        self.tree.base()
+    }
+
+    /// Whether the list is one leaf and never was more: some 2 KB at most, and positions in it have no fixed names.
+    pub fn is_small(&self) -> bool {
+        self.tree.is_empty() || self.tree.as_leaf().is_some()
     }
 
     /// Elements from `i` on, in order. O(log n), then O(1) each.

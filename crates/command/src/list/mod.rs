@@ -3,6 +3,7 @@
 pub(crate) mod blocking;
 pub(crate) mod ends;
 pub(crate) mod range;
+pub(crate) mod scan;
 pub(crate) mod search;
 
 use crate::options::is;
@@ -10,6 +11,9 @@ use crate::{Error, Stream};
 use resp::Reply;
 use std::ops::Range;
 use value::{Elem, List};
+
+/// A reply of long elements is streamed when it has become so large, however few they are.
+const STREAM_BYTES: usize = 64 << 10;
 
 /// One of the two ends of a list.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

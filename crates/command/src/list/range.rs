@@ -1,15 +1,12 @@
 //! LRANGE, LINDEX, LSET, LTRIM: elements by position.
 
-use super::{End, Slice, write, write_some};
+use super::{End, STREAM_BYTES, Slice, write, write_some};
 use crate::options::{int, range};
 use crate::table::{Command, DENYOOM, KeySpec, READONLY, RO_ACCESS, RW_DELETE, RW_UPDATE, Run, WRITE, acl};
 use crate::{Cx, Error, STREAM_FROM};
 use keyspace::Class;
 use resp::Args;
 use value::List;
-
-/// A reply of long elements is streamed when it has become so large, however few they are.
-const STREAM_BYTES: usize = 64 << 10;
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("lrange", 4, Run::Read(lrange), READONLY, acl::LIST)

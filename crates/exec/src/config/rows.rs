@@ -6,6 +6,7 @@
 use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
 use super::table::{Directive, choice, flag, int, memory, special, text};
 
+use std::sync::atomic::Ordering;
 use value::limits;
 
 const INT: i64 = i32::MAX as i64;
@@ -378,6 +379,13 @@ const ENCODINGS: &[Directive] = &[
         .aka(&["list-max-ziplist-size"])
         .live(|_, v| limits::set_list_max_listpack_size(v.int()))
         .doc("Items, or size class from -1 to -5, up to which a list is called a listpack."),
+    int("lscan-max-age", 0, INT, "3600")
+        .unit("seconds")
+        .live(|_, v| keyspace::cursors::MAX_AGE_S.store(v.int() as u64, Ordering::Relaxed))
+        .doc("How long the snapshot of an LSCAN with STABLE is kept; 0 is no limit."),
+    memory("lscan-max-bytes", 0, "1073741824")
+        .live(|_, v| keyspace::cursors::MAX_BYTES.store(v.int() as usize, Ordering::Relaxed))
+        .doc("Bytes of all lists kept for LSCAN with STABLE, beyond which the oldest go; 0 is no limit."),
     int("list-compress-depth", 0, INT, "0")
         .accepted("list items are never compressed")
         .doc("Items at either end that stay uncompressed."),

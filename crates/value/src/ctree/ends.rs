@@ -97,6 +97,7 @@ impl<K: Kind> Root<K> {
     #[inline]
     fn change_end(&mut self, end: End, count: i64, weight: i64, f: impl FnOnce(&mut Leaf, usize)) {
         debug_assert!(self.owns_end(end) && size_of::<(K::Main, K::Rest)>() == 0);
+        self.base = self.base.wrapping_sub(if end == End::Front { count } else { 0 });
         self.len = self.len.wrapping_add_signed(count);
         self.weight = self.weight.wrapping_add_signed(weight);
         for node in self.fingers.get(end).iter().flatten() {

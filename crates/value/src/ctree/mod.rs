@@ -13,7 +13,8 @@
 //!
 //! - T1: leaves of a root are all at height 0, and the height of a child is one less than its parent's.
 //! - T2: `counts`, `weights`, `mains` and `rests` of an inner node describe its children exactly.
-//! - T3: no node inside a root is empty; a root's node is an inner node with at least two children.
+//! - T3: no node inside a root is empty; a root's node is an inner node with at least two children, or, if the kind is
+//!   [`Kind::COUNTED_FROM`], a leaf: a root once made stays until the tree is empty, for it knows the base.
 //! - T4: of two neighbours at least one is not small (a quarter full), unless together they are too large to merge
 //!   well; it is restored around a node that shrinks, so it holds often enough to keep the height logarithmic, and
 //!   is not checked.
@@ -57,6 +58,10 @@ const _: () = assert!(FANOUT <= 1 << CHILD_BITS && MAX_HEIGHT * CHILD_BITS <= 64
 
 /// What the entries of a tree are.
 pub trait Kind: 'static {
+    /// Whether positions count from a base that moves with the first entry, so that they stay what they were when entries
+    /// come and go at the ends: see [`Tree::base`].
+    const COUNTED_FROM: bool = false;
+
     /// The first part of an entry's digest, found without branches among those of a node's children.
     type Main: Copy + Default + PartialEq + Send + Sync;
     /// The second part, looked at where first parts tie.
@@ -225,6 +230,34 @@ impl<K: Kind> Tree<K> {
         }
     }
 
+    /// What the position of the first entry is called: it falls with each entry added in front and rises with each one
+    /// taken away there. Trees of one leaf that never had more, and kinds without it, answer 0.
+    pub fn base(&self) -> i64 {
+        match self.form() {
+            Form::Root(root) => root.base,
+            _ => 0,
+        }
+    }
+
+    /// The base of a tree that has one.
+    fn kept_base(&self) -> Option<i64> {
+        match self.form() {
+            Form::Root(root) if K::COUNTED_FROM => Some(root.base),
+            _ => None,
+        }
+    }
+
+    /// Gives the tree its base again after it was taken apart, and a root for it if it must.
+    fn keep_base(&mut self, base: Option<i64>) {
+        let Some(base) = base.filter(|_| !self.is_empty()) else { return };
+        if self.as_leaf().is_some() {
+            self.plant();
+        }
+        if let Some(node) = &mut self.node {
+            node.root_mut().base = base;
+        }
+    }
+
     /// Entry `i`, if there are so many. O(log n).
     pub fn get(&self, mut i: usize) -> Option<Entry<'_>> {
         if i >= self.len() {
@@ -333,9 +366,11 @@ impl<K: Kind> Tree<K> {
         let path = &self.normal(path);
         let fits = self.leaf_at(path).used() + item.space() <= LEAF_MAX + 2;
         if !fits {
+            let base = self.kept_base();
             self.remove(path, 1);
             let path = self.path_at(path.rank);
-            return self.insert(&path, item);
+            self.insert(&path, item);
+            return self.keep_base(base);
         }
         match &mut self.node {
             None => {}
@@ -383,7 +418,7 @@ impl<K: Kind> Tree<K> {
             Some(node) => {
                 let root = node.root_mut();
                 root.remove(path, count);
-                match root.lone_leaf() {
+                match root.lone_leaf().filter(|_| !K::COUNTED_FROM) {
                     None => return count,
                     leaf => leaf,
                 }
@@ -406,9 +441,12 @@ impl<K: Kind> Tree<K> {
             return;
         }
         let flags = self.flags();
+        let gone = if range.start == 0 { range.end as i64 } else { 0 };
+        let base = self.kept_base().map(|base| base.wrapping_add(gone));
         let tail = self.split_off(range.end);
         drop(self.split_off(range.start));
         self.append(tail);
+        self.keep_base(base);
         self.set_flags(flags);
     }
 
@@ -417,21 +455,26 @@ impl<K: Kind> Tree<K> {
         if at >= self.len() {
             return Tree::new();
         }
-        let flags = self.flags();
+        let (flags, base) = (self.flags(), self.kept_base());
         let whole = self.take_slot();
         let (left, right) = match whole {
             Some(whole) if at > 0 => join::split(whole, at),
             whole => (None, whole),
         };
         *self = Tree::from_slot(left, flags);
-        Tree::from_slot(right, flags)
+        let mut right = Tree::from_slot(right, flags);
+        self.keep_base(base);
+        right.keep_base(base.map(|base| base.wrapping_add(at as i64)));
+        right
     }
 
     /// Appends another tree. O(log n). The flags of `self`, if it is not empty, stay.
     pub fn append(&mut self, other: Tree<K>) {
         let flags = if self.is_empty() { other.flags() } else { self.flags() };
+        let base = if self.is_empty() { other.kept_base() } else { self.kept_base() };
         let (left, right) = (self.take_slot(), { other }.take_slot());
         *self = Tree::from_slot(join::join(left, right), flags);
+        self.keep_base(base);
     }
 
     fn take_slot(&mut self) -> Option<Slot<K>> {
@@ -473,7 +516,8 @@ impl<K: Kind> Tree<K> {
                 assert!(!leaf.is_empty(), "T3");
             }
             Form::Root(root) => {
-                assert!(root.node.height() > 0 && root.node.inner().len() >= 2, "T3");
+                let lone = K::COUNTED_FROM && root.node.height() == 0;
+                assert!(lone || root.node.height() > 0 && root.node.inner().len() >= 2, "T3");
                 let slot = root.node.check_invariants();
                 assert_eq!((slot.0, slot.1), (root.len, root.weight), "T2");
                 root.check_fingers();

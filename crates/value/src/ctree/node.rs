@@ -72,6 +72,8 @@ pub(super) struct Root<K: Kind> {
     pub node: Node<K>,
     pub len: u64,
     pub weight: u64,
+    /// See `Tree::base`.
+    pub base: i64,
     pub fingers: Fingers<K>,
 }
 
@@ -666,6 +668,7 @@ impl<K: Kind> Root<K> {
             node: slot.node,
             len: slot.count,
             weight: slot.weight,
+            base: 0,
             fingers: Fingers::NONE,
         }
     }
@@ -679,6 +682,7 @@ impl<K: Kind> Root<K> {
     /// Inserts where nothing has to be split and no digest changes.
     #[inline]
     pub fn insert_fitting(&mut self, path: &Path, item: Item<'_>) {
+        self.base = self.base.wrapping_sub(i64::from(path.rank == 0));
         self.len += 1;
         self.weight += item.weight;
         let mut node = &mut self.node;
@@ -696,6 +700,7 @@ impl<K: Kind> Root<K> {
         // One more leaf of full size is nothing to a large tree, and saves growing it step by step.
         let room = if self.weight > LARGE { LEAF_MAX } else { LEAF_MAX / 4 };
         let split = self.node.insert(path, item, Edge { first: true, last: true, room });
+        self.base = self.base.wrapping_sub(i64::from(path.rank == 0));
         self.len += 1;
         self.weight += item.weight;
         if let Some(right) = split {
@@ -707,6 +712,7 @@ impl<K: Kind> Root<K> {
 
     pub fn remove(&mut self, path: &Path, count: usize) {
         self.weight -= self.node.remove(path, count);
+        self.base = self.base.wrapping_add(if path.rank == 0 { count as i64 } else { 0 });
         self.len -= count as u64;
         while self.node.height() > 0 && self.node.inner().len() == 1 {
             self.node = self.node.inner().child(0).clone();

@@ -276,3 +276,63 @@ fn queues_whose_clones_come_and_go_behave_like_a_deque() {
         others.iter().for_each(|(list, model)| assert!(texts(list).iter().eq(model.iter())));
     }
 }
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 64, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// What LSCAN relies on: the name of an element is its base and its index.
+    #[test]
+    fn what_comes_and_goes_at_the_ends_changes_no_elements_name(
+        steps in prop::collection::vec((0u8..6, 1usize..2000, any::<bool>()), 1..40),
+    ) {
+        let mut list: List = (0..6000).map(|i| format!("element {i}")).collect();
+        prop_assert!(!list.is_small());
+        let mut names: std::collections::VecDeque<i64> = (0..6000).collect();
+        let mut held = Vec::new();
+        for (what, n, snapshot) in steps {
+            if snapshot {
+                held = vec![(list.clone(), list.base())];
+            }
+            let n = n.min(list.len().saturating_sub(1));
+            match what {
+                0 => for _ in 0..n {
+                    list.push_front(b"front");
+                    names.push_front(names[0] - 1);
+                },
+                1 => for _ in 0..n {
+                    list.push_back(b"back");
+                    names.push_back(names[names.len() - 1] + 1);
+                },
+                2 => for _ in 0..n {
+                    list.pop_front();
+                    names.pop_front();
+                },
+                3 => for _ in 0..n {
+                    list.pop_back();
+                    names.pop_back();
+                },
+                4 => {
+                    list.remove_range(0..n);
+                    names.drain(..n);
+                }
+                _ => {
+                    list.remove_range(list.len() - n..list.len());
+                    names.truncate(names.len() - n);
+                }
+            }
+            list.check_invariants();
+            prop_assert_eq!(list.base(), names[0]);
+            prop_assert_eq!(list.len(), names.len());
+            prop_assert!(!list.is_small());
+            for (old, base) in &held {
+                prop_assert_eq!(old.base(), *base);
+            }
+        }
+        // A long element in place of a short one, the only one of all.
+        list.remove_range(1..list.len());
+        let base = list.base();
+        list.set(0, &[b'x'; 2100]);
+        prop_assert_eq!(list.base(), base);
+        list.check_invariants();
+    }
+}

@@ -1,0 +1,186 @@
+//! Snapshots of lists that outlive a command: LSCAN … STABLE walks one exactly as it was.
+//!
+//! ```text
+//! LSCAN key 0 STABLE ─► a clone of the list, O(1) ─► place id mod PLACES ─► cursor: top bit | id | position
+//! LSCAN key cursor   ─► the same place, if it is still the same id's
+//! ```
+//!
+//! - U1: a cursor is bound to its key; it lives as long as its age, the bytes of all of them and the number of places
+//!   allow. Who comes later is told, and never answered from another list.
+//! - U2: each place has a lock of its own, held for the exchange of one handle: nobody meets anybody else's.
+//! - U3: `bytes` is the sum of what the kept lists take, shared with the keyspace or not.
+//!
+//! Costs: keeping, finding, releasing O(1); making room O(places).
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
+use value::List;
+
+/// Cursors at a time; the next one takes the place of the oldest.
+const PLACES: usize = 1024;
+/// Marks a cursor of this kind; positions are below.
+const MARK: u64 = 1 << 63;
+/// Bits of the position.
+const POSITION_BITS: u32 = 40;
+const ID_BITS: u32 = 63 - POSITION_BITS;
+
+/// How old a snapshot may get, in seconds, and how much all of them may take, in bytes; 0 is no limit.
+pub static MAX_AGE_S: AtomicU64 = AtomicU64::new(3600);
+pub static MAX_BYTES: AtomicUsize = AtomicUsize::new(1 << 30);
+
+struct Kept {
+    id: u64,
+    key: u64,
+    list: List,
+    bytes: usize,
+    since_ms: u64,
+}
+
+/// All lists kept for cursors.
+pub struct Cursors {
+    places: Box<[Mutex<Option<Kept>>]>,
+    next: AtomicU64,
+    bytes: AtomicUsize,
+}
+
+impl Default for Cursors {
+    fn default() -> Cursors {
+        Cursors {
+            places: (0..PLACES).map(|_| Mutex::default()).collect(),
+            // Not the ids of an earlier run of the server.
+            next: AtomicU64::new(stdx::hash::hash_u64(stdx::clock::mono_ns())),
+            bytes: AtomicUsize::new(0),
+        }
+    }
+}
+
+/// A cursor taken apart.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Cursor {
+    id: u64,
+    /// The element that comes next.
+    pub position: usize,
+}
+
+impl Cursor {
+    /// What the client was told, if it is of this kind.
+    pub fn parse(cursor: u64) -> Option<Cursor> {
+        let id = (cursor & !MARK) >> POSITION_BITS;
+        let position = (cursor & ((1 << POSITION_BITS) - 1)) as usize;
+        (cursor & MARK != 0).then_some(Cursor { id, position })
+    }
+
+    /// What the client is told of the same list at another position.
+    pub fn at(self, position: usize) -> u64 {
+        MARK | self.id << POSITION_BITS | position as u64
+    }
+}
+
+impl Cursors {
+    /// Keeps a list for the client that walks it; None if it alone is more than may be kept.
+    pub fn keep(&self, key: u64, list: &List, now_ms: u64) -> Option<Cursor> {
+        let bytes = list.mem_bytes();
+        let max = MAX_BYTES.load(Relaxed);
+        if max != 0 && bytes > max || list.len() >= 1 << POSITION_BITS {
+            return None;
+        }
+        let id = self.next.fetch_add(1, Relaxed) & ((1 << ID_BITS) - 1);
+        self.bytes.fetch_add(bytes, Relaxed);
+        self.put(id as usize % PLACES, Some(Kept { id, key, list: list.clone(), bytes, since_ms: now_ms }));
+        if max != 0 {
+            // The oldest stand behind the newest.
+            let mut place = id as usize;
+            for _ in 1..PLACES {
+                if self.bytes.load(Relaxed) <= max {
+                    break;
+                }
+                place += 1;
+                self.put(place % PLACES, None);
+            }
+        }
+        Some(Cursor { id, position: 0 })
+    }
+
+    /// The list of a cursor, if it is still there (U1).
+    pub fn find(&self, cursor: Cursor, key: u64, now_ms: u64) -> Option<List> {
+        let place = self.places[cursor.id as usize % PLACES].lock();
+        let kept = place.as_ref().filter(|kept| kept.id == cursor.id && kept.key == key)?;
+        (!is_old(kept, now_ms)).then(|| kept.list.clone())
+    }
+
+    /// The client has seen everything.
+    pub fn release(&self, cursor: Cursor) {
+        let place = cursor.id as usize % PLACES;
+        let ours = self.places[place].lock().as_ref().is_some_and(|kept| kept.id == cursor.id);
+        if ours {
+            self.put(place, None);
+        }
+    }
+
+    /// Drops those that are too old. Cost: O(places).
+    pub fn prune(&self, now_ms: u64) {
+        if self.bytes.load(Relaxed) == 0 {
+            return;
+        }
+        for place in 0..PLACES {
+            let old = self.places[place].lock().as_ref().is_some_and(|kept| is_old(kept, now_ms));
+            if old {
+                self.put(place, None);
+            }
+        }
+    }
+
+    /// Lists kept now, and what they take. Cost: O(places).
+    pub fn kept(&self) -> (usize, usize) {
+        (self.places.iter().filter(|place| place.lock().is_some()).count(), self.bytes.load(Relaxed))
+    }
+
+    /// Large lists are freed by the reclaimer, small ones after the lock is released.
+    fn put(&self, place: usize, kept: Option<Kept>) {
+        let former = std::mem::replace(&mut *self.places[place].lock(), kept);
+        if let Some(former) = former {
+            self.bytes.fetch_sub(former.bytes, Relaxed);
+        }
+    }
+}
+
+fn is_old(kept: &Kept, now_ms: u64) -> bool {
+    let max_s = MAX_AGE_S.load(Relaxed);
+    max_s != 0 && now_ms.saturating_sub(kept.since_ms) > max_s * 1000
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn list(n: usize) -> List {
+        (0..n).map(|i| i.to_string()).collect()
+    }
+
+    #[test]
+    fn a_cursor_finds_its_list_until_it_is_released_or_too_old() {
+        let cursors = Cursors::default();
+        let cursor = cursors.keep(7, &list(1000), 5_000).expect("kept");
+        let told = Cursor::parse(cursor.at(300)).expect("of this kind");
+        assert_eq!(told.position, 300);
+        assert_eq!(cursors.find(told, 7, 6_000).map(|list| list.len()), Some(1000));
+        assert!(cursors.find(told, 8, 6_000).is_none(), "U1");
+        assert!(cursors.find(told, 7, 5_000 + 3_600_001).is_none());
+        cursors.prune(5_000 + 3_600_001);
+        assert_eq!(cursors.kept(), (0, 0), "U3");
+        let other = cursors.keep(7, &list(10), 0).expect("kept");
+        cursors.release(other);
+        assert!(cursors.find(other, 7, 0).is_none());
+        assert_eq!(Cursor::parse(17), None);
+    }
+
+    #[test]
+    fn the_newest_take_the_places_of_the_oldest() {
+        let cursors = Cursors::default();
+        let all: Vec<Cursor> = (0..PLACES + 5).map(|_| cursors.keep(1, &list(1), 0).expect("kept")).collect();
+        for (i, cursor) in all.iter().enumerate() {
+            assert_eq!(cursors.find(*cursor, 1, 0).is_some(), i >= 5, "{i}");
+        }
+        assert_eq!(cursors.kept().0, PLACES);
+    }
+}
