@@ -86,7 +86,7 @@ for client in "${clients[@]}"; do
     started=$SECONDS
     export -f "run_$client" node_client python_client 2>/dev/null || { echo "no client $client"; exit 2; }
     export here cache
-    timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-240}" bash -c "run_$client" >"$log" 2>&1 </dev/null
+    timeout --kill-after=10 "${EVENKEEL_CLIENT_TIMEOUT:-600}" bash -c "run_$client" >"$log" 2>&1 </dev/null
     status=$?
     sed -i "s/\x1b\[[0-9;]*m//g" "$log"
     good=$(grep -c '^ok ' "$log")

@@ -230,6 +230,13 @@ impl Session {
         !self.resp3 && !self.subs.is_empty()
     }
 
+    /// The client sent an empty line or array: to Redis a command that has no reply, so what CLIENT REPLY SKIP left out is that.
+    pub fn got_nothing(&mut self) {
+        if matches!(self.reply_mode, ReplyMode::Skip | ReplyMode::SkipNext) {
+            self.reply_mode = ReplyMode::On;
+        }
+    }
+
     /// Whether the reply of a command that was elsewhere is to be dropped (CLIENT REPLY).
     pub fn mutes_reply(&mut self) -> bool {
         if self.reply_mode == ReplyMode::Skip {

@@ -372,6 +372,9 @@ impl Conn {
                 self.restart_parser(server);
                 return true;
             }
+            if self.session.reply_mode != ReplyMode::On && batch.follows_nothing(i) {
+                self.session.got_nothing();
+            }
             let args = batch.args(i, &input[from..]);
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
             if self.session.authenticated != authenticated {
@@ -402,6 +405,9 @@ impl Conn {
                 self.restart_parser(server);
                 return true;
             }
+        }
+        if from + filled.used > self.start {
+            self.session.got_nothing();
         }
         self.start = from + filled.used;
         match filled.stop {

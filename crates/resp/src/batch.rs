@@ -94,6 +94,11 @@ impl Batch {
         self.commands[i].end
     }
 
+    /// Whether an empty line or an empty array stands before the `i`-th command. Panics past the end.
+    pub fn follows_nothing(&self, i: usize) -> bool {
+        self.commands[i].base > i.checked_sub(1).map_or(0, |before| self.commands[before].end)
+    }
+
     /// Bytes of the `i`-th command as it was sent, if it lies in the read buffer; 0 for an inline one. Panics past the end.
     pub fn bytes(&self, i: usize) -> usize {
         let entry = self.commands[i];

@@ -13,7 +13,7 @@
 //! The words of [`crate::words`] are drawn; all others, and 'quoted' ones, stand for themselves. `[a|b]` is one
 //! of the alternatives or nothing, `(a|b)` one of them, `x*` none to three, `x+` one to four of it, `#x` a number
 //! followed by that many. The check says how replies are compared ([`crate::step::Check`]); `!` after it forbids
-//! random damage (for commands that would wait, close or stop something), `@7.2`, `@redis8`, `@valkey9`, `@new` (Redis 8 or Valkey 9)
+//! random damage (for commands that would wait, close or stop something), `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@new` (Redis 8 or Valkey 9)
 //! or `@not-redis8` says which oracles know the form. `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust ([`crate::scenes`]).
 
 use crate::rng::Rng;
@@ -66,6 +66,7 @@ pub enum Body {
 pub enum Since {
     Always,
     V7_2,
+    Redis,
     Redis8,
     Valkey9,
     New,
@@ -77,6 +78,7 @@ impl Since {
     pub fn named(name: &str) -> Option<Since> {
         Some(match name {
             "7.2" => Since::V7_2,
+            "redis" => Since::Redis,
             "redis8" => Since::Redis8,
             "valkey9" => Since::Valkey9,
             "new" => Since::New,
@@ -90,6 +92,7 @@ impl Since {
         match self {
             Since::Always => true,
             Since::V7_2 => oracle.version >= (7, 2),
+            Since::Redis => redis,
             Since::Redis8 => redis && oracle.version >= (8, 0),
             Since::Valkey9 => !redis && oracle.version >= (9, 0),
             Since::NotRedis8 => !redis || oracle.version < (8, 0),

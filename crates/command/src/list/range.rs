@@ -108,8 +108,8 @@ fn ltrim(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let Some(list) = cx.view.list(key)? else { return Ok(()) };
     let keep = range(start, stop, list.len());
     if keep.len() == list.len() {
-        // Redis notifies of this, too.
-        cx.view.notify(key, Class::List, "ltrim");
+        // To Redis this, too, is a change of the key.
+        cx.view.changed(key, Class::List, "ltrim");
         return Ok(());
     }
     if let Some(list) = cx.view.list_mut(key)? {

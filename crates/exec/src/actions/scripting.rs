@@ -143,6 +143,7 @@ fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow,
     if int(args.at(2)).is_err() {
         return Err(Error::new("ERR Bad number of keys provided"));
     }
+    split(args)?;
     if read_only && !flags.no_writes {
         return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
     }
