@@ -19,6 +19,7 @@ pub mod places;
 mod pubsub;
 pub mod registry;
 mod scripting;
+pub mod serial;
 mod server;
 mod set;
 mod string;

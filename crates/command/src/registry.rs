@@ -11,6 +11,7 @@ static TOPICS: &[&[Command]] = &[
     crate::bitmap::field::COMMANDS,
     crate::connection::client::COMMANDS,
     crate::connection::session::COMMANDS,
+    crate::generic::dump::COMMANDS,
     crate::generic::expiry::COMMANDS,
     crate::generic::iterate::COMMANDS,
     crate::generic::names::COMMANDS,
@@ -60,7 +61,6 @@ const NAME_MAX: usize = 32;
 const NOT_YET: &[&str] = &[
     "clusterscan",
     "commandlog",
-    "dump",
     "failover",
     "geoadd",
     "geodist",
@@ -81,7 +81,6 @@ const NOT_YET: &[&str] = &[
     "pfselftest",
     "psync",
     "replconf",
-    "restore",
     "restore-asking",
     "sync",
     "xack",

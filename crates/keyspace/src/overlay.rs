@@ -36,6 +36,8 @@ pub(crate) struct Cell {
     /// Read at the snapshot; false for a key that was only overwritten.
     pub(crate) loaded: bool,
     told: SmallVec<[(Class, &'static str, bool); 1]>,
+    /// What was put is to count as unused for so many seconds.
+    pub(crate) idle_s: Option<u64>,
 }
 
 impl Cell {
@@ -277,6 +279,7 @@ impl Overlay {
                 cell.dirty = false;
             }
             cell.told.clear();
+            cell.idle_s = None;
         }
         self.flushed.clear();
     }
@@ -480,7 +483,12 @@ impl Overlay {
 pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
     if cell.dirty {
         match cell.now {
-            Some(owned) => view.put(key, owned.value, owned.expire_ms),
+            Some(owned) => {
+                view.put(key, owned.value, owned.expire_ms);
+                if let Some(idle_s) = cell.idle_s {
+                    view.set_idle(key, idle_s);
+                }
+            }
             None => {
                 view.remove(key);
             }

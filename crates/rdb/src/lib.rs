@@ -6,6 +6,10 @@
 //! length:        00llllll   01llllll llllllll   10000000 + 4 bytes   10000001 + 8 bytes     11tttttt: not a length
 //! ```
 //!
+//! ```text
+//! any server's payload ─► open ─► decode ─► a Sink                 ListPayload, SetPayload, … ─► a payload for any server
+//! ```
+//!
 //! The footer is little-endian, lengths are big-endian, integers that stand for strings are little-endian.
 //!
 //! - D1: nothing here panics or takes memory for a length that was merely announced: every length is checked against the
@@ -16,14 +20,31 @@
 //! Cost: O(bytes). Source: observed on Redis 7.0, Redis 8.0 and Valkey 9.1.
 #![forbid(unsafe_code)]
 
+mod build;
 mod crc64;
+mod decode;
+mod item;
 mod lzf;
+mod pack;
 mod payload;
 mod string;
+mod types;
 
+pub use build::{
+    Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, begin_string, put_number, string_payload,
+};
 pub use crc64::crc64;
-pub use payload::{open, seal};
-pub use string::{Reader, put_len, put_string};
+pub use decode::{Failure, Sink, decode, estimate};
+pub use item::Item;
+pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
+pub use string::{Reader, put_int, put_len, put_string, put_text};
+
+/// Version of the format that brought scores as doubles (Redis 4.0): all types of value but hashes whose fields expire.
+pub const VERSION_VALUES: u16 = 8;
+/// Version of the format that brought fields that expire (Redis 7.4).
+pub const VERSION_FIELD_EXPIRY: u16 = 12;
+/// Valkey left the numbers to Redis and went on here, with fields that expire.
+pub const VERSION_VALKEY_9: u16 = 80;
 
 /// Version of the format that brought libraries of functions in their present form (Redis 7.0).
 pub const VERSION_FUNCTIONS: u16 = 10;

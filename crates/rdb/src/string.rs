@@ -1,6 +1,6 @@
 //! Lengths and strings.
 
-use crate::{Malformed, lzf};
+use crate::{Item, Malformed, lzf};
 use std::borrow::Cow;
 
 /// What the first byte of a length says.
@@ -29,6 +29,47 @@ pub fn put_len(out: &mut Vec<u8>, len: u64) {
             out.extend_from_slice(&len.to_be_bytes());
         }
     }
+}
+
+/// Appends a string: as a number if it is one of 32 bits in canonical form, else as it is. O(length).
+pub fn put_text(out: &mut Vec<u8>, bytes: &[u8]) {
+    match parse_i32(bytes) {
+        Some(number) => put_int(out, i64::from(number)),
+        None => put_string(out, bytes),
+    }
+}
+
+/// Appends the text of a number, as short as it gets.
+pub fn put_int(out: &mut Vec<u8>, number: i64) {
+    if let Ok(number) = i8::try_from(number) {
+        out.extend_from_slice(&[INT_8, number as u8]);
+    } else if let Ok(number) = i16::try_from(number) {
+        out.push(INT_16);
+        out.extend_from_slice(&number.to_le_bytes());
+    } else if let Ok(number) = i32::try_from(number) {
+        out.push(INT_32);
+        out.extend_from_slice(&number.to_le_bytes());
+    } else {
+        put_string(out, itoa::Buffer::new().format(number).as_bytes());
+    }
+}
+
+/// The number whose canonical text this is.
+fn parse_i32(text: &[u8]) -> Option<i32> {
+    let digits = text.strip_prefix(b"-").unwrap_or(text);
+    match digits {
+        [b'0'] if digits.len() == text.len() => return Some(0),
+        [b'1'..=b'9', ..] if digits.len() <= 10 => {}
+        _ => return None,
+    }
+    let mut value = 0i64;
+    for digit in digits {
+        value = value * 10 + i64::from(digit.wrapping_sub(b'0'));
+        if !digit.is_ascii_digit() {
+            return None;
+        }
+    }
+    i32::try_from(if digits.len() < text.len() { -value } else { value }).ok()
 }
 
 /// Appends a string as it is: its length and its bytes.
@@ -93,6 +134,15 @@ impl<'a> Reader<'a> {
 
     /// A string in any of its encodings; borrowed if it stands there as it is.
     pub fn string(&mut self) -> Result<Cow<'a, [u8]>, Malformed> {
+        Ok(match self.text()? {
+            Text::Plain(bytes) => Cow::Borrowed(bytes),
+            Text::Unpacked(bytes) => Cow::Owned(bytes),
+            Text::Number(number) => Cow::Owned(itoa::Buffer::new().format(number).into()),
+        })
+    }
+
+    /// The same, numbers as numbers.
+    pub(crate) fn text(&mut self) -> Result<Text<'a>, Malformed> {
         let first = self.byte()?;
         let number = match first {
             INT_8 => i64::from(i8::from_le_bytes(self.array()?)),
@@ -101,18 +151,77 @@ impl<'a> Reader<'a> {
             COMPRESSED => {
                 let packed = self.small_len()?;
                 let unpacked = self.small_len()?;
-                return lzf::unpack(self.bytes(packed)?, unpacked).map(Cow::Owned);
+                return lzf::unpack(self.bytes(packed)?, unpacked).map(Text::Unpacked);
             }
             _ => {
                 let len = usize::try_from(self.len_after(first)?).map_err(|_| Malformed)?;
-                return self.bytes(len).map(Cow::Borrowed);
+                return self.bytes(len).map(Text::Plain);
             }
         };
-        Ok(Cow::Owned(itoa::Buffer::new().format(number).into()))
+        Ok(Text::Number(number))
+    }
+
+    /// How long the next string says it will be once it is unpacked; it is not read.
+    pub(crate) fn unpacked_len(&self) -> Result<usize, Malformed> {
+        let mut ahead = *self;
+        match ahead.byte()? {
+            INT_8 | INT_16 | INT_32 => Ok(0),
+            COMPRESSED => {
+                ahead.small_len()?;
+                ahead.small_len()
+            }
+            first => usize::try_from(ahead.len_after(first)?).map_err(|_| Malformed),
+        }
+    }
+
+    /// Passes a string without unpacking it; how long it says it would be.
+    pub(crate) fn skip_string(&mut self) -> Result<usize, Malformed> {
+        let unpacked = self.unpacked_len()?;
+        let first = self.byte()?;
+        let len = match first {
+            INT_8 => 1,
+            INT_16 => 2,
+            INT_32 => 4,
+            COMPRESSED => {
+                let packed = self.small_len()?;
+                self.small_len()?;
+                packed
+            }
+            _ => usize::try_from(self.len_after(first)?).map_err(|_| Malformed)?,
+        };
+        self.bytes(len)?;
+        Ok(unpacked)
     }
 
     fn small_len(&mut self) -> Result<usize, Malformed> {
         usize::try_from(self.len()?).map_err(|_| Malformed)
+    }
+}
+
+/// A string that was read.
+#[derive(Debug)]
+pub(crate) enum Text<'a> {
+    Plain(&'a [u8]),
+    Unpacked(Vec<u8>),
+    Number(i64),
+}
+
+impl Text<'_> {
+    pub(crate) fn item(&self) -> Item<'_> {
+        match self {
+            Text::Plain(bytes) => Item::Bytes(bytes),
+            Text::Unpacked(bytes) => Item::Bytes(bytes),
+            Text::Number(number) => Item::Int(*number),
+        }
+    }
+
+    /// The bytes, where a number cannot be meant.
+    pub(crate) fn bytes(&self) -> Result<&[u8], Malformed> {
+        match self {
+            Text::Plain(bytes) => Ok(bytes),
+            Text::Unpacked(bytes) => Ok(bytes),
+            Text::Number(_) => Err(Malformed),
+        }
     }
 }
 

@@ -288,17 +288,41 @@ impl List {
     }
 }
 
-impl<T: AsRef<[u8]>> FromIterator<T> for List {
-    fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> List {
-        let mut builder = Builder::new();
-        for text in texts {
-            with_item(Elem::parse(text.as_ref()), |item| builder.push(item));
-        }
-        let mut tree = builder.finish();
+/// A list that is made in one go, from the front. Cost: less than pushing, O(1) each.
+pub struct Growing(Builder<Items>);
+
+impl Growing {
+    /// Without elements so far.
+    pub fn new() -> Growing {
+        Growing(Builder::new())
+    }
+
+    /// Adds an element at the end. What is given as bytes must be no canonical integer (I1).
+    pub fn push(&mut self, elem: Elem<'_>) {
+        with_item(elem, |item| self.0.push(item));
+    }
+
+    /// The list.
+    pub fn finish(self) -> List {
+        let mut tree = self.0.finish();
         if exceeds(LISTPACK_EMPTY + tree.weight(), tree.len()) {
             tree.set_flags(QUICK);
         }
         List { tree }
+    }
+}
+
+impl Default for Growing {
+    fn default() -> Growing {
+        Growing::new()
+    }
+}
+
+impl<T: AsRef<[u8]>> FromIterator<T> for List {
+    fn from_iter<I: IntoIterator<Item = T>>(texts: I) -> List {
+        let mut growing = Growing::new();
+        texts.into_iter().for_each(|text| growing.push(Elem::parse(text.as_ref())));
+        growing.finish()
     }
 }
 

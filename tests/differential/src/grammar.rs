@@ -127,6 +127,7 @@ pub fn groups() -> Vec<Group> {
         group!("blocking"),
         group!("hashes"),
         group!("field_ttl"),
+        group!("serialized"),
         group!("sets"),
         group!("zsets"),
         group!("sort"),

@@ -241,9 +241,31 @@ impl Run<'_> {
                 self.memory[step.client] = Memory::default();
                 Ok(None)
             }
+            Action::Cross { from, args } => self.cross(step, from, args, at),
             // Inside, steps are counted from 0; they all belong to this one.
             Action::Dump => Ok(self.dump(at)?.map(|failure| Failure { at, ..failure })),
         }
+    }
+
+    fn cross(&mut self, step: &Step, from: &[u8], args: &[Vec<u8>], at: usize) -> Found {
+        // Fields that expire are written for Redis 8, which alone understands it; Valkey gets its own back.
+        let foreign = !self.pair.oracle.starts_with("valkey");
+        let (ours, theirs) = self.conns(step.client)?;
+        let dump = [b"DUMP".to_vec(), from.to_vec()];
+        let (mine, other) = (ours.call_bytes(&dump), theirs.call_bytes(&dump));
+        let is_hash = theirs.call_bytes(&[b"TYPE".to_vec(), from.to_vec()]).text() == Some(b"hash");
+        let (Some(from_ours), Some(from_theirs)) = (mine.text(), other.text()) else {
+            return Ok(self.judge(step, &mine, &other, at));
+        };
+        let with = |payload: &[u8]| {
+            let mut args = args.to_vec();
+            args.insert(3, payload.to_vec());
+            args
+        };
+        let to_theirs = if is_hash && !foreign { from_theirs } else { from_ours };
+        let mine = ours.call_bytes(&with(from_theirs));
+        let other = theirs.call_bytes(&with(to_theirs));
+        Ok(self.judge(step, &mine, &other, at))
     }
 
     fn collect(&mut self, step: &Step, args: &[Vec<u8>], at: usize) -> Found {

@@ -171,11 +171,27 @@ impl Generator<'_> {
             "subscribe" => self.subscribe(),
             "publish" => self.publish(),
             "notify" => self.notify(),
+            "cross" => self.cross(),
             "fill" => self.big(),
             "reconnect" => self.act(0, Action::Reconnect),
             "raw" => self.raw(),
             _ => panic!("groups/{}.txt: no scene {name:?}", self.group.name),
         }
+    }
+
+    /// A value written by each server and read by the other.
+    fn cross(&mut self) {
+        let from = self.word("key");
+        let to = if self.rng.percent(30) { from.clone() } else { self.word("key") };
+        let ttl = self.rng.pick(&["0", "0", "0", "100000", "-1", "x"]).as_bytes().to_vec();
+        let mut args = vec![b"RESTORE".to_vec(), to, ttl];
+        for option in ["REPLACE", "IDLETIME 0", "FREQ 7"] {
+            let percent = if option == "REPLACE" { 80 } else { 4 };
+            if self.rng.percent(percent) {
+                args.extend(words(option));
+            }
+        }
+        self.act(0, Action::Cross { from, args });
     }
 
     /// A random read, preceded by what it may draw from.

@@ -31,6 +31,9 @@ pub enum Action {
     SleepMs(u64),
     /// Drop the connection and open it anew.
     Reconnect,
+    /// DUMP of a key at each server, RESTORE of both payloads at the other: `args` without the payload, which is the word
+    /// at 3. Payloads themselves differ; what was made of them shows in the comparison of all keys.
+    Cross { from: Vec<u8>, args: Vec<Vec<u8>> },
     /// Compare all keys of all databases used.
     Dump,
 }
@@ -101,6 +104,11 @@ impl Step {
             Action::Raw(bytes) => format!("<raw> {}", crate::wire::quote(bytes)),
             Action::SleepMs(ms) => format!("<wait {ms} ms>"),
             Action::Reconnect => "<reconnect>".to_owned(),
+            Action::Cross { from, args } => {
+                let mut args = args.clone();
+                args.insert(3, [b"<dump of ", &from[..], b" there>"].concat());
+                join(&args)
+            }
             Action::Dump => "<compare all keys>".to_owned(),
         }
     }

@@ -56,6 +56,7 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "name" => rng.pick(&["n1", "n2", "a b", "", "x\ny", "worker-1"]).as_bytes().to_vec(),
         "function" => rng.pick(&["f_get", "f_set", "f_ro", "f_err", "nosuch"]).as_bytes().to_vec(),
         "library" => rng.pick(&["lib1", "lib2", "nosuch", ""]).as_bytes().to_vec(),
+        "payload" => rng.pick(PAYLOADS).to_vec(),
         "junk" => junk(rng),
         _ => return None,
     })
@@ -297,3 +298,24 @@ pub fn junk(rng: &mut Rng) -> Vec<u8> {
         _ => member(rng),
     }
 }
+
+/// Serialised values: a text, a number, a list, a set, a hash, a sorted set, an old intset; an unknown type, a member twice,
+/// nothing, too little; a version to come, a wrong checksum, half a footer.
+const PAYLOADS: &[&[u8]] = &[
+    b"\x00\x02hi\x08\x00\x16FsW'(\x91,",
+    b"\x00\xc0\x07\x06\x00\xe2  \x22v\xfe\xf2\x01",
+    b"\x01\x02\x01a\xc0\x05\x08\x00\xfe\x8e\x9b6Y\xd61\xaf",
+    b"\x02\x02\x01a\xc0\x05\x09\x00[\x9d\x97\x1e\x9aI\xffn",
+    b"\x04\x01\x01f\x01v\x08\x00\x14\xdf\xaf\xe9\x18\x9f\x84\xc4",
+    b"\x05\x01\x01m\x00\x00\x00\x00\x00\x00\xf8?\x08\x00?\xc3f\x823icG",
+    b"\x0b\x0c\x02\x00\x00\x00\x02\x00\x00\x00\x01\x00\x02\x00\x06\x00\xf9\x94P1\xc1\xbe\x1c\xbd",
+    b"c\x01\x08\x00l\x9c\xda\xcd\xaa\xad\xbcT",
+    b"\x02\x02\x01a\x01a\x08\x00\xee\x93\x9a\x90k\xcf\xd8\x02",
+    b"\x01\x00\x08\x00\xe2\xd5\xc9s\xc5\x0e\xc9n",
+    b"\x01\x09\x01a\x08\x00\xd7\xe6\x1f\xa9+\xd3\x10\xd9",
+    b"\x00\x02hiO\x00\x85\xa0\x99\x92\xaf[*-",
+    b"\x00\x02hi\x08\x00\x16FsW'(\x91!",
+    b"\x00\x02hi\x08\x00\x16Fs",
+    b"",
+    b"x",
+];

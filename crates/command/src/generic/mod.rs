@@ -1,5 +1,6 @@
 //! Keys, whatever they hold.
 
+pub(crate) mod dump;
 pub(crate) mod expiry;
 pub(crate) mod iterate;
 pub(crate) mod names;

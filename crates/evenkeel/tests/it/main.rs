@@ -17,6 +17,7 @@ mod muted;
 mod no_wait;
 mod one_moment;
 mod renames;
+mod serialized;
 mod startup;
 mod support;
 mod waits;

@@ -1,0 +1,247 @@
+use crate::testing::{Db, Over, render};
+use resp::Frame;
+
+/// What DUMP gives.
+fn payload(db: &mut Db, key: &str) -> Vec<u8> {
+    match db.call(&["DUMP", key]) {
+        Frame::Bulk(bytes) => bytes.to_vec(),
+        other => panic!("{key}: {}", render(&other)),
+    }
+}
+
+fn restore(db: &mut Db, key: &str, ttl: &str, payload: &[u8], options: &[&str]) -> String {
+    let mut words: Vec<&[u8]> = vec![b"RESTORE", key.as_bytes(), ttl.as_bytes(), payload];
+    words.extend(options.iter().map(|option| option.as_bytes()));
+    render(&db.call(&words))
+}
+
+const FILLED: &[(&str, &str)] = &[
+    (r#"set s "a\x00b""#, "OK"),
+    ("set n -17", "OK"),
+    (r#"set e """#, "OK"),
+    ("setrange z 30000 x", "30001"),
+    (r#"rpush l a 1 "" -5000 9223372036854775807 007"#, "6"),
+    ("sadd i 3 1 2", "3"),
+    (r#"sadd m a 1 """#, "3"),
+    ("zadd r -inf a 1.5 b 0 c inf d", "4"),
+    (r#"hset h f v "" 1 g """#, "3"),
+    ("hset x f 1 g 2 h 3", "3"),
+    ("hpexpireat x 1800000000000 fields 1 f", "[1]"),
+    ("hpexpireat x 1700000001000 fields 1 g", "[1]"),
+];
+
+const READ: &[(&str, &str)] = &[
+    ("get s", r#""a\x00b""#),
+    ("get n", r#""-17""#),
+    ("get e", r#""""#),
+    ("strlen z", "30001"),
+    ("lrange l 0 -1", r#"["a", "1", "", "-5000", "9223372036854775807", "007"]"#),
+    ("smembers i", r#"["1", "2", "3"]"#),
+    ("smismember m a 1 \"\" b", "[1, 1, 1, 0]"),
+    ("zrange r 0 -1 withscores", r#"["a", "-inf", "c", "0", "b", "1.5", "d", "inf"]"#),
+    (r#"hmget h f "" g"#, r#"["v", "1", ""]"#),
+    ("hmget x f g h", r#"["1", "2", "3"]"#),
+    ("hpexpiretime x fields 3 f g h", "[1800000000000, 1700000001000, -1]"),
+];
+
+#[test]
+fn every_type_comes_back() {
+    Db::both(|mut db| {
+        db.check(FILLED);
+        db.check(READ);
+        let encodings: Vec<String> =
+            "snezlimrhx".chars().map(|key| db.line(&format!("object encoding {key}"))).collect();
+        for key in "snezlimrhx".chars().map(String::from) {
+            let bytes = payload(&mut db, &key);
+            assert_eq!(db.line(&format!("del {key}")), "1");
+            assert_eq!(restore(&mut db, &key, "0", &bytes, &[]), "OK", "{key}");
+        }
+        db.check(READ);
+        for (key, encoding) in "snezlimrhx".chars().zip(encodings) {
+            // What APPEND and its kin left behind is a whole string again.
+            let encoding = if key == 'z' { r#""raw""#.to_owned() } else { encoding };
+            assert_eq!(db.line(&format!("object encoding {key}")), encoding, "{key}");
+        }
+    });
+}
+
+#[test]
+fn large_values_come_back() {
+    Db::both(|mut db| {
+        db.steps = usize::MAX;
+        let words: Vec<String> = (0..3_000).map(|i| format!("{}{i}", ["", "word"][i % 2])).collect();
+        let fill = |command: &str, key: &str, pairs: bool| {
+            let mut all = vec![command.to_owned(), key.to_owned()];
+            for (i, word) in words.iter().enumerate() {
+                if pairs {
+                    all.push(format!("{}.25", i % 100));
+                }
+                all.push(word.clone());
+            }
+            all
+        };
+        let fills = [
+            fill("rpush", "l", false),
+            fill("sadd", "m", false),
+            fill("zadd", "r", true),
+            fill("hset", "h", true),
+        ];
+        for all in &fills {
+            db.call(all);
+        }
+        db.call(&["set", "s", &"long ".repeat(60_000)]);
+        let questions =
+            ["lrange l 0 -1", "sdiff m m2", "zrange r 0 -1 withscores", "hlen h", "hget h 7.25", "get s"];
+        let before: Vec<String> = questions.iter().map(|line| db.line(line)).collect();
+        for key in ["l", "m", "r", "h", "s"] {
+            let bytes = payload(&mut db, key);
+            assert_eq!(db.streamed, bytes.len() > 64 * 1024, "{key}");
+            assert_eq!(restore(&mut db, "copy", "0", &bytes, &["REPLACE"]), "OK");
+            assert_eq!(db.line(&format!("rename copy {key}")), "OK");
+        }
+        let after: Vec<String> = questions.iter().map(|line| db.line(line)).collect();
+        assert_eq!(before, after);
+    });
+}
+
+#[test]
+fn there_is_nothing_to_dump_without_a_key() {
+    Db::both(|mut db| {
+        db.check(&[
+            ("dump k", "nil"),
+            ("dump", "-ERR wrong number of arguments for 'dump' command"),
+            ("hset h f v", "1"),
+            ("hpexpireat h 1700000001000 fields 1 f", "[1]"),
+        ]);
+        db.now_ms = 1_700_000_001_000;
+        assert_eq!(db.line("dump h"), "nil");
+    });
+}
+
+#[test]
+fn mistakes_are_told_in_the_order_of_redis() {
+    Db::both(|mut db| {
+        db.line("set k v");
+        let bytes = payload(&mut db, "k");
+        let mut restore = |key, ttl, options: &[&str]| restore(&mut db, key, ttl, &bytes, options);
+        assert_eq!(restore("k", "x", &["BAD"]), "-ERR syntax error");
+        assert_eq!(restore("k", "x", &[]), "-BUSYKEY Target key name already exists.");
+        assert_eq!(restore("o", "x", &[]), "-ERR value is not an integer or out of range");
+        assert_eq!(restore("o", "-1", &[]), "-ERR Invalid TTL value, must be >= 0");
+        assert_eq!(restore("o", "0", &["IDLETIME"]), "-ERR syntax error");
+        assert_eq!(restore("o", "0", &["IDLETIME", "-1"]), "-ERR Invalid IDLETIME value, must be >= 0");
+        assert_eq!(restore("o", "0", &["IDLETIME", "x"]), "-ERR value is not an integer or out of range");
+        for freq in ["-1", "256"] {
+            let text = "-ERR Invalid FREQ value, must be >= 0 and <= 255";
+            assert_eq!(restore("o", "0", &["FREQ", freq]), text);
+        }
+        assert_eq!(restore("o", "0", &["FREQ", "1", "IDLETIME", "1"]), "-ERR syntax error");
+        assert_eq!(restore("o", "0", &["replace", "FREQ", "255"]), "OK");
+        let wrong = "-ERR DUMP payload version or checksum are wrong";
+        db.check(&[
+            ("restore p 0 x", wrong),
+            (r#"restore p 0 """#, wrong),
+            ("restore p 0", "-ERR wrong number of arguments for 'restore' command"),
+        ]);
+        // A stream, an unknown type, a set with a member twice, half a list: sealed, but of no meaning.
+        for body in [&b"\x15\x01"[..], b"\x63", b"\x02\x02\x01a\x01a", b"\x01\x02\x01a", b"\x01\x00", b""] {
+            let mut sealed = body.to_vec();
+            rdb::seal(&mut sealed, 10);
+            assert_eq!(
+                crate::generic::dump::tests::restore(&mut db, "p", "0", &sealed, &[]),
+                "-ERR Bad data format"
+            );
+        }
+        assert_eq!(db.line("exists p"), "0");
+    });
+}
+
+#[test]
+fn a_restored_key_expires_when_it_should() {
+    Db::both(|mut db| {
+        db.line("set k v");
+        let bytes = payload(&mut db, "k");
+        assert_eq!(restore(&mut db, "a", "5000", &bytes, &[]), "OK");
+        assert_eq!(db.line("pexpiretime a"), "1700000005000");
+        assert!(db.effect_lines().is_empty(), "noted by RESTORE, not by PEXPIRETIME");
+        restore(&mut db, "b", "1700000007000", &bytes, &["absttl"]);
+        assert_eq!(db.line("pexpiretime b"), "1700000007000");
+        assert_eq!(restore(&mut db, "c", "0", &bytes, &["ABSTTL"]), "OK");
+        assert_eq!(db.line("pexpiretime c"), "-1");
+        db.events();
+        // The time has passed: no key, and who was there is gone.
+        assert_eq!(restore(&mut db, "d", "1699999999999", &bytes, &["ABSTTL"]), "OK");
+        assert_eq!(db.events(), [""; 0]);
+        assert_eq!(restore(&mut db, "a", "1", &bytes, &["ABSTTL", "REPLACE"]), "OK");
+        assert_eq!(db.effect_lines(), ["DEL a"]);
+        assert_eq!(db.events(), ["del:a"]);
+        assert_eq!(restore(&mut db, "e", "9223372036854775807", &bytes, &[]), "OK");
+        db.check(&[("exists a d e", "0")]);
+    });
+}
+
+#[test]
+fn replacing_is_one_change() {
+    Db::both(|mut db| {
+        db.line("set k v");
+        let bytes = payload(&mut db, "k");
+        db.line("rpush l a");
+        db.events();
+        assert_eq!(restore(&mut db, "l", "0", &bytes, &["REPLACE"]), "OK");
+        assert_eq!(db.events().last().map(String::as_str), Some("restore:l"));
+        assert_eq!(db.dirty, 1);
+        db.check(&[("get l", r#""v""#)]);
+        assert_eq!(restore(&mut db, "l", "20", &bytes, &["REPLACE"]), "OK");
+        let noted = format!("RESTORE l 1700000000020 {} REPLACE ABSTTL", bytes.escape_ascii());
+        assert_eq!(db.effect_lines(), [noted]);
+    });
+}
+
+#[test]
+fn idle_time_is_kept() {
+    Db::both(|mut db| {
+        db.line("set k v");
+        let bytes = payload(&mut db, "k");
+        assert_eq!(restore(&mut db, "i", "0", &bytes, &["IDLETIME", "1600"]), "OK");
+        // Over an overlay a key has no idle time to be seen.
+        let mut db = db.over(Over::Locks);
+        db.check(&[("object idletime i", "1600"), ("get i", r#""v""#), ("object idletime i", "0")]);
+    });
+}
+
+/// Fields that have expired since are left out; a hash of nothing else is no key.
+#[test]
+fn expired_fields_are_not_restored() {
+    Db::both(|mut db| {
+        db.check(&[
+            ("hset h f 1 g 2", "2"),
+            ("hpexpireat h 1700000001000 fields 1 f", "[1]"),
+            ("hset o f 1", "1"),
+            ("hpexpireat o 1700000001000 fields 1 f", "[1]"),
+        ]);
+        let (both, one) = (payload(&mut db, "h"), payload(&mut db, "o"));
+        db.now_ms = 1_700_000_001_000;
+        assert_eq!(restore(&mut db, "a", "0", &both, &[]), "OK");
+        assert_eq!(restore(&mut db, "b", "0", &one, &[]), "OK");
+        db.check(&[("hgetall a", r#"["g", "2"]"#), ("hlen a", "1"), ("exists b", "0")]);
+    });
+}
+
+#[test]
+fn what_is_long_is_told_before() {
+    let mut db = Db::new();
+    let long: Vec<String> = (0..5_000).map(|i| i.to_string()).collect();
+    let push: Vec<&str> = ["rpush", "l"].into_iter().chain(long.iter().map(String::as_str)).collect();
+    db.call(&push);
+    assert!(db.cost(&["dump", "l"]) >= 5_000);
+    assert_eq!(db.cost(&["dump", "none"]), 0);
+    // Where the estimate was wrong the budget ends the run, and nothing has happened.
+    let bytes = payload(&mut db, "l");
+    db.steps = 1_000;
+    assert_eq!(db.line("dump l"), "-ERR internal: run dropped");
+    assert_eq!(restore(&mut db, "o", "0", &bytes, &[]), "-ERR internal: run dropped");
+    assert_eq!(db.line("exists o"), "0");
+    let mut over = Db::new().over(Over::Overlay);
+    assert_eq!(restore(&mut over, "o", "0", &bytes, &[]), "OK");
+    over.check(&[("llen o", "5000")]);
+}

@@ -1,0 +1,276 @@
+//! Values to Redis's serialized form and back: DUMP payloads, for RESTORE here and on any Redis.
+//!
+//! ```text
+//! Value ── encode ──► payload         iterates over the value, a charge for every few elements
+//! payload ── decode ──► Value         rdb checks and reads, a Maker builds
+//! ```
+//!
+//! Both take time in proportion to the value and say so as they go, through `charge` (steps of about 50 ns): inline that
+//! ends in a run on a worker, there in the end of a turn.
+//!
+//! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no value.
+
+use crate::Error;
+use rdb::{Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload};
+use value::trie::NEVER;
+use value::{Elem, Hash, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
+
+/// What may stop a long run.
+pub type Charge<'c> = dyn FnMut(usize) -> Result<(), Error> + 'c;
+
+/// Elements between two charges.
+const PIECE: usize = 64;
+/// Steps for an element that is written, and for one that is read.
+const WRITE_STEPS: usize = 1;
+const READ_STEPS: usize = 3;
+/// Bytes copied, unpacked or summed in a step.
+const BYTES_PER_STEP: usize = 64;
+
+/// Steps it takes to write a value. O(1).
+pub fn write_cost(value: value::ValueRef<'_>) -> usize {
+    let elements = match value {
+        value::ValueRef::Str(text) => return text.len() / (BYTES_PER_STEP / 2),
+        value::ValueRef::List(v) => v.len(),
+        value::ValueRef::Hash(v) => v.len(),
+        value::ValueRef::Set(v) => v.len(),
+        value::ValueRef::ZSet(v) => v.len(),
+    };
+    elements * 2 * WRITE_STEPS
+}
+
+/// Steps it takes to read a payload, at most by a factor of two. O(1): see [`rdb::estimate`].
+pub fn read_cost(payload: &[u8]) -> usize {
+    let (elements, bytes) = rdb::estimate(payload);
+    (elements.saturating_mul(READ_STEPS)).saturating_add((payload.len() + bytes) / BYTES_PER_STEP)
+}
+
+/// The payload of a value as of now; None if nothing of it is left (Z1). Cost: O(bytes).
+///
+/// Errors: those of `charge`.
+pub fn encode(value: &Value, now_ms: u64, charge: &mut Charge<'_>) -> Result<Option<Vec<u8>>, Error> {
+    let body = match value {
+        Value::Str(v) => Some((string_body(v.as_ref(), charge)?, rdb::VERSION_VALUES)),
+        Value::List(v) => plain(list_body(v, charge)?.into_body()),
+        Value::Set(v) => plain(set_body(v, charge)?.into_body()),
+        Value::ZSet(v) => plain(zset_body(v, charge)?.into_body()),
+        Value::Hash(v) => hash_body(v, now_ms, charge)?.into_body(Dialect::Redis),
+    };
+    let Some((mut payload, version)) = body else { return Ok(None) };
+    rdb::seal_in_pieces(&mut payload, version, &mut |bytes| charge(bytes / BYTES_PER_STEP))?;
+    Ok(Some(payload))
+}
+
+fn plain(body: Option<Vec<u8>>) -> Option<(Vec<u8>, u16)> {
+    body.map(|body| (body, rdb::VERSION_VALUES))
+}
+
+/// Says every [`PIECE`]th time how many elements are due.
+struct Pace<'a, 'c> {
+    charge: &'a mut Charge<'c>,
+    done: usize,
+    bytes: usize,
+}
+
+impl<'a, 'c> Pace<'a, 'c> {
+    fn new(charge: &'a mut Charge<'c>) -> Pace<'a, 'c> {
+        Pace { charge, done: 0, bytes: 0 }
+    }
+
+    /// One more element, and how many bytes there are by now.
+    fn tick(&mut self, bytes: usize) -> Result<(), Error> {
+        self.done += 1;
+        if self.done.is_multiple_of(PIECE) || bytes > self.bytes + PIECE * BYTES_PER_STEP {
+            let more = bytes.saturating_sub(self.bytes);
+            self.bytes = bytes;
+            (self.charge)(PIECE * WRITE_STEPS + more / BYTES_PER_STEP)?;
+        }
+        Ok(())
+    }
+}
+
+fn string_body(text: StrRef<'_>, charge: &mut Charge<'_>) -> Result<Vec<u8>, Error> {
+    let mut out = Vec::with_capacity(text.len() + 24);
+    if let Some(number) = text.as_i64() {
+        rdb::put_number(&mut out, number);
+        return Ok(out);
+    }
+    rdb::begin_string(&mut out, text.len());
+    let mut pace = Pace::new(charge);
+    for run in text.runs(0..text.len()) {
+        pace.tick(out.len() + run.len())?;
+        match run {
+            Run::Bytes(bytes) => out.extend_from_slice(bytes),
+            Run::Zeros(zeros) => out.resize(out.len() + zeros as usize, 0),
+        }
+    }
+    Ok(out)
+}
+
+fn item(elem: Elem<'_>) -> Item<'_> {
+    match elem {
+        Elem::Int(number) => Item::Int(number),
+        Elem::Bytes(bytes) => Item::Bytes(bytes),
+    }
+}
+
+fn list_body(list: &List, charge: &mut Charge<'_>) -> Result<ListPayload, Error> {
+    let mut out = ListPayload::with_len(list.len());
+    out.reserve(list.mem_bytes());
+    let mut pace = Pace::new(charge);
+    for elem in list.iter() {
+        pace.tick(out.size_bytes())?;
+        out.push_item(item(elem));
+    }
+    Ok(out)
+}
+
+fn set_body(set: &Set, charge: &mut Charge<'_>) -> Result<SetPayload, Error> {
+    let mut out = SetPayload::with_len(set.len());
+    out.reserve(set.mem_bytes());
+    let mut pace = Pace::new(charge);
+    for elem in set.iter() {
+        pace.tick(out.size_bytes())?;
+        out.insert_item(item(elem));
+    }
+    Ok(out)
+}
+
+fn zset_body(set: &ZSet, charge: &mut Charge<'_>) -> Result<ZSetPayload, Error> {
+    let mut out = ZSetPayload::with_len(set.len());
+    out.reserve(set.mem_bytes());
+    let mut pace = Pace::new(charge);
+    for (member, score) in set.iter() {
+        pace.tick(out.size_bytes())?;
+        out.insert(member, score);
+    }
+    Ok(out)
+}
+
+fn hash_body(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<HashPayload, Error> {
+    let live = hash.live_len(now_ms);
+    let mut out = match hash.next_expiry() {
+        // All that expire may have expired already; then the time says nothing, and does no harm.
+        Some(soonest) => HashPayload::expiring(live, soonest.max(now_ms)),
+        None => HashPayload::with_len(live),
+    };
+    out.reserve(hash.mem_bytes());
+    let mut pace = Pace::new(charge);
+    for entry in hash.entries_from(0).filter(|entry| entry.expire_at > now_ms) {
+        pace.tick(out.size_bytes())?;
+        match entry.expire_at {
+            NEVER => out.insert(entry.field, entry.value),
+            at => out.insert_expiring(entry.field, entry.value, at),
+        };
+    }
+    Ok(out)
+}
+
+/// What a payload is of, if it is sound; see [`decode`].
+#[derive(Debug)]
+pub enum Decoded {
+    Value(Value),
+    /// A hash whose fields have all expired.
+    Expired,
+}
+
+/// The value of a payload as of now. Cost: O(bytes), unpacked.
+///
+/// Errors: DUMP payload version or checksum are wrong, Bad data format; those of `charge`.
+pub fn decode(payload: &[u8], now_ms: u64, charge: &mut Charge<'_>) -> Result<Decoded, Error> {
+    let opened = rdb::open_in_pieces(payload, &mut |bytes| charge(bytes / BYTES_PER_STEP))?;
+    let (body, version) = opened.ok_or(Error::new("ERR DUMP payload version or checksum are wrong"))?;
+    let mut maker = Maker { made: Made::Nothing, now_ms, charge };
+    match rdb::decode(body, version, &mut maker) {
+        Ok(()) => maker.made.finish(),
+        Err(Failure::Stopped(error)) => Err(error),
+        Err(Failure::Malformed) => Err(BAD_FORMAT),
+    }
+}
+
+const BAD_FORMAT: Error = Error::new("ERR Bad data format");
+
+enum Made {
+    Nothing,
+    Str(Str),
+    List(list::Growing),
+    Hash(Hash),
+    Set(Set),
+    ZSet(ZSet),
+}
+
+impl Made {
+    fn finish(self) -> Result<Decoded, Error> {
+        Ok(Decoded::Value(match self {
+            Made::Nothing => return Err(BAD_FORMAT),
+            Made::Hash(v) if v.is_empty() => return Ok(Decoded::Expired),
+            Made::Str(v) => Value::Str(v),
+            Made::List(v) => Value::List(v.finish()),
+            Made::Hash(v) => Value::Hash(v),
+            Made::Set(v) => Value::Set(v),
+            Made::ZSet(v) => Value::ZSet(v),
+        }))
+    }
+}
+
+/// Builds the value.
+struct Maker<'a, 'c> {
+    made: Made,
+    now_ms: u64,
+    charge: &'a mut Charge<'c>,
+}
+
+impl Sink for Maker<'_, '_> {
+    type Stop = Error;
+
+    fn work(&mut self, elements: usize, bytes: usize) -> Result<(), Error> {
+        (self.charge)(elements * READ_STEPS + bytes / BYTES_PER_STEP)
+    }
+
+    fn string(&mut self, text: Item<'_>) {
+        self.made = Made::Str(text.with(Str::from_slice));
+    }
+
+    fn element(&mut self, element: Item<'_>) {
+        if let Made::Nothing = self.made {
+            self.made = Made::List(list::Growing::new());
+        }
+        if let Made::List(list) = &mut self.made {
+            list.push(elem(element));
+        }
+    }
+
+    fn member(&mut self, member: Item<'_>) -> bool {
+        if let Made::Nothing = self.made {
+            self.made = Made::Set(Set::new());
+        }
+        let Made::Set(set) = &mut self.made else { return false };
+        let member = elem(member);
+        set.insert_elem(member, member.hash())
+    }
+
+    fn scored(&mut self, member: Item<'_>, score: f64) -> bool {
+        if let Made::Nothing = self.made {
+            self.made = Made::ZSet(ZSet::new());
+        }
+        let Made::ZSet(set) = &mut self.made else { return false };
+        member.with(|member| set.insert(member, score)).is_none()
+    }
+
+    fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool {
+        if let Made::Nothing = self.made {
+            self.made = Made::Hash(Hash::new());
+        }
+        let Made::Hash(hash) = &mut self.made else { return false };
+        let expire_at = expire_ms.unwrap_or(NEVER);
+        expire_at <= self.now_ms
+            || field.with(|field| value.with(|value| hash.put(hash::Entry { field, value, expire_at })))
+    }
+}
+
+/// The form of an element: numbers are canonical, texts may be numbers.
+fn elem(item: Item<'_>) -> Elem<'_> {
+    match item {
+        Item::Int(number) => Elem::Int(number),
+        Item::Bytes(bytes) => Elem::parse(bytes),
+    }
+}

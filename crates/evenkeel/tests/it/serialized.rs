@@ -1,0 +1,69 @@
+//! DUMP and RESTORE through sockets: large values, transactions, scripts.
+
+use crate::support::{Client, Server};
+
+/// Makes a list of `n` elements, some of them numbers.
+fn fill(client: &mut Client, key: &str, n: usize) {
+    for from in (0..n).step_by(1_000) {
+        let words: Vec<String> =
+            (from..from + 1_000).map(|i| format!("{}{i}", ["", "word"][i % 2])).collect();
+        client.call(&format!("RPUSH {key} {}", words.join(" ")));
+    }
+}
+
+/// The payload of a key.
+fn dump(client: &mut Client, key: &str) -> Vec<u8> {
+    client.request(&[b"DUMP", key.as_bytes()]);
+    let mut header = Vec::new();
+    while !header.ends_with(b"\r\n") {
+        header.extend(client.raw(1));
+    }
+    let len = std::str::from_utf8(&header[1..header.len() - 2]).expect("digits").parse().expect("a length");
+    let payload = client.raw(len);
+    client.raw(2);
+    payload
+}
+
+#[test]
+fn a_long_list_is_written_and_read_aside_while_others_are_served() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    fill(&mut client, "long", 200_000);
+    let payload = dump(&mut client, "long");
+    assert!(payload.len() > 1_000_000);
+    client.request(&[b"RESTORE", b"copy", b"0", &payload]);
+    for i in 0..100 {
+        other.expect(&format!("SET other {i}"), "+OK");
+    }
+    assert_eq!(client.reply(), "+OK");
+    client.expect("LLEN copy", ":200000");
+    client.expect("LRANGE copy 0 3", r#"["0", "word1", "2", "word3"]"#);
+    client.expect("LRANGE copy -2 -1", r#"["199998", "word199999"]"#);
+    // A broken one is refused by whoever read it.
+    let mut broken = payload.clone();
+    broken[500_000] ^= 1;
+    client.request(&[b"RESTORE", b"broken", b"0", &broken]);
+    assert_eq!(client.reply(), "-ERR DUMP payload version or checksum are wrong");
+    client.expect("EXISTS broken", ":0");
+}
+
+#[test]
+fn values_are_copied_in_transactions_and_scripts() {
+    let server = Server::start();
+    let mut client = server.client();
+    fill(&mut client, "list", 5_000);
+    client.expect("HSET hash f v g 1", ":2");
+    let script = "for i = 1, #KEYS do redis.call('RESTORE', KEYS[i]..':copy', 0, redis.call('DUMP', KEYS[i])) end \
+                  return redis.call('LLEN', KEYS[1]..':copy')";
+    client.request(&[b"EVAL", script.as_bytes(), b"2", b"list", b"hash"]);
+    assert_eq!(client.reply(), ":5000");
+    client.expect("HMGET hash:copy f g", r#"["v", "1"]"#);
+    let payload = dump(&mut client, "list");
+    client.expect("MULTI", "+OK");
+    client.request(&[b"RESTORE", b"again", b"100000", &payload]);
+    assert_eq!(client.reply(), "+QUEUED");
+    client.expect("LLEN again", "+QUEUED");
+    client.expect("EXEC", "[+OK, :5000]");
+    client.request(&[b"RESTORE", b"again", b"0", &payload]);
+    assert_eq!(client.reply(), "-BUSYKEY Target key name already exists.");
+}

@@ -1,0 +1,391 @@
+//! Objects: from the bytes of any server to elements, given one by one to a [`Sink`].
+//!
+//! ```text
+//! body: type, 1 byte │ what it is made of
+//!
+//!   0 text
+//!   1 elements           10 ziplist    14 ziplists    18 pieces: one text, or a listpack        list
+//!   2 members            11 intset     20 listpack                                               set
+//!   3 members, scores as text          5 members, scores as doubles     12 ziplist  17 listpack  sorted set
+//!   4 fields, values      9 zipmap     13 ziplist     16 listpack                                hash
+//!  22 23 24 25            fields that expire: see `Decoder::fields`                              hash
+//! ```
+//!
+//! Streams and values of modules are refused. What follows the object is not looked at, as in Redis.
+
+use crate::pack::{Intset, Listpack, Ziplist, Zipmap};
+use crate::string::Text;
+use crate::{Item, Malformed, Reader, VERSION_VALKEY_9, types};
+
+/// Is given what is decoded. A sink that was given something before an error must throw it away.
+pub trait Sink {
+    /// Why it does not want to go on.
+    type Stop;
+
+    /// So many elements of so many bytes are about to come or to be unpacked: the moment to charge, pause or stop. Between
+    /// two calls there are never more than a few dozen elements, unless they are long.
+    fn work(&mut self, elements: usize, bytes: usize) -> Result<(), Self::Stop>;
+
+    /// A string; the only call but `work`.
+    fn string(&mut self, text: Item<'_>);
+
+    /// The next element of a list.
+    fn element(&mut self, element: Item<'_>);
+
+    /// A member of a set; false if it is there already.
+    fn member(&mut self, member: Item<'_>) -> bool;
+
+    /// A member of a sorted set and its score, which is never NaN; false if it is there already.
+    fn scored(&mut self, member: Item<'_>, score: f64) -> bool;
+
+    /// A field of a hash, and when it expires (milliseconds since 1970); false if it is there already.
+    fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool;
+}
+
+/// Why nothing came of a payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure<S> {
+    Malformed,
+    /// The sink's wish.
+    Stopped(S),
+}
+
+impl<S> From<Malformed> for Failure<S> {
+    fn from(_: Malformed) -> Failure<S> {
+        Failure::Malformed
+    }
+}
+
+/// Elements between two calls of [`Sink::work`].
+const PIECE: usize = 64;
+/// Bytes of a text that are told before it is read.
+const LONG: usize = 1024;
+
+/// The containers of a quicklist's pieces; the last is the only one of old ones and is not written.
+const CONTAINER_PLAIN: u64 = 1;
+const CONTAINER_PACKED: u64 = 2;
+const CONTAINER_ZIPLIST: u64 = u64::MAX;
+
+/// The latest time a field may expire, as in Redis.
+const LAST_EXPIRY_MS: u64 = (1 << 48) - 1;
+
+/// Decodes the object in a body. The footer's version tells which of two meanings a type has. Cost: O(bytes), unpacked.
+pub fn decode<S: Sink>(body: &[u8], version: u16, sink: &mut S) -> Result<(), Failure<S::Stop>> {
+    let mut reader = Reader::new(body);
+    let kind = reader.byte()?;
+    Decoder { reader, sink, untold: 0 }.object(kind, version)
+}
+
+/// Bytes of a body that are looked through for an estimate: some 10 µs.
+const LOOKED_THROUGH: usize = 8 * 1024;
+/// Bytes of an element of a pack, about.
+const PACKED_ELEMENT: usize = 4;
+/// What a byte may unpack to.
+const MOST_UNPACKED: usize = 88;
+
+/// How much work a body is: elements, and bytes they unpack to. A short one is looked through, without unpacking anything;
+/// of a long collection the worst is assumed. O(1).
+pub fn estimate(body: &[u8]) -> (usize, usize) {
+    let worst = body.len().saturating_mul(MOST_UNPACKED);
+    match looked_through(body) {
+        Ok(Some(estimate)) => estimate,
+        // What is malformed is found to be so before much is done.
+        Ok(None) | Err(Malformed) if body.len() > LOOKED_THROUGH => (worst / PACKED_ELEMENT, worst),
+        Ok(None) | Err(Malformed) => (body.len(), body.len()),
+    }
+}
+
+fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
+    let mut reader = Reader::new(body);
+    let kind = reader.byte()?;
+    // Strings for each element, bytes behind them, and whether a number stands before.
+    let (strings, behind, before) = match kind {
+        types::STRING => return Ok(Some((1, reader.unpacked_len()?))),
+        types::LIST | types::SET => (1, 0, false),
+        types::HASH => (2, 0, false),
+        types::ZSET_2 => (1, 8, false),
+        types::LIST_QUICKLIST => (1, 0, false),
+        types::LIST_QUICKLIST_2 => (1, 0, true),
+        types::HASH_METADATA => (2, 0, true),
+        types::HASH_LISTPACK_EX => {
+            reader.array::<8>()?;
+            return packed_estimate(reader.unpacked_len()?);
+        }
+        _ => return packed_estimate(reader.unpacked_len()?),
+    };
+    if body.len() > LOOKED_THROUGH {
+        return Ok(None);
+    }
+    if kind == types::HASH_METADATA {
+        reader.array::<8>()?;
+    }
+    let is_packed = matches!(kind, types::LIST_QUICKLIST | types::LIST_QUICKLIST_2);
+    let (mut elements, mut bytes) = (0, 0);
+    for _ in 0..reader.len()? {
+        if before {
+            reader.len()?;
+        }
+        for _ in 0..strings {
+            let unpacked = reader.skip_string()?;
+            elements += if is_packed { unpacked / PACKED_ELEMENT } else { 1 };
+            bytes += unpacked;
+        }
+        reader.bytes(behind)?;
+    }
+    Ok(Some((elements, bytes)))
+}
+
+fn packed_estimate(bytes: usize) -> Result<Option<(usize, usize)>, Malformed> {
+    Ok(Some((bytes / PACKED_ELEMENT, bytes)))
+}
+
+struct Decoder<'a, 's, S> {
+    reader: Reader<'a>,
+    sink: &'s mut S,
+    /// Elements not yet told to the sink.
+    untold: usize,
+}
+
+type Outcome<S> = Result<(), Failure<<S as Sink>::Stop>>;
+
+impl<'a, S: Sink> Decoder<'a, '_, S> {
+    fn object(&mut self, kind: u8, version: u16) -> Outcome<S> {
+        match kind {
+            types::STRING => {
+                let text = self.text()?;
+                self.sink.string(text.item());
+                Ok(())
+            }
+            types::LIST => self.each(|this| {
+                let text = this.text()?;
+                this.sink.element(text.item());
+                Ok(())
+            }),
+            types::SET => self.each(|this| {
+                let text = this.text()?;
+                distinct(this.sink.member(text.item()))
+            }),
+            types::ZSET => self.each(|this| this.scored(text_score)),
+            types::ZSET_2 => self.each(|this| this.scored(binary_score)),
+            types::HASH => self.each(|this| {
+                let (field, value) = (this.text()?, this.text()?);
+                distinct(this.sink.field(field.item(), value.item(), None))
+            }),
+            types::LIST_QUICKLIST | types::LIST_QUICKLIST_2 => {
+                self.quicklist(kind == types::LIST_QUICKLIST_2)
+            }
+            types::LIST_ZIPLIST => self.packed(|this, blob| this.elements(Ziplist::new(blob)?)),
+            types::SET_INTSET => self.packed(|this, blob| this.members(Intset::new(blob)?)),
+            types::SET_LISTPACK => self.packed(|this, blob| this.members(Listpack::new(blob)?)),
+            types::ZSET_ZIPLIST => self.packed(|this, blob| this.ranked(Ziplist::new(blob)?)),
+            types::ZSET_LISTPACK => self.packed(|this, blob| this.ranked(Listpack::new(blob)?)),
+            types::HASH_ZIPMAP => self.packed(|this, blob| this.pairs(Zipmap::new(blob)?)),
+            types::HASH_ZIPLIST => self.packed(|this, blob| this.pairs(Ziplist::new(blob)?)),
+            types::HASH_LISTPACK => self.packed(|this, blob| this.pairs(Listpack::new(blob)?)),
+            _ => self.fields(kind, version),
+        }
+    }
+
+    /// Hashes whose fields expire.
+    ///
+    /// ```text
+    /// 24  the soonest time, 8 bytes │ fields, a length │ (time, field, value) …   time: 0, or ms after the soonest plus 1
+    /// 22  of a release candidate: no soonest time, and times since 1970
+    /// 25  the soonest time, 8 bytes │ listpack of (field, value, time) …          time: 0, or since 1970
+    /// 23  of a release candidate: no soonest time
+    /// 22  of Valkey 9: fields, a length │ (field, value, time) …                  time: 8 bytes, -1, or since 1970
+    /// ```
+    fn fields(&mut self, kind: u8, version: u16) -> Outcome<S> {
+        match kind {
+            types::VALKEY_HASH_2 if version >= VERSION_VALKEY_9 => self.each(|this| {
+                let (field, value) = (this.text()?, this.text()?);
+                let time = match i64::from_le_bytes(this.reader.array()?) {
+                    -1 => None,
+                    // Its times have no end, ours do.
+                    at => Some(u64::try_from(at).map_err(|_| Malformed)?.min(LAST_EXPIRY_MS)),
+                };
+                distinct(this.sink.field(field.item(), value.item(), time))
+            }),
+            types::HASH_METADATA_CANDIDATE => self.timed(1),
+            types::HASH_METADATA => {
+                let soonest = u64::from_le_bytes(self.reader.array()?);
+                self.timed(soonest)
+            }
+            types::HASH_LISTPACK_EX_CANDIDATE => self.packed(|this, blob| this.triples(blob)),
+            types::HASH_LISTPACK_EX => {
+                self.reader.array::<8>()?;
+                self.packed(|this, blob| this.triples(blob))
+            }
+            _ => Err(Failure::Malformed),
+        }
+    }
+
+    fn timed(&mut self, soonest: u64) -> Outcome<S> {
+        self.each(|this| {
+            let time = match this.reader.len()? {
+                0 => None,
+                after => Some(expiry((after - 1).checked_add(soonest))?),
+            };
+            let (field, value) = (this.text()?, this.text()?);
+            distinct(this.sink.field(field.item(), value.item(), time))
+        })
+    }
+
+    fn triples(&mut self, blob: &[u8]) -> Result<usize, Failure<S::Stop>> {
+        let mut items = Listpack::new(blob)?;
+        let mut found = 0;
+        while let Some(field) = items.next() {
+            self.tick()?;
+            let (value, time) = (follower(&mut items)?, follower(&mut items)?);
+            let time = match time {
+                Item::Int(0) => None,
+                Item::Int(at) => Some(expiry(u64::try_from(at).ok())?),
+                Item::Bytes(_) => return Err(Failure::Malformed),
+            };
+            distinct::<S::Stop>(self.sink.field(field?, value, time))?;
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn quicklist(&mut self, has_containers: bool) -> Outcome<S> {
+        let mut found = 0;
+        self.each(|this| {
+            let container = if has_containers { this.reader.len()? } else { CONTAINER_ZIPLIST };
+            let blob = this.text()?;
+            match container {
+                CONTAINER_PLAIN => {
+                    this.sink.element(blob.item());
+                    found += 1;
+                }
+                CONTAINER_PACKED => found += this.elements(Listpack::new(blob.bytes()?)?)?,
+                CONTAINER_ZIPLIST => found += this.elements(Ziplist::new(blob.bytes()?)?)?,
+                _ => return Err(Failure::Malformed),
+            }
+            Ok(())
+        })?;
+        some(found)
+    }
+
+    fn scored(&mut self, read: fn(&mut Reader<'a>) -> Result<Option<f64>, Malformed>) -> Outcome<S> {
+        let member = self.text()?;
+        let score = read(&mut self.reader)?.ok_or(Malformed)?;
+        distinct(self.sink.scored(member.item(), score))
+    }
+
+    fn elements<'i>(&mut self, items: impl Items<'i>) -> Result<usize, Failure<S::Stop>> {
+        let mut found = 0;
+        for item in items {
+            self.tick()?;
+            self.sink.element(item?);
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn members<'i>(&mut self, items: impl Items<'i>) -> Result<usize, Failure<S::Stop>> {
+        let mut found = 0;
+        for item in items {
+            self.tick()?;
+            distinct::<S::Stop>(self.sink.member(item?))?;
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn ranked<'i>(&mut self, mut items: impl Items<'i>) -> Result<usize, Failure<S::Stop>> {
+        let mut found = 0;
+        while let Some(member) = items.next() {
+            self.tick()?;
+            let score = follower(&mut items)?.to_score().ok_or(Malformed)?;
+            distinct::<S::Stop>(self.sink.scored(member?, score))?;
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    fn pairs<'i>(&mut self, mut items: impl Items<'i>) -> Result<usize, Failure<S::Stop>> {
+        let mut found = 0;
+        while let Some(field) = items.next() {
+            self.tick()?;
+            let value = follower(&mut items)?;
+            distinct::<S::Stop>(self.sink.field(field?, value, None))?;
+            found += 1;
+        }
+        Ok(found)
+    }
+
+    /// As many of something as announced, at least one.
+    fn each(&mut self, mut one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
+        let count = self.reader.len()?;
+        for _ in 0..count {
+            self.tick()?;
+            one(self)?;
+        }
+        some(count)
+    }
+
+    /// A collection in one string; `read` tells how many elements it had: at least one.
+    fn packed(
+        &mut self,
+        read: impl FnOnce(&mut Self, &[u8]) -> Result<usize, Failure<S::Stop>>,
+    ) -> Outcome<S> {
+        let blob = self.text()?;
+        let found = read(self, blob.bytes()?)?;
+        some(found)
+    }
+
+    fn text(&mut self) -> Result<Text<'a>, Failure<S::Stop>> {
+        let len = self.reader.unpacked_len()?;
+        if len >= LONG {
+            self.sink.work(0, len).map_err(Failure::Stopped)?;
+        }
+        Ok(self.reader.text()?)
+    }
+
+    /// An element comes.
+    fn tick(&mut self) -> Outcome<S> {
+        self.untold += 1;
+        if self.untold == PIECE {
+            self.sink.work(std::mem::take(&mut self.untold), 0).map_err(Failure::Stopped)?;
+        }
+        Ok(())
+    }
+}
+
+trait Items<'i>: Iterator<Item = Result<Item<'i>, Malformed>> {}
+
+impl<'i, I: Iterator<Item = Result<Item<'i>, Malformed>>> Items<'i> for I {}
+
+/// What belongs to the item before.
+fn follower<'i>(items: &mut impl Items<'i>) -> Result<Item<'i>, Malformed> {
+    items.next().ok_or(Malformed)?
+}
+
+/// Empty collections are no values.
+fn some<S>(count: impl TryInto<usize> + PartialEq + Default) -> Result<(), Failure<S>> {
+    if count == Default::default() { Err(Failure::Malformed) } else { Ok(()) }
+}
+
+fn distinct<S>(is_new: bool) -> Result<(), Failure<S>> {
+    if is_new { Ok(()) } else { Err(Failure::Malformed) }
+}
+
+fn expiry(at_ms: Option<u64>) -> Result<u64, Malformed> {
+    at_ms.filter(|at| *at <= LAST_EXPIRY_MS).ok_or(Malformed)
+}
+
+fn binary_score(reader: &mut Reader<'_>) -> Result<Option<f64>, Malformed> {
+    let score = f64::from_le_bytes(reader.array()?);
+    Ok((!score.is_nan()).then_some(score))
+}
+
+/// One byte of length and a number as text; three lengths stand for what has no digits.
+fn text_score(reader: &mut Reader<'_>) -> Result<Option<f64>, Malformed> {
+    Ok(match reader.byte()? {
+        255 => Some(f64::NEG_INFINITY),
+        254 => Some(f64::INFINITY),
+        253 => None,
+        len => Item::Bytes(reader.bytes(usize::from(len))?).to_score(),
+    })
+}

@@ -1,0 +1,24 @@
+//! Small collections as one string: listpacks, ziplists, intsets, zipmaps.
+//!
+//! All are read front to back by iterators that check what they pass: after an error, or when an iterator was left before
+//! its end, what came out of it must be thrown away (D1).
+
+mod intset;
+mod listpack;
+mod ziplist;
+mod zipmap;
+
+pub(crate) use intset::Intset;
+pub(crate) use listpack::Listpack;
+pub(crate) use ziplist::Ziplist;
+pub(crate) use zipmap::Zipmap;
+
+use crate::{Malformed, Reader};
+
+/// A signed little-endian number of `N` bytes, 8 at most.
+fn int<const N: usize>(reader: &mut Reader<'_>) -> Result<i64, Malformed> {
+    let mut wide = [0; 8];
+    wide[8 - N..].copy_from_slice(&reader.array::<N>()?);
+    // The sign comes down from the highest byte.
+    Ok(i64::from_le_bytes(wide) >> (64 - 8 * N))
+}

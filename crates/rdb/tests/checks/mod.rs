@@ -1,0 +1,172 @@
+//! Payloads read from arbitrary bytes, into a sink that counts and compares. Called by the short runs of
+//! `tests/hostile.rs` and by `fuzz/`.
+
+#![allow(dead_code, reason = "every user takes its part")]
+
+use rdb::{Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload};
+use std::collections::BTreeMap;
+
+type Bytes = Vec<u8>;
+
+/// The dullest value.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub enum Model {
+    #[default]
+    Nothing,
+    Str(Bytes),
+    List(Vec<Bytes>),
+    Set(BTreeMap<Bytes, ()>),
+    /// Scores as bits, so that all compare.
+    ZSet(BTreeMap<Bytes, u64>),
+    Hash(BTreeMap<Bytes, (Bytes, Option<u64>)>),
+}
+
+/// Collects a [`Model`].
+#[derive(Default)]
+pub struct Collect {
+    pub model: Model,
+    /// Elements that came without `work` having been said, and the most there ever were.
+    pub untold: usize,
+    pub most_untold: usize,
+    /// Bytes of all that came.
+    pub bytes: usize,
+    /// Stop at this call of `work`.
+    pub stop_at: Option<usize>,
+    pub works: usize,
+}
+
+impl Collect {
+    fn came(&mut self, item: Item<'_>) -> Bytes {
+        let bytes = item.with(<[u8]>::to_vec);
+        self.bytes += bytes.len();
+        bytes
+    }
+
+    fn count(&mut self) {
+        self.untold += 1;
+        self.most_untold = self.most_untold.max(self.untold);
+    }
+}
+
+impl Sink for Collect {
+    type Stop = ();
+
+    fn work(&mut self, _: usize, _: usize) -> Result<(), ()> {
+        self.untold = 0;
+        self.works += 1;
+        if self.stop_at == Some(self.works) { Err(()) } else { Ok(()) }
+    }
+
+    fn string(&mut self, text: Item<'_>) {
+        assert_eq!(self.model, Model::Nothing);
+        self.model = Model::Str(self.came(text));
+    }
+
+    fn element(&mut self, element: Item<'_>) {
+        let element = self.came(element);
+        self.count();
+        match &mut self.model {
+            Model::List(list) => list.push(element),
+            model => *model = Model::List(vec![element]),
+        }
+    }
+
+    fn member(&mut self, member: Item<'_>) -> bool {
+        let member = self.came(member);
+        self.count();
+        match &mut self.model {
+            Model::Set(set) => set.insert(member, ()).is_none(),
+            model => {
+                *model = Model::Set([(member, ())].into());
+                true
+            }
+        }
+    }
+
+    fn scored(&mut self, member: Item<'_>, score: f64) -> bool {
+        assert!(!score.is_nan());
+        let member = self.came(member);
+        self.count();
+        match &mut self.model {
+            Model::ZSet(set) => set.insert(member, score.to_bits()).is_none(),
+            model => {
+                *model = Model::ZSet([(member, score.to_bits())].into());
+                true
+            }
+        }
+    }
+
+    fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool {
+        let (field, value) = (self.came(field), self.came(value));
+        self.count();
+        match &mut self.model {
+            Model::Hash(hash) => hash.insert(field, (value, expire_ms)).is_none(),
+            model => {
+                *model = Model::Hash([(field, (value, expire_ms))].into());
+                true
+            }
+        }
+    }
+}
+
+/// What a payload decodes to.
+pub fn read(payload: &[u8]) -> Option<Model> {
+    let (body, version) = rdb::open(payload)?;
+    let mut sink = Collect::default();
+    rdb::decode(body, version, &mut sink).ok()?;
+    Some(sink.model)
+}
+
+/// The payload of a model.
+pub fn write(model: &Model, dialect: Dialect) -> Option<Bytes> {
+    match model {
+        Model::Nothing => None,
+        Model::Str(text) => Some(rdb::string_payload(text)),
+        Model::List(list) => list.iter().collect::<ListPayload>().finish(),
+        Model::Set(set) => set.keys().collect::<SetPayload>().finish(),
+        Model::ZSet(set) => {
+            let members = set.iter().map(|(member, score)| (member, f64::from_bits(*score)));
+            members.collect::<ZSetPayload>().finish()
+        }
+        Model::Hash(hash) => {
+            let mut payload = HashPayload::new();
+            for (field, (value, time)) in hash {
+                match time {
+                    None => payload.insert(field, value),
+                    Some(time) => payload.insert_expiring(field, value, *time),
+                };
+            }
+            payload.finish(dialect)
+        }
+    }
+}
+
+/// Any bytes as a body: they are refused or decoded, in memory in proportion to them, and what was decoded is the same
+/// after it was written and read again. The first byte says of which version they are.
+pub fn body(data: &[u8]) {
+    let Some((which, body)) = data.split_first() else { return };
+    let version = if which & 1 == 0 { 12 } else { 80 };
+    let _ = rdb::estimate(body);
+    let mut sink = Collect::default();
+    let outcome = rdb::decode(body, version, &mut sink);
+    // LZF makes at most 264 bytes of three, and no element of a pack has more than 20 digits for two bytes.
+    assert!(sink.bytes <= (body.len() + 1) * 88 * 11, "{} bytes of {}", sink.bytes, body.len());
+    assert!(sink.most_untold <= 64);
+    assert_ne!(outcome, Err(Failure::Stopped(())));
+    if outcome.is_ok() {
+        assert_ne!(sink.model, Model::Nothing);
+        for dialect in [Dialect::Redis, Dialect::Valkey] {
+            let again = write(&sink.model, dialect).expect("not empty");
+            assert_eq!(read(&again).as_ref(), Some(&sink.model));
+        }
+    }
+    let mut stopped = Collect { stop_at: Some(1), ..Collect::default() };
+    let _ = rdb::decode(body, version, &mut stopped);
+}
+
+/// Any bytes as a payload.
+pub fn payload(data: &[u8]) {
+    if let Some((opened, version)) = rdb::open(data) {
+        body(&[&[u8::from(version >= 80)], opened].concat());
+    }
+}
