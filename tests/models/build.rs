@@ -11,6 +11,7 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/sequence.rs",
     "crates/keyspace/src/preimages.rs",
     "crates/keyspace/src/record.rs",
+    "crates/keyspace/src/intent.rs",
     "crates/stdx/src/letterbox.rs",
     "crates/exec/src/claim.rs",
 ];
@@ -66,6 +67,58 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "claim.rs",
         "if word == FREE { TAKEN } else { MISSED }",
         "if word == FREE { TAKEN } else { word }",
+    ),
+    // A reader folds what was decided after it took its position.
+    (
+        "position_ignored",
+        "intent.rs",
+        "            false => self.keyspace().sequence.last(),\n",
+        "            false => Lsn::MAX,\n",
+    ),
+    (
+        "snapshot_ignored",
+        "intent.rs",
+        "let seen = matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p);",
+        "let seen = matches!(placed.record.fate(sequence), Fate::Committed(_));",
+    ),
+    ("writer_does_not_abort", "intent.rs", "                    record.end(sequence);\n", ""),
+    ("writer_does_not_fold", "intent.rs", "            self.fold_key(*db, *hash, key, position);\n", ""),
+    (
+        "placed_unchecked",
+        "intent.rs",
+        "if cell.loaded && self.changed_since(db, key, s) {",
+        "if false && self.changed_since(db, key, s) {",
+    ),
+    (
+        "older_not_spared",
+        "intent.rs",
+        "Fate::Open if placed.record.age < age => return Err(Conflict),",
+        "Fate::Open if placed.record.age < age => {}",
+    ),
+    (
+        "younger_not_ended",
+        "intent.rs",
+        "Fate::Open => folds |= matches!(placed.record.end(&keyspace.sequence), Fate::Committed(_)),",
+        "Fate::Open => {}",
+    ),
+    (
+        "decided_too_early",
+        "intent.rs",
+        "Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms),",
+        "Stage::Placing(part) if part + 1 == self.parts.len() => self.decide(&keyspace, now_ms),",
+    ),
+    (
+        "folded_later",
+        "intent.rs",
+        "        self.write_at(n, db, hash, key, |view, key| match deed {",
+        "        let n = self.keyspace().sequence.draw();\n        \
+         self.write_at(n, db, hash, key, |view, key| match deed {",
+    ),
+    (
+        "withdrawn_undecided",
+        "intent.rs",
+        "if let Fate::Committed(_) = self.record.end(&keyspace.sequence) {",
+        "if let Fate::Open = self.record.fate(&keyspace.sequence) {",
     ),
     ("claimed_twice", "claim.rs", "Some(if word == FREE { TAKEN } else { MISSED });", "Some(word);"),
 ];

@@ -1,0 +1,198 @@
+// Long commits beside readers, short writers and each other: `intent.rs` as it is, on the stage of `stage.rs`. There are two
+// keys, each in a shard of its own; commits place and fold one key at a time.
+
+use super::intent::{Commit, Intent, Progress, Words};
+use super::sequence::Snapshot;
+use super::stage::{Cell, Keyspace, Overlay, View, number, owned};
+use crate::stdx::hash::hash_bytes;
+use crate::stdx::locks::Bits;
+use loom::thread;
+use std::sync::Arc;
+
+const A: &[u8] = b"a";
+const B: &[u8] = b"b";
+const BOTH: Bits = Bits::EMPTY.with(0).with(1);
+
+/// Words of an MSET of both keys, or of a DEL.
+struct Pair(Option<u8>, [u8; 1]);
+
+impl Words for Pair {
+    fn len(&self) -> usize {
+        2
+    }
+    fn key(&self, i: usize) -> &[u8] {
+        [A, B][i]
+    }
+    fn value(&self, _: usize) -> Option<&[u8]> {
+        self.0.is_some().then_some(&self.1)
+    }
+}
+
+fn run(mut commit: Commit) -> Progress {
+    loop {
+        match commit.advance(0, 1, &mut Vec::new()) {
+            Progress::More => {}
+            ended => return ended,
+        }
+    }
+}
+
+/// A long transaction: reads both keys at a snapshot and makes each one more. Gives what it made of them, if it was committed.
+fn increment(keyspace: &Arc<Keyspace>, age: u64) -> Option<[u64; 2]> {
+    let snapshot = Snapshot::open(keyspace).unwrap();
+    let base = [A, B].map(|key| keyspace.read_at(key, snapshot.lsn()));
+    let made = base.each_ref().map(|base| number(base.as_ref()) + 1);
+    let cells = [A, B].into_iter().zip(base).zip(made).map(|((key, base), made)| Intent {
+        hash: hash_bytes(key),
+        db: 0,
+        key: key.into(),
+        cell: Some(Cell { base, now: owned(made), dirty: true, loaded: true }),
+    });
+    let overlay = Overlay { snapshot, cells: cells.collect() };
+    matches!(run(overlay.seal(age, None)), Progress::Committed(_)).then_some(made)
+}
+
+/// A long MSET of both keys, or a DEL for 0; how many were there, if it was committed.
+fn set(keyspace: &Arc<Keyspace>, age: u64, to: u8) -> Option<usize> {
+    let words = Arc::new(Pair((to > 0).then_some(to), [to]));
+    let mut commit = Commit::bulk(keyspace, 0, words, age, None);
+    loop {
+        match commit.advance(0, 1, &mut Vec::new()) {
+            Progress::More => {}
+            Progress::Committed(_) => return Some(commit.found()),
+            Progress::Lost => return None,
+        }
+    }
+}
+
+/// A short command that reads both keys.
+fn look(keyspace: &Keyspace) -> [u64; 2] {
+    let mut view = View::locked(keyspace, BOTH, 0, 0);
+    if view.has_intents() {
+        view.settle(&[(0, A), (0, B)], false);
+    }
+    [A, B].map(|key| number(view.get(key)))
+}
+
+/// A snapshot's reader: each key for itself.
+fn look_back(keyspace: &Arc<Keyspace>) -> [u64; 2] {
+    let snapshot = Snapshot::open(keyspace).unwrap();
+    [A, B].map(|key| number(keyspace.read_at(key, snapshot.lsn()).as_ref()))
+}
+
+/// A short command that adds something to some keys.
+fn add(keyspace: &Keyspace, keys: &[&[u8]], more: u64) {
+    let shards = keys.iter().fold(Bits::EMPTY, |bits, key| bits.with(hash_bytes(key) as usize));
+    let mut view = View::locked(keyspace, shards, 0, 0);
+    if view.has_intents() {
+        let keys: Vec<_> = keys.iter().map(|key| (0, *key)).collect();
+        view.settle(&keys, true);
+    }
+    for key in keys {
+        let sum = number(view.get(key)) + more;
+        view.set(key, owned(sum));
+    }
+}
+
+fn spawn<T: 'static>(
+    keyspace: &Arc<Keyspace>,
+    f: impl FnOnce(&Arc<Keyspace>) -> T + 'static,
+) -> thread::JoinHandle<T> {
+    let keyspace = keyspace.clone();
+    thread::spawn(move || f(&keyspace))
+}
+
+/// Nothing is left of any commit.
+fn at_the_end(keyspace: &Arc<Keyspace>) -> [u64; 2] {
+    let seen = look(keyspace);
+    let mut view = View::locked(keyspace, BOTH, 0, 0);
+    assert!(!view.has_intents(), "intents are left");
+    assert!([0, 1].iter().all(|i| view.shard(*i).unwrap().intents.is_empty()), "intents nobody counts");
+    assert_eq!([A, B].map(|key| number(view.get(key))), seen);
+    seen
+}
+
+/// A command, which takes its position with its locks held, sees all of a commit or nothing.
+pub(crate) fn a_reader_sees_all_or_nothing() {
+    let keyspace = Arc::<Keyspace>::default();
+    let committer = spawn(&keyspace, |keyspace| increment(keyspace, 1));
+    let seen = look(&keyspace);
+    assert!(seen == [0, 0] || seen == [1, 1], "a torn command: {seen:?}");
+    let again = look(&keyspace);
+    assert!(again == seen || again == [1, 1], "what was seen is gone: {again:?}");
+    assert_eq!(committer.join().unwrap(), Some([1, 1]));
+    assert_eq!(at_the_end(&keyspace), [1, 1]);
+}
+
+/// So does a snapshot, whenever it reads its keys.
+pub(crate) fn a_snapshot_sees_all_or_nothing() {
+    let keyspace = Arc::<Keyspace>::default();
+    let committer = spawn(&keyspace, |keyspace| set(keyspace, 1, 1));
+    let seen = look_back(&keyspace);
+    assert!(seen == [0, 0] || seen == [1, 1], "a torn snapshot: {seen:?}");
+    committer.join().unwrap();
+    assert_eq!(at_the_end(&keyspace), [1, 1]);
+}
+
+/// A short writer never waits, and neither it nor the commit overwrites what it has not seen.
+pub(crate) fn a_writer_goes_first_and_nothing_is_lost() {
+    let keyspace = Arc::<Keyspace>::default();
+    let committer = spawn(&keyspace, |keyspace| increment(keyspace, 1));
+    add(&keyspace, &[B], 10);
+    let expected = if committer.join().unwrap().is_some() { [1, 11] } else { [0, 10] };
+    assert_eq!(at_the_end(&keyspace), expected);
+}
+
+/// A writer of both keys, a reader of both, and a commit.
+pub(crate) fn readers_and_writers_beside_a_commit() {
+    let keyspace = Arc::<Keyspace>::default();
+    let committer = spawn(&keyspace, |keyspace| increment(keyspace, 1));
+    let writer = spawn(&keyspace, |keyspace| add(keyspace, &[A, B], 10));
+    let [a, b] = look(&keyspace);
+    assert_eq!(a, b, "a torn command");
+    writer.join().unwrap();
+    let sum = if committer.join().unwrap().is_some() { 11 } else { 10 };
+    assert_eq!(at_the_end(&keyspace), [sum, sum]);
+}
+
+/// Of two long commits of the same keys at least one is committed, and none is overwritten by one that has not seen it.
+pub(crate) fn two_transactions_lose_nothing() {
+    let keyspace = Arc::<Keyspace>::default();
+    let younger = spawn(&keyspace, |keyspace| increment(keyspace, 2));
+    let older = increment(&keyspace, 1);
+    let younger = younger.join().unwrap();
+    let committed = [&older, &younger].iter().filter(|made| made.is_some()).count() as u64;
+    assert!(committed > 0, "both lost");
+    assert_eq!(at_the_end(&keyspace), [committed, committed]);
+}
+
+/// Commits that look at nothing: both keys are from the same one at any time, and a DEL counts what it removed.
+pub(crate) fn two_bulks_are_one_after_the_other() {
+    let keyspace = Arc::<Keyspace>::default();
+    let setter = spawn(&keyspace, |keyspace| set(keyspace, 2, 5));
+    let found = set(&keyspace, 1, 0);
+    let set = setter.join().unwrap();
+    assert!(found.is_some() || set.is_some(), "both lost");
+    let [a, b] = at_the_end(&keyspace);
+    assert_eq!(a, b);
+    match (found, set) {
+        (Some(2), Some(_)) => assert_eq!(a, 0, "removed after it was set"),
+        (Some(0), Some(_)) => assert_eq!(a, 5, "set after nothing was removed"),
+        (Some(n), None) => assert_eq!((n, a), (0, 0)),
+        (None, _) => assert_eq!(a, 5),
+        (Some(n), Some(_)) => panic!("{n} keys were there"),
+    }
+}
+
+/// A commit that is dropped half way leaves nothing, or all if it was decided.
+pub(crate) fn a_dropped_commit_leaves_nothing_half_done() {
+    let keyspace = Arc::<Keyspace>::default();
+    let committer = spawn(&keyspace, |keyspace| {
+        let words = Arc::new(Pair(Some(1), [1]));
+        let mut commit = Commit::bulk(keyspace, 0, words, 1, None);
+        (0..3).for_each(|_| drop(commit.advance(0, 1, &mut Vec::new())));
+    });
+    add(&keyspace, &[B], 10);
+    committer.join().unwrap();
+    assert_eq!(at_the_end(&keyspace), [0, 10]);
+}

@@ -1,0 +1,249 @@
+// What `intent.rs` stands on, played: shards of one string key each behind their locks, a view that holds some of them, an
+// overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
+
+use super::intent::{Intent, Intents};
+use super::preimages::PreImages;
+use super::sequence::{Lsn, Sequence, Snapshot};
+use crate::stdx::hash::hash_bytes;
+use crate::stdx::locks::Bits;
+use crate::value::{Str, Value};
+use loom::sync::atomic::AtomicUsize;
+use loom::sync::{Mutex, MutexGuard};
+use std::sync::Arc;
+
+/// Snapshots at once.
+pub(crate) const MAX_ACTIVE: usize = 2;
+pub(crate) const SHARDS: usize = 2;
+
+/// Key `a` is in the first shard, `b` in the second.
+pub(crate) fn shard_of(hash: u64) -> usize {
+    hash as usize
+}
+
+#[derive(Debug)]
+pub struct Conflict;
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Owned {
+    pub value: Value,
+    pub expire_ms: Option<u64>,
+}
+
+/// What a key holds; 0: there is none.
+pub(crate) fn owned(number: u64) -> Option<Owned> {
+    (number > 0).then_some(Owned { value: Value::Str(Str(number)), expire_ms: None })
+}
+
+pub(crate) fn number(owned: Option<&Owned>) -> u64 {
+    owned.map_or(0, |Owned { value: Value::Str(Str(number)), .. }| *number)
+}
+
+// ----- shards --------------------------------------------------------------------------------------------------------
+
+#[derive(Default)]
+pub(crate) struct Shard {
+    pub(crate) dbs: [Table; 1],
+    pub(crate) pre: PreImages,
+    pub(crate) intents: Intents,
+}
+
+#[derive(Default)]
+pub(crate) struct Table(Option<Owned>);
+
+impl Table {
+    pub(crate) fn prefetch_line(&self, _: u64) {}
+    pub(crate) fn prefetch_entry(&self, _: u64) {}
+}
+
+pub(crate) struct Shards([Mutex<Shard>; SHARDS]);
+
+impl Shards {
+    pub(crate) fn lock_one(&self, shard: usize) -> Guard<'_> {
+        Guard(vec![(shard, self.0[shard].lock().unwrap())])
+    }
+}
+
+pub(crate) struct Guard<'a>(Vec<(usize, MutexGuard<'a, Shard>)>);
+
+impl Guard<'_> {
+    pub(crate) fn get_mut(&mut self, shard: usize) -> &mut Shard {
+        self.0.iter_mut().find(|(held, _)| *held == shard).map(|(_, guard)| &mut **guard).unwrap()
+    }
+}
+
+pub struct Keyspace {
+    pub(crate) sequence: Sequence,
+    pub(crate) intents: AtomicUsize,
+    pub(crate) shards: Shards,
+}
+
+impl Default for Keyspace {
+    fn default() -> Self {
+        let shards = Shards(std::array::from_fn(|_| Mutex::new(Shard::default())));
+        Keyspace { sequence: Sequence::default(), intents: AtomicUsize::new(0), shards }
+    }
+}
+
+impl Keyspace {
+    pub(crate) fn generation(&self) -> u64 {
+        0
+    }
+
+    /// As `overlay.rs` does it.
+    pub(crate) fn read_at(&self, key: &[u8], s: Lsn) -> Option<Owned> {
+        let hash = hash_bytes(key);
+        let mut guard = self.shards.lock_one(shard_of(hash));
+        let shard = guard.get_mut(shard_of(hash));
+        if let Some(before) = shard.pre.at(0, key, s) {
+            return before.cloned();
+        }
+        match shard.intents.at(&self.sequence, 0, hash, key, s) {
+            Some(becomes) => becomes,
+            None => shard.dbs[0].0.clone(),
+        }
+    }
+}
+
+// ----- views ---------------------------------------------------------------------------------------------------------
+
+#[derive(Default)]
+pub struct Changes {
+    pub lsn: Lsn,
+}
+
+pub enum Class {
+    Generic,
+    String,
+}
+
+pub struct View<'k> {
+    keyspace: &'k Keyspace,
+    guard: Guard<'k>,
+    lsn: Lsn,
+    keep: bool,
+}
+
+impl<'k> View<'k> {
+    pub fn locked(keyspace: &'k Keyspace, shards: Bits, _: usize, _: u64) -> View<'k> {
+        let guards = shards.iter().map(|i| (i, keyspace.shards.0[i].lock().unwrap())).collect();
+        View { keyspace, guard: Guard(guards), lsn: 0, keep: false }
+    }
+
+    pub fn finish(self) -> Changes {
+        Changes { lsn: self.lsn }
+    }
+
+    pub(crate) fn keyspace(&self) -> &'k Keyspace {
+        self.keyspace
+    }
+
+    pub(crate) fn held(&self) -> Bits {
+        self.guard.0.iter().fold(Bits::EMPTY, |bits, (shard, _)| bits.with(*shard))
+    }
+
+    pub(crate) fn shard(&self, shard: usize) -> Option<&Shard> {
+        self.guard.0.iter().find(|(held, _)| *held == shard).map(|(_, guard)| &**guard)
+    }
+
+    pub(crate) fn shard_mut(&mut self, shard: usize) -> Option<&mut Shard> {
+        self.guard.0.iter_mut().find(|(held, _)| *held == shard).map(|(_, guard)| &mut **guard)
+    }
+
+    pub(crate) fn select(&mut self, _: usize) {}
+
+    pub(crate) fn get(&self, key: &[u8]) -> Option<&Owned> {
+        self.shard(shard_of(hash_bytes(key))).unwrap().dbs[0].0.as_ref()
+    }
+
+    pub(crate) fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
+        self.get(key).map(|owned| owned.expire_ms)
+    }
+
+    pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> bool {
+        self.shard(shard_of(hash_bytes(key))).unwrap().pre.at(db, key, s).is_some()
+    }
+
+    pub(crate) fn write_at(
+        &mut self,
+        n: Lsn,
+        _: usize,
+        _: u64,
+        key: &[u8],
+        write: impl FnOnce(&mut Self, &[u8]),
+    ) {
+        let mine = (self.lsn, self.keep);
+        (self.lsn, self.keep) = (n, self.keyspace.sequence.any_active());
+        write(self, key);
+        (self.lsn, self.keep) = mine;
+    }
+
+    /// Draws an LSN at the first change, keeps what was there, and changes it.
+    pub(crate) fn set(&mut self, key: &[u8], to: Option<Owned>) {
+        if self.lsn == 0 {
+            self.lsn = self.keyspace.sequence.draw();
+            self.keep = self.keyspace.sequence.any_active();
+        }
+        let (lsn, newest, keep) = (self.lsn, self.keyspace.sequence.newest(), self.keep);
+        let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();
+        if keep {
+            pre.keep(0, key, lsn, newest, || dbs[0].0.clone());
+        } else if !pre.is_empty() {
+            pre.clear();
+        }
+        dbs[0].0 = to;
+    }
+
+    pub(crate) fn put(&mut self, key: &[u8], value: Value, expire_ms: Option<u64>) {
+        self.set(key, Some(Owned { value, expire_ms }));
+    }
+
+    pub(crate) fn put_string(&mut self, key: &[u8], bytes: &[u8], expire_ms: Option<u64>) {
+        self.put(key, Value::Str(Str::from_slice(bytes)), expire_ms);
+    }
+
+    pub(crate) fn remove(&mut self, key: &[u8]) -> bool {
+        let there = self.get(key).is_some();
+        if there {
+            self.set(key, None);
+        }
+        there
+    }
+
+    pub(crate) fn changed(&mut self, _: &[u8], _: Class, _: &str) {}
+}
+
+// ----- overlays ------------------------------------------------------------------------------------------------------
+
+pub(crate) struct Cell {
+    pub(crate) base: Option<Owned>,
+    pub(crate) now: Option<Owned>,
+    pub(crate) dirty: bool,
+    pub(crate) loaded: bool,
+}
+
+impl Cell {
+    pub(crate) fn writes(&self) -> bool {
+        self.dirty
+    }
+}
+
+pub struct Overlay {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) cells: Vec<Intent>,
+}
+
+impl Overlay {
+    pub(crate) fn into_cells(self) -> (Snapshot, u64, Vec<Intent>) {
+        (self.snapshot, 0, self.cells)
+    }
+}
+
+pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
+    if cell.dirty {
+        view.set(key, cell.now);
+    }
+}
+
+pub(crate) fn is_live(_: &Owned, _: u64) -> bool {
+    true
+}
