@@ -1,10 +1,10 @@
 //! Ready-made texts: Lua scripts, function libraries, and requests no client library would write.
 
 use crate::grammar::Since;
-use crate::rng::Rng;
 use crate::step::Check;
 use crate::words;
 use std::sync::OnceLock;
+use support::rng::Rng;
 
 pub struct Script {
     pub check: Check,

@@ -16,10 +16,10 @@
 //! random damage (for commands that would wait, close or stop something), `@7.2`, `@redis`, `@redis8`, `@valkey9`, `@new` (Redis 8 or Valkey 9)
 //! or `@not-redis8` says which oracles know the form. `share`, `mix` and `oracles` lines describe the whole group. A `scene` is several steps written in Rust ([`crate::scenes`]).
 
-use crate::rng::Rng;
-use crate::server::Identity;
+use crate::identity::Identity;
 use crate::step::Check;
 use crate::words;
+use support::rng::Rng;
 
 pub struct Group {
     pub name: &'static str,
@@ -272,13 +272,13 @@ fn expand_one(part: &Part, rng: &mut Rng, out: &mut Vec<Vec<u8>>) {
             }
         }
         Part::Repeat(part, low, high) => {
-            for _ in 0..rng.between(*low as i64, *high as i64) {
+            for _ in 0..rng.integer(*low as i64, *high as i64) {
                 expand_one(part, rng, out);
             }
         }
         Part::Counted(part) => {
-            let n = rng.between(1, 4);
-            let said = if rng.percent(4) { rng.between(-1, 6) } else { n };
+            let n = rng.integer(1, 4);
+            let said = if rng.percent(4) { rng.integer(-1, 6) } else { n };
             out.push(said.to_string().into_bytes());
             for _ in 0..n {
                 expand_one(part, rng, out);

@@ -16,10 +16,9 @@
 mod compare;
 mod corpus;
 mod grammar;
-mod rng;
+mod identity;
 mod runner;
 mod scenes;
-mod server;
 mod shrink;
 mod step;
 mod table;
@@ -28,9 +27,8 @@ mod wire;
 mod words;
 
 use grammar::Group;
-use rng::Rng;
+use identity::Identity;
 use runner::{Failure, Pair, Setting};
-use server::{Identity, Server};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -38,6 +36,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Instant;
 use step::Step;
+use support::rng::Rng;
+use support::server::Server;
 use tolerated::Tolerated;
 
 const HELP: &str = "\
@@ -265,7 +265,7 @@ fn identify(options: &Options) -> Result<Vec<Oracle>, String> {
     }
     let identify = |binary: &PathBuf| {
         let server = Server::start(binary).map_err(|e| format!("{}: {e}", binary.display()))?;
-        let identity = server.identity().map_err(|e| format!("{}: {e}", binary.display()))?;
+        let identity = Identity::of(server.addr).map_err(|e| format!("{}: {e}", binary.display()))?;
         Ok(Oracle { binary: binary.clone(), identity })
     };
     options.oracles.iter().map(identify).collect()

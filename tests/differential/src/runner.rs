@@ -1,12 +1,12 @@
 //! Running a stream against a pair of servers, from a clean slate, and finding the first difference.
 
 use crate::compare::{Difference, Memory, compare};
-use crate::server::Server;
 use crate::step::{Action, Check, Step, words};
 use crate::tolerated::Tolerated;
 use crate::wire::{Conn, Frame, encode};
 use std::io;
 use std::time::{Duration, Instant};
+use support::server::Server;
 
 /// Parallel connections a stream may use.
 pub const CLIENTS: usize = 4;

@@ -2,10 +2,10 @@
 
 use crate::corpus;
 use crate::grammar::{Body, Group, damage, expand};
-use crate::rng::Rng;
-use crate::server::Identity;
+use crate::identity::Identity;
 use crate::step::{Action, Check, Step, words};
 use crate::words;
+use support::rng::Rng;
 
 pub struct Generator<'a> {
     pub groups: &'a [Group],
@@ -520,7 +520,7 @@ impl Generator<'_> {
 
     /// Many elements at once, so that small forms become big ones.
     fn big(&mut self) {
-        let n = self.rng.between(5, 300);
+        let n = self.rng.integer(5, 300);
         let template = *self.rng.pick(&[
             "RPUSH list short",
             "SADD set int",
@@ -529,7 +529,7 @@ impl Generator<'_> {
             "ZADD zset score member",
         ]);
         let mut args = self.fill(template);
-        let from = self.rng.between(0, 50);
+        let from = self.rng.integer(0, 50);
         args.truncate(2);
         for at in from..from + n {
             let element = match template.as_bytes()[0] {

@@ -2,12 +2,12 @@
 //! arguments of every command the oracle has, and which of them are missing.
 
 use crate::compare::Difference;
-use crate::server::Server;
 use crate::tolerated::Tolerated;
 use crate::wire::{Conn, Frame};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::Path;
+use support::server::Server;
 
 pub struct Found {
     pub compared: usize,

@@ -6,7 +6,7 @@
 //! million and 4294967296, no random count below -1000), and no time to live can run out during a run unless a
 //! scene waits for it.
 
-use crate::rng::Rng;
+use support::rng::Rng;
 
 /// A generated argument for `word`, or `None` if there is no such word.
 pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
@@ -26,11 +26,11 @@ pub fn generate(word: &str, rng: &mut Rng) -> Option<Vec<u8>> {
         "member" | "field" => member(rng),
         "idx" => index(rng),
         "pos" => {
-            rare(rng, 4, &["x", "", "1.5"]).unwrap_or_else(|| rng.between(-9, 9).to_string().into_bytes())
+            rare(rng, 4, &["x", "", "1.5"]).unwrap_or_else(|| rng.integer(-9, 9).to_string().into_bytes())
         }
         "count" => count(rng),
-        "rcount" => rng.between(-12, 12).to_string().into_bytes(),
-        "limit" => rng.between(-2, 8).to_string().into_bytes(),
+        "rcount" => rng.integer(-12, 12).to_string().into_bytes(),
+        "limit" => rng.integer(-2, 8).to_string().into_bytes(),
         "skip" => rare(rng, 4, &["x", ""]).unwrap_or_else(|| rng.below(6).to_string().into_bytes()),
         "score" => score(rng),
         "oddbound" => rng.pick(&["0x10", "(0x10", " 1", "( 1", "1 ", "(1 "]).as_bytes().to_vec(),
@@ -91,7 +91,7 @@ fn rare(rng: &mut Rng, percent: usize, odd: &[&str]) -> Option<Vec<u8>> {
 fn value(rng: &mut Rng) -> Vec<u8> {
     match rng.below(20) {
         0 => Vec::new(),
-        1..=4 => rng.between(-20, 200).to_string().into_bytes(),
+        1..=4 => rng.integer(-20, 200).to_string().into_bytes(),
         5 => integer(rng),
         6 | 7 => float(rng),
         8 => (0..rng.below(40)).map(|_| rng.next() as u8).collect(),
@@ -105,7 +105,7 @@ fn value(rng: &mut Rng) -> Vec<u8> {
 }
 
 fn binary_or_text(rng: &mut Rng, low: i64, high: i64) -> Vec<u8> {
-    let length = rng.between(low, high) as usize;
+    let length = rng.integer(low, high) as usize;
     let letter = b'a' + rng.below(4) as u8;
     vec![letter; length]
 }
@@ -137,7 +137,7 @@ fn integer(rng: &mut Rng) -> Vec<u8> {
     match rng.below(10) {
         0 | 1 => rng.pick(ODD_INTEGERS).as_bytes().to_vec(),
         2 => (rng.next() as i64).to_string().into_bytes(),
-        _ => rng.between(-30, 30).to_string().into_bytes(),
+        _ => rng.integer(-30, 30).to_string().into_bytes(),
     }
 }
 
@@ -149,11 +149,11 @@ const ODD_FLOATS: &[&str] = &[
 fn float(rng: &mut Rng) -> Vec<u8> {
     match rng.below(8) {
         0 => rng.pick(ODD_FLOATS).as_bytes().to_vec(),
-        1 => rng.between(-1000, 1000).to_string().into_bytes(),
-        2 => format!("{}e{}", rng.between(-99, 99), rng.between(-12, 12)).into_bytes(),
-        3 => format!("{}.{:06}", rng.between(-99_999, 99_999), rng.below(1_000_000)).into_bytes(),
+        1 => rng.integer(-1000, 1000).to_string().into_bytes(),
+        2 => format!("{}e{}", rng.integer(-99, 99), rng.integer(-12, 12)).into_bytes(),
+        3 => format!("{}.{:06}", rng.integer(-99_999, 99_999), rng.below(1_000_000)).into_bytes(),
         _ => {
-            format!("{}.{}", rng.between(-20, 20), rng.pick(&["0", "1", "25", "5", "125", "3"])).into_bytes()
+            format!("{}.{}", rng.integer(-20, 20), rng.pick(&["0", "1", "25", "5", "125", "3"])).into_bytes()
         }
     }
 }
@@ -163,17 +163,17 @@ fn member(rng: &mut Rng) -> Vec<u8> {
         0 => value(rng),
         1 => Vec::new(),
         2 => integer(rng),
-        3..=10 => rng.between(-3, 15).to_string().into_bytes(),
+        3..=10 => rng.integer(-3, 15).to_string().into_bytes(),
         _ => format!("{}{}", rng.pick(&["a", "b", "m"]), rng.below(8)).into_bytes(),
     }
 }
 
 fn index(rng: &mut Rng) -> Vec<u8> {
-    if rng.percent(6) { integer(rng) } else { rng.between(-9, 9).to_string().into_bytes() }
+    if rng.percent(6) { integer(rng) } else { rng.integer(-9, 9).to_string().into_bytes() }
 }
 
 fn count(rng: &mut Rng) -> Vec<u8> {
-    if rng.percent(6) { integer(rng) } else { rng.between(-3, 9).to_string().into_bytes() }
+    if rng.percent(6) { integer(rng) } else { rng.integer(-3, 9).to_string().into_bytes() }
 }
 
 fn score(rng: &mut Rng) -> Vec<u8> {
@@ -181,17 +181,17 @@ fn score(rng: &mut Rng) -> Vec<u8> {
         0 => float(rng),
         1 => rng.pick(&["inf", "-inf", "-0", "0"]).as_bytes().to_vec(),
         2 => integer(rng),
-        _ => rng.between(-5, 12).to_string().into_bytes(),
+        _ => rng.integer(-5, 12).to_string().into_bytes(),
     }
 }
 
 fn score_bound(rng: &mut Rng) -> Vec<u8> {
     let number = |rng: &mut Rng| match rng.below(4) {
-        0 => format!("{}.5", rng.between(-5, 12)).into_bytes(),
+        0 => format!("{}.5", rng.integer(-5, 12)).into_bytes(),
         1 if rng.percent(20) => {
             rng.pick(&["1e3", "-0", "1e400", "9223372036854775807", "", "abc", "1.5x"]).as_bytes().to_vec()
         }
-        _ => rng.between(-5, 12).to_string().into_bytes(),
+        _ => rng.integer(-5, 12).to_string().into_bytes(),
     };
     match rng.below(10) {
         0 | 1 => b"-inf".to_vec(),
@@ -230,12 +230,12 @@ fn seconds(rng: &mut Rng) -> Vec<u8> {
             "1.5",
         ],
     )
-    .unwrap_or_else(|| rng.between(1_000, 100_000_000).to_string().into_bytes())
+    .unwrap_or_else(|| rng.integer(1_000, 100_000_000).to_string().into_bytes())
 }
 
 fn milliseconds(rng: &mut Rng) -> Vec<u8> {
     rare(rng, 12, &["0", "-1", "9223372036854775807", "9223372036854770000", "-9223372036854775808", "x", ""])
-        .unwrap_or_else(|| rng.between(1_000_000, 100_000_000_000).to_string().into_bytes())
+        .unwrap_or_else(|| rng.integer(1_000_000, 100_000_000_000).to_string().into_bytes())
 }
 
 fn timestamp(rng: &mut Rng, unit: i64) -> Vec<u8> {
@@ -244,24 +244,24 @@ fn timestamp(rng: &mut Rng, unit: i64) -> Vec<u8> {
         15,
         &["0", "1", "-1", "9223372036854775807", "-9223372036854775808", "9223372036854776", "x", ""],
     )
-    .unwrap_or_else(|| (rng.between(33_177_117_420, 33_177_117_430) * unit).to_string().into_bytes())
+    .unwrap_or_else(|| (rng.integer(33_177_117_420, 33_177_117_430) * unit).to_string().into_bytes())
 }
 
 fn bit_offset(rng: &mut Rng) -> Vec<u8> {
     match rng.below(20) {
         0 => rng.pick(&["-1", "4294967296", "x", "", "9223372036854775807", "1.5"]).as_bytes().to_vec(),
-        1 => rng.between(0, 900_000).to_string().into_bytes(),
-        2..=5 => rng.between(0, 3000).to_string().into_bytes(),
-        _ => rng.between(0, 70).to_string().into_bytes(),
+        1 => rng.integer(0, 900_000).to_string().into_bytes(),
+        2..=5 => rng.integer(0, 3000).to_string().into_bytes(),
+        _ => rng.integer(0, 70).to_string().into_bytes(),
     }
 }
 
 fn byte_offset(rng: &mut Rng) -> Vec<u8> {
     match rng.below(20) {
         0 => rng.pick(&["-1", "4294967296", "x", "", "9223372036854775807", "536870912"]).as_bytes().to_vec(),
-        1 => rng.between(0, 100_000).to_string().into_bytes(),
-        2 => rng.between(0, 3000).to_string().into_bytes(),
-        _ => rng.between(0, 30).to_string().into_bytes(),
+        1 => rng.integer(0, 100_000).to_string().into_bytes(),
+        2 => rng.integer(0, 3000).to_string().into_bytes(),
+        _ => rng.integer(0, 30).to_string().into_bytes(),
     }
 }
 

@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn it_agrees_with_trying_every_order() {
-        let mut rng = crate::rng::Rng::new(7, 7);
+        let mut rng = support::rng::Rng::new(7, 7);
         let (mut good, mut bad) = (0, 0);
         for _ in 0..20_000 {
             let history: Vec<_> = (0..rng.between(2, 6))

@@ -10,7 +10,6 @@
 
 use crate::check::{self, Entry, Verdict};
 use crate::model::{BALLAST, Combine, Dull, FILL, How, INTS, Key, LISTS, Op, Piece, Ret, SETS, State};
-use crate::rng::Rng;
 use crate::wire::{Conn, encode};
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -18,6 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use support::rng::Rng;
 
 /// What the clients of one run do.
 #[derive(Clone, Debug)]
@@ -47,10 +47,15 @@ pub struct Plan {
     pub slow: Vec<(&'static str, usize)>,
 }
 
+/// The numbers of one seed, for one purpose. Neighbouring seeds are far apart.
+pub fn stream(seed: u64, stream: u64) -> Rng {
+    Rng::new(seed.wrapping_mul(0xA076_1D64_78BD_642F), stream)
+}
+
 impl Plan {
     /// What a seed stands for.
     pub fn of(seed: u64) -> Plan {
-        let mut rng = Rng::new(seed, 1);
+        let mut rng = stream(seed, 1);
         let expiry = rng.percent(30);
         Plan {
             seed,
@@ -152,7 +157,7 @@ struct Client<'a> {
 
 /// Runs one client until its time is up; gives the operations by group, in order.
 pub fn client(shared: &Shared<'_>, id: usize) -> Result<Vec<(usize, Record)>, String> {
-    let rng = Rng::new(shared.plan.seed, 100 + id as u64);
+    let rng = stream(shared.plan.seed, 100 + id as u64);
     let mut client = Client {
         shared,
         id,

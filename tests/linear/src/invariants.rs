@@ -8,12 +8,12 @@
 //!
 //! Each scene has a database of its own and runs beside the others and beside [`crate::groups`].
 
-use crate::rng::Rng;
 use crate::wire::{Conn, Frame};
 use std::collections::{HashMap, HashSet};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
+use support::rng::Rng;
 
 const BANK_DB: usize = 8;
 const STAMPS_DB: usize = 9;
@@ -38,7 +38,7 @@ impl Stage {
     }
 
     fn rng(&self, stream: u64) -> Rng {
-        Rng::new(self.seed, stream)
+        crate::groups::stream(self.seed, stream)
     }
 }
 

@@ -16,9 +16,7 @@ mod check;
 mod groups;
 mod invariants;
 mod model;
-mod rng;
 mod run;
-mod server;
 mod speech;
 mod wire;
 

@@ -2,13 +2,13 @@
 
 use crate::groups::{self, Judged, Plan, Record, Shared};
 use crate::invariants::{self, Stage};
-use crate::server::Server;
 use crate::wire::Conn;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use support::server::Server;
 
 /// What a seed came to.
 #[derive(Default)]

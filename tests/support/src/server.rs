@@ -1,27 +1,12 @@
-//! Starting and ending the servers that are compared: each a child process on a free port of 127.0.0.1, in its own
-//! empty folder, ended when its handle is dropped.
+//! Servers under test, ours or others: each a child process on a free port of 127.0.0.1, in an empty folder of its own, ended
+//! when its handle is dropped.
 
-use crate::wire::{Conn, Frame};
 use std::fs;
-use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-/// What an oracle is, as far as generators and the tolerated list care.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Identity {
-    /// `redis` or `valkey`
-    pub flavour: String,
-    pub version: (u32, u32),
-}
-
-impl Identity {
-    pub fn name(&self) -> String {
-        format!("{}-{}.{}", self.flavour, self.version.0, self.version.1)
-    }
-}
 
 pub struct Server {
     pub addr: SocketAddr,
@@ -45,7 +30,7 @@ impl Server {
 
     fn try_start(binary: &Path) -> io::Result<Server> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
-        let dir = std::env::temp_dir().join(format!("evenkeel-differential-{}-{port}", std::process::id()));
+        let dir = std::env::temp_dir().join(format!("evenkeel-test-{}-{port}", std::process::id()));
         fs::create_dir_all(&dir)?;
         let log = fs::File::create(dir.join("log"))?;
         let child = Command::new(binary)
@@ -69,11 +54,10 @@ impl Server {
             if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!("ended at once ({status}):\n{}", self.log_tail())));
             }
-            let answer = Conn::open(self.addr).map(|mut conn| conn.call(&["PING"]));
-            if matches!(answer, Ok(Frame::Simple(_))) {
+            if answers(self.addr).is_ok_and(|first| first == b'+') {
                 return Ok(());
             }
-            std::thread::sleep(Duration::from_millis(5));
+            std::thread::sleep(Duration::from_millis(2));
         }
         Err(io::Error::other(format!("did not answer PING:\n{}", self.log_tail())))
     }
@@ -81,6 +65,14 @@ impl Server {
     /// False once the process ended.
     pub fn is_alive(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(None))
+    }
+
+    /// How the process ended, if it did.
+    pub fn ended(&mut self) -> Option<String> {
+        match self.child.try_wait() {
+            Ok(Some(status)) => Some(format!("the server ended ({status}):\n{}", self.log_tail())),
+            _ => None,
+        }
     }
 
     /// A new process in place of this one, which hung or ended.
@@ -96,23 +88,16 @@ impl Server {
         let tail = &text[text.len().saturating_sub(3000)..];
         String::from_utf8_lossy(tail).into_owned()
     }
+}
 
-    pub fn identity(&self) -> io::Result<Identity> {
-        let Frame::Bulk(info) = Conn::open(self.addr)?.call(&["INFO", "server"]) else {
-            return Err(io::Error::other("INFO server did not answer a text"));
-        };
-        let info = String::from_utf8_lossy(&info).into_owned();
-        let field = |name: &str| {
-            info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-        };
-        let (flavour, version) = match field("valkey_version") {
-            Some(version) => ("valkey", version),
-            None => ("redis", field("redis_version").unwrap_or("0.0")),
-        };
-        let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
-        let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-        Ok(Identity { flavour: flavour.to_owned(), version })
-    }
+/// The first byte of the answer to PING.
+fn answers(addr: SocketAddr) -> io::Result<u8> {
+    let mut stream = TcpStream::connect(addr)?;
+    stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+    stream.write_all(b"PING\r\n")?;
+    let mut first = [0];
+    stream.read_exact(&mut first)?;
+    Ok(first[0])
 }
 
 impl Drop for Server {
