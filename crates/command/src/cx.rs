@@ -30,6 +30,8 @@ pub struct Caller {
     /// Replicated or replayed: relative times and limits were settled by whoever ran it first.
     pub in_replay: bool,
     pub client_id: u64,
+    /// How often the run was done in vain before, because somebody changed its keys.
+    pub attempt: u32,
 }
 
 /// What a blocking command asks for when there is nothing to give.
@@ -118,6 +120,14 @@ impl<'a, 'k> Cx<'a, 'k> {
     #[inline]
     pub fn charge(&mut self, steps: usize) -> Result<(), Error> {
         self.budget.charge(steps)
+    }
+
+    /// Waits for something that is no work; a turn among its like is given back meanwhile. On a worker only.
+    pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
+        match self.budget.turn {
+            Some(turn) => turn.aside(f),
+            None => f(),
+        }
     }
 
     /// Asks to wait. The handler must have changed and written nothing. Where waiting is not allowed (MULTI, scripts)

@@ -72,7 +72,6 @@ const NOT_YET: &[&str] = &[
     "georadiusbymember_ro",
     "geosearch",
     "geosearchstore",
-    "migrate",
     "monitor",
     "pfadd",
     "pfcount",

@@ -286,7 +286,8 @@ impl Job {
             let mark = self.out.len();
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
-            let caller = Caller { may_stream, client_id: self.client, ..Caller::default() };
+            let attempt = self.races.lost;
+            let caller = Caller { may_stream, client_id: self.client, attempt, ..Caller::default() };
             let budget = Budget::unlimited(cancel).in_turns(Some(turn));
             let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);
             let result = handler(&mut cx, args.args());

@@ -329,3 +329,16 @@ fn work_is_estimated_without_unpacking() {
     let long = counted(1, 10_000, |out| (0..10_000).for_each(|_| put_string(out, b"1")));
     assert!(rdb::estimate(&long).0 > 10_000, "the worst of what is long");
 }
+
+/// What Valkey 9.1 wrote: it reads what we write because that is the same, but for the compression.
+#[test]
+fn fields_that_expire_are_written_as_valkey_does() {
+    let theirs =
+        b"\x16\x02\x01a\xc0\x01\x008\xd3`\xba\x01\x00\x00\x01b\xc0\x02\xff\xff\xff\xff\xff\xff\xff\xff";
+    let mut ours = rdb::HashPayload::new();
+    ours.insert_expiring(b"a", b"1", 1_900_000_000_000).insert(b"b", b"2");
+    assert_eq!(ours.into_body(Dialect::Valkey), Some((theirs.to_vec(), 80)));
+    let fields = [("a", "1", Some(1_900_000_000_000)), ("b", "2", None)];
+    let fields = fields.map(|(f, v, time)| (f.as_bytes().to_vec(), (v.as_bytes().to_vec(), time)));
+    assert_eq!(decoded(theirs, 80), Some(Model::Hash(fields.into())));
+}

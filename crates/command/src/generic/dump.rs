@@ -1,4 +1,4 @@
-//! DUMP and RESTORE: a value as bytes that any Redis understands, and back.
+//! DUMP and RESTORE: a value as bytes that any Redis understands, and back. MIGRATE, which `exec` performs, uses both.
 //!
 //! Both cost what the value is large: what takes longer than a quantum runs on a worker, which hands over a finished
 //! payload, or a finished value to be committed in O(1).
@@ -22,7 +22,18 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(&[KeySpec::one(1, OW_UPDATE)])
         .cost(restore_cost)
         .doc("generic", "2.6.0", TRIP, "Makes a key of a value in serialized form."),
+    Command::new("migrate", -6, Run::Exec, WRITE | MOVABLEKEYS, acl::KEYSPACE | acl::DANGEROUS)
+        .keys(&[KeySpec::one(3, MOVED), MOVED_TOO])
+        .tips(&["nondeterministic_output"])
+        .effect(Effect::Noted)
+        .doc("generic", "2.6.0", "A DUMP and DEL here, a RESTORE there.", "Moves keys to another server."),
 ];
+
+const MOVED: Use = Use(&["RW", "access", "delete"]);
+const MOVED_TOO: KeySpec = KeySpec {
+    begin: Begin::Keyword("KEYS", -2),
+    ..KeySpec::range(0, -1, 1, Use(&["RW", "access", "delete", "incomplete"]))
+};
 
 /// Payloads of more bytes are streamed.
 const STREAM_BYTES: usize = 64 * 1024;

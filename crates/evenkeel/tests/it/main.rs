@@ -13,6 +13,7 @@ mod functions;
 mod hostile;
 mod info;
 mod messages;
+mod migrate;
 mod muted;
 mod no_wait;
 mod one_moment;

@@ -265,6 +265,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
         let store = (2..given.len().saturating_sub(1)).rev().find(|at| is(given.at(*at), "store"));
         found.extend(store.map(|at| (at + 1, OW_UPDATE)));
     }
+    if command.name == "migrate" && given.at(3).is_empty() {
+        // It stands for the keys behind KEYS.
+        found.retain(|(at, _)| *at != 3);
+    }
     if !told {
         found.clear();
     }

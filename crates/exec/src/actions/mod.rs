@@ -11,6 +11,7 @@ mod docs;
 mod evenkeel;
 pub(crate) mod keys;
 mod libraries;
+mod migrate;
 mod observe;
 mod pubsub;
 mod scripting;
@@ -56,6 +57,7 @@ static TOPICS: &[&[Row]] = &[
     docs::ACTIONS,
     evenkeel::ACTIONS,
     libraries::ACTIONS,
+    migrate::ACTIONS,
     observe::ACTIONS,
     pubsub::ACTIONS,
     scripting::ACTIONS,

@@ -1,0 +1,144 @@
+//! MIGRATE between two servers.
+
+use crate::support::{Server, free_port};
+use std::io::{Read, Write};
+use std::net::TcpListener;
+
+fn migrate(to: &Server, rest: &str) -> String {
+    format!("MIGRATE 127.0.0.1 {} {rest}", to.addr.port())
+}
+
+#[test]
+fn a_key_moves_with_its_time_to_live() {
+    let (here, there) = (Server::start(), Server::start());
+    let (mut a, mut b) = (here.client(), there.client());
+    a.expect("RPUSH list a 1 b", ":3");
+    a.expect("PEXPIRE list 1000000", ":1");
+    a.expect(&migrate(&there, "list 0 5000"), "+OK");
+    a.expect("EXISTS list", ":0");
+    b.expect("LRANGE list 0 -1", r#"["a", "1", "b"]"#);
+    assert_ne!(b.call("PTTL list"), ":-1");
+    a.expect(&migrate(&there, "list 0 5000"), "+NOKEY");
+    b.expect(&migrate(&here, "list 3 5000 COPY"), "+OK");
+    b.expect("LLEN list", ":3");
+    a.expect("SELECT 3", "+OK");
+    a.expect("LLEN list", ":3");
+}
+
+#[test]
+fn many_keys_move_and_those_that_are_taken_stay() {
+    let (here, there) = (Server::start(), Server::start());
+    let (mut a, mut b) = (here.client(), there.client());
+    a.expect("MSET a 1 b 2 c 3", "+OK");
+    b.expect("SET b 9", "+OK");
+    let busy = "-ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    a.request(&[
+        b"MIGRATE",
+        b"127.0.0.1",
+        there.addr.port().to_string().as_bytes(),
+        b"",
+        b"0",
+        b"5000",
+        b"KEYS",
+        b"a",
+        b"b",
+        b"c",
+        b"none",
+    ]);
+    assert_eq!(a.reply(), busy);
+    a.expect("EXISTS a b c", ":1");
+    b.expect("MGET a b c", r#"["1", "9", "3"]"#);
+    a.expect(&migrate(&there, "b 0 5000 REPLACE"), "+OK");
+    b.expect("GET b", "\"2\"");
+    a.expect("DBSIZE", ":0");
+}
+
+#[test]
+fn passwords_are_given() {
+    let (here, there) = (Server::start(), Server::start_with(&["--requirepass", "secret"]));
+    let mut a = here.client();
+    a.expect("SET k v", "+OK");
+    let error = |text: &str| format!("-ERR Target instance replied with error: {text}");
+    a.expect(&migrate(&there, "k 0 5000"), &error("NOAUTH Authentication required."));
+    let wrong = error("WRONGPASS invalid username-password pair or user is disabled.");
+    a.expect(&migrate(&there, "k 0 5000 AUTH wrong"), &wrong);
+    a.expect(&migrate(&there, "k 99 5000 AUTH secret"), &error("ERR DB index is out of range"));
+    a.expect(&migrate(&there, "k 0 5000 COPY AUTH secret"), "+OK");
+    a.expect(&migrate(&there, "k 0 5000 REPLACE AUTH2 default secret"), "+OK");
+    a.expect("EXISTS k", ":0");
+}
+
+#[test]
+fn nobody_waits_for_a_server_that_does_not_answer() {
+    let silent = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = silent.local_addr().expect("its address").port();
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.expect("SET k v", "+OK");
+    client.request(&[b"MIGRATE", b"127.0.0.1", port.to_string().as_bytes(), b"k", b"0", b"500"]);
+    // It has been asked by now, and says nothing.
+    let (mut asked, _) = silent.accept().expect("a connection");
+    let mut first = [0; 1];
+    asked.read_exact(&mut first).expect("a request");
+    for i in 0..100 {
+        other.expect(&format!("SET other {i}"), "+OK");
+    }
+    other.expect("GET k", "\"v\"");
+    assert_eq!(client.reply(), "-IOERR error or timeout reading to target instance");
+    client.expect("GET k", "\"v\"");
+}
+
+#[test]
+fn who_changes_a_key_while_it_moves_does_not_lose_the_change() {
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = target.local_addr().expect("its address").port();
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.expect("SET k old", "+OK");
+    client.request(&[b"MIGRATE", b"127.0.0.1", port.to_string().as_bytes(), b"k", b"0", b"20000"]);
+    let mut serve = |change: bool| {
+        let (mut asked, _) = target.accept().expect("a connection");
+        let mut bytes = [0; 4096];
+        assert!(asked.read(&mut bytes).expect("SELECT") > 0);
+        asked.write_all(b"+OK\r\n").expect("an answer");
+        let len = asked.read(&mut bytes).expect("RESTORE");
+        if change {
+            other.expect("SET k new", "+OK");
+        }
+        asked.write_all(b"+OK\r\n").expect("an answer");
+        String::from_utf8_lossy(&bytes[..len]).into_owned()
+    };
+    let first = serve(true);
+    assert!(first.contains("old") && !first.contains("REPLACE"), "{first}");
+    let second = serve(false);
+    assert!(second.contains("new") && second.contains("REPLACE"), "{second}");
+    client.expect_reply("+OK");
+    client.expect("EXISTS k", ":0");
+}
+
+#[test]
+fn mistakes_are_told_as_in_redis() {
+    let server = Server::start();
+    let mut client = server.client();
+    let closed = free_port();
+    client.expect("SET k v", "+OK");
+    for (rest, reply) in [
+        ("k 0 1000", "-IOERR error or timeout writing to target instance"),
+        ("none 0 1000", "+NOKEY"),
+        (
+            "k 0 1000 KEYS a",
+            "-ERR When using MIGRATE KEYS option, the key argument must be set to the empty string",
+        ),
+        ("k 0 x", "-ERR value is not an integer or out of range"),
+        ("k x 1000", "-ERR value is not an integer or out of range"),
+        ("k 0 1000 BAD", "-ERR syntax error"),
+        ("k 0 1000 AUTH", "-ERR syntax error"),
+        ("k 0 1000 AUTH2 a", "-ERR syntax error"),
+    ] {
+        client.expect(&format!("MIGRATE 127.0.0.1 {closed} {rest}"), reply);
+    }
+    client.expect("MULTI", "+OK");
+    client.expect(&format!("MIGRATE 127.0.0.1 {closed} k 0 1000"), "+QUEUED");
+    let refused = "-ERR MIGRATE waits for another server, which transactions and scripts cannot do";
+    client.expect("EXEC", &format!("[{refused}]"));
+}

@@ -1,0 +1,265 @@
+//! MIGRATE: moves keys to another Redis, Valkey or Evenkeel.
+//!
+//! ```text
+//! loop: job ─► worker: keys at its snapshot, as payloads ─► AUTH, SELECT, RESTORE … over a connection of its own ─► loop:
+//!              removes what was taken, unless a key changed meanwhile; then all of it once more, replacing
+//! ```
+//!
+//! - M1: nobody waits for the other server: the worker gives its turn back while it does, and no loop takes part.
+//! - M2: a key is removed here only if what it was when it was sent is what it is when it goes. Who changes it meanwhile
+//!   makes the job start over; as with all long writes, writers of its keys wait once it has lost several races.
+//! - M3: at most [`AT_ONCE`] are under way: each holds a snapshot and a thread, of which there are not many.
+
+use super::{Act, PLAIN, Row};
+use crate::call::Flow;
+use crate::job;
+use command::options::{int, is};
+use command::{Cx, Error, registry, serial};
+use keyspace::Class;
+use resp::Args;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+pub(super) const ACTIONS: &[Row] = &[Row("migrate", migrate, PLAIN)];
+
+/// Moves under way at a time (M3).
+const AT_ONCE: usize = 16;
+
+/// Longest reply of the other server that is read.
+const LINE_MAX: u64 = 4096;
+
+static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
+
+/// What was asked for.
+struct Plan<'a> {
+    host: &'a str,
+    port: u16,
+    keys: Args<'a>,
+    db: i64,
+    timeout: Duration,
+    copy: bool,
+    replace: bool,
+    auth: Option<(Option<&'a [u8]>, &'a [u8])>,
+}
+
+impl<'a> Plan<'a> {
+    fn parse(args: Args<'a>) -> Result<Plan<'a>, Error> {
+        let mut plan = Plan {
+            host: std::str::from_utf8(args.at(1)).unwrap_or_default(),
+            // As in Redis: what is no port is port 0, which nobody listens on.
+            port: int(args.at(2)).ok().and_then(|port| u16::try_from(port).ok()).unwrap_or(0),
+            keys: args.from(3).to(1),
+            db: 0,
+            timeout: Duration::ZERO,
+            copy: false,
+            replace: false,
+            auth: None,
+        };
+        let mut i = 6;
+        while i < args.len() {
+            let (word, more) = (args.at(i), args.len() - i - 1);
+            if is(word, "copy") {
+                plan.copy = true;
+            } else if is(word, "replace") {
+                plan.replace = true;
+            } else if is(word, "auth") && more >= 1 {
+                plan.auth = Some((None, args.at(i + 1)));
+                i += 1;
+            } else if is(word, "auth2") && more >= 2 {
+                plan.auth = Some((Some(args.at(i + 1)), args.at(i + 2)));
+                i += 2;
+            } else if is(word, "keys") {
+                if !args.at(3).is_empty() {
+                    let text = "ERR When using MIGRATE KEYS option, the key argument must be set to the empty string";
+                    return Err(Error::new(text));
+                }
+                plan.keys = args.from(i + 1);
+                break;
+            } else {
+                return Err(Error::Syntax);
+            }
+            i += 1;
+        }
+        let timeout_ms = int(args.at(5))?;
+        plan.timeout = Duration::from_millis(if timeout_ms <= 0 { 1000 } else { timeout_ms as u64 });
+        plan.db = int(args.at(4))?;
+        Ok(plan)
+    }
+}
+
+/// `MIGRATE host port key|"" destination-db timeout [COPY] [REPLACE] [AUTH password | AUTH2 username password] [KEYS key ...]`.
+/// The time-out, in milliseconds, is that of each step.
+fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    Plan::parse(args)?;
+    if act.in_multi || act.in_script {
+        return Err(Error::new(
+            "ERR MIGRATE waits for another server, which transactions and scripts cannot do",
+        ));
+    }
+    let command = registry::find(b"migrate").ok_or(Error::Syntax)?;
+    Ok(job::start(act.server, act.local, act.session, (command, run, args), act.out))
+}
+
+/// The part on a worker, over an overlay.
+fn run(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let mut plan = Plan::parse(args)?;
+    // What an earlier attempt has sent stands there already.
+    plan.replace |= cx.caller.attempt > 0;
+    let sent = payloads(cx, plan.keys)?;
+    if sent.is_empty() {
+        cx.out.simple("NOKEY");
+        return Ok(());
+    }
+    let Some(_place) = Place::take() else {
+        return Err(Error::new("TRYAGAIN Too many MIGRATE commands are under way"));
+    };
+    let (taken, failure) = cx.aside(|| transfer(&plan, &sent));
+    if !plan.copy && !taken.is_empty() {
+        let mut words: Vec<&[u8]> = vec![b"DEL"];
+        for key in taken {
+            cx.view.remove(key);
+            cx.view.changed(key, Class::Generic, "del");
+            words.push(key);
+        }
+        cx.effect(&words);
+    }
+    // An error is a reply here: what the other server has taken is gone nevertheless.
+    match failure {
+        None => cx.out.ok(),
+        Some(text) => cx.out.error(&text),
+    }
+    Ok(())
+}
+
+/// A key, how long it lives (0: for ever), and its value.
+struct Parcel<'a> {
+    key: &'a [u8],
+    ttl_ms: u64,
+    payload: Vec<u8>,
+}
+
+fn payloads<'a>(cx: &mut Cx<'_, '_>, keys: Args<'a>) -> Result<Vec<Parcel<'a>>, Error> {
+    let now_ms = cx.view.now_ms();
+    let mut parcels = Vec::new();
+    for key in keys.iter() {
+        let Some(owned) = cx.view.owned(key) else { continue };
+        let ttl_ms = owned.expire_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
+        if let Some(payload) = serial::encode(&owned.value, now_ms, &mut |steps| cx.charge(steps))? {
+            parcels.push(Parcel { key, ttl_ms, payload });
+        }
+    }
+    Ok(parcels)
+}
+
+/// One of the places of [`AT_ONCE`].
+struct Place;
+
+impl Place {
+    fn take() -> Option<Place> {
+        let more = |n: usize| (n < AT_ONCE).then_some(n + 1);
+        UNDER_WAY.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).ok().map(|_| Place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        UNDER_WAY.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+const CONNECTING: &str = "IOERR error or timeout connecting to the client";
+const WRITING: &str = "IOERR error or timeout writing to target instance";
+const READING: &str = "IOERR error or timeout reading to target instance";
+
+/// Sends everything; the keys the other server has taken, and what went wrong first.
+fn transfer<'a>(plan: &Plan<'_>, parcels: &[Parcel<'a>]) -> (Vec<&'a [u8]>, Option<String>) {
+    let mut taken = Vec::new();
+    let outcome = converse(plan, parcels, &mut taken);
+    (taken, outcome.err())
+}
+
+fn converse<'a>(plan: &Plan<'_>, parcels: &[Parcel<'a>], taken: &mut Vec<&'a [u8]>) -> Result<(), String> {
+    let mut socket = connect(plan)?;
+    let replies = socket.try_clone().map_err(|_| CONNECTING)?;
+    greet(&mut socket, plan).map_err(|_| WRITING)?;
+    let mut replies = BufReader::new(replies);
+    let mut refused = None;
+    // In step, so that neither side's buffers fill up while both write.
+    for _ in 0..1 + usize::from(plan.auth.is_some()) {
+        refused = refused.or(answer(&mut replies)?);
+    }
+    if let Some(error) = refused {
+        return Err(error);
+    }
+    for parcel in parcels {
+        hand_over(&mut socket, plan, parcel).map_err(|_| WRITING)?;
+        match answer(&mut replies)? {
+            None => taken.push(parcel.key),
+            error => refused = refused.or(error),
+        }
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+fn connect(plan: &Plan<'_>) -> Result<TcpStream, String> {
+    let mut failure = CONNECTING;
+    for address in (plan.host, plan.port).to_socket_addrs().map_err(|_| CONNECTING)? {
+        if let Ok(socket) = TcpStream::connect_timeout(&address, plan.timeout) {
+            let set = socket
+                .set_read_timeout(Some(plan.timeout))
+                .and(socket.set_write_timeout(Some(plan.timeout)))
+                .and(socket.set_nodelay(true));
+            return set.map(|()| socket).map_err(|_| CONNECTING.to_owned());
+        }
+        // Redis notices when it writes.
+        failure = WRITING;
+    }
+    Err(failure.to_owned())
+}
+
+fn greet(socket: &mut TcpStream, plan: &Plan<'_>) -> std::io::Result<()> {
+    let mut out = Vec::new();
+    match plan.auth {
+        None => {}
+        Some((None, password)) => encode(&[b"AUTH", password], &mut out),
+        Some((Some(user), password)) => encode(&[b"AUTH", user, password], &mut out),
+    }
+    encode(&[b"SELECT", plan.db.to_string().as_bytes()], &mut out);
+    socket.write_all(&out)
+}
+
+fn hand_over(socket: &mut TcpStream, plan: &Plan<'_>, parcel: &Parcel<'_>) -> std::io::Result<()> {
+    let ttl = parcel.ttl_ms.to_string();
+    let mut words: Vec<&[u8]> = vec![b"RESTORE", parcel.key, ttl.as_bytes(), &parcel.payload];
+    if plan.replace {
+        words.push(b"REPLACE");
+    }
+    let mut out = Vec::with_capacity(parcel.payload.len() + parcel.key.len() + 100);
+    encode(&words, &mut out);
+    socket.write_all(&out)
+}
+
+fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for word in words {
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+/// One reply: what the other server objects to, if anything.
+fn answer(replies: &mut BufReader<TcpStream>) -> Result<Option<String>, String> {
+    let mut line = Vec::new();
+    let read = replies.by_ref().take(LINE_MAX).read_until(b'\n', &mut line);
+    match (read, line.as_slice()) {
+        (Ok(_), [b'-', text @ .., b'\r', b'\n']) => {
+            let text = String::from_utf8_lossy(text);
+            Ok(Some(format!("ERR Target instance replied with error: {text}")))
+        }
+        (Ok(_), [b'+', .., b'\n']) => Ok(None),
+        _ => Err(READING.to_owned()),
+    }
+}
