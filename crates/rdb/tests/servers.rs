@@ -67,6 +67,9 @@ fn what_real_servers_wrote_is_read() {
         let expected = model(kind, words.map(word).collect());
         assert_eq!(read(&payload), Some(expected), "{server} {kind} {}", payload[0]);
     }
-    // At least these types: text, set, hash, zset, intset, listpacks, quicklist.
-    assert!([0, 2, 4, 5, 11, 16, 17, 18].iter().all(|kind| kinds.contains(kind)), "{kinds:?}");
+    // Text, set, hash, sorted set, intset, listpacks, quicklist, fields that expire.
+    assert!(
+        [0, 2, 4, 5, 11, 16, 17, 18, 20, 22, 24, 25].iter().all(|kind| kinds.contains(kind)),
+        "{kinds:?}"
+    );
 }
