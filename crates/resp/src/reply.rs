@@ -144,9 +144,37 @@ impl Reply {
             let (digits, len) = leading_digits(value as u32);
             let header = u32::from_le_bytes([b'$', b'0' + len as u8, b'\r', b'\n']);
             self.padded(u128::from(header) | digits << 32, 4 + len);
+        } else if (EIGHT_DIGITS_END as i64..SIXTEEN_DIGITS_END as i64).contains(&value) {
+            self.bulk_wide_int(value as u64);
         } else {
             self.bulk_long_int(value);
         }
+    }
+
+    /// A bulk of 9 to 16 digits: its upper ones and its lower eight, each all at once.
+    #[inline]
+    fn bulk_wide_int(&mut self, value: u64) {
+        let (upper, len) = leading_digits((value / EIGHT_DIGITS_END) as u32);
+        let lower = eight_digits((value % EIGHT_DIGITS_END) as u32) | 0x3030_3030_3030_3030;
+        let digits = upper | u128::from(lower) << (8 * len);
+        let len = len + 8;
+        let mut line = [0u8; 32];
+        let start = match len {
+            9 => {
+                line[..4].copy_from_slice(b"$9\r\n");
+                4
+            }
+            _ => {
+                line[..5].copy_from_slice(&[b'$', b'1', b'0' + (len - 10) as u8, b'\r', b'\n']);
+                5
+            }
+        };
+        line[start..start + 16].copy_from_slice(&digits.to_le_bytes());
+        line[start + len..start + len + 2].copy_from_slice(b"\r\n");
+        let end = self.buf.len() + start + len + 2;
+        // A fixed size is copied with two stores; the surplus is cut off.
+        self.buf.extend_from_slice(&line);
+        self.buf.truncate(end);
     }
 
     fn bulk_long_int(&mut self, value: i64) {
@@ -460,6 +488,7 @@ impl Backwards {
 
 /// Numbers below this have at most eight digits.
 const EIGHT_DIGITS_END: u64 = 100_000_000;
+const SIXTEEN_DIGITS_END: u64 = EIGHT_DIGITS_END * EIGHT_DIGITS_END;
 
 /// The text of `value` (below 10^8), its first byte lowest, and its length.
 #[inline]
@@ -563,6 +592,16 @@ mod tests {
             let len = (value as u64 >> 1) as usize;
             reply.array(len);
             prop_assert_eq!(reply.take(), format!("*{len}\r\n").into_bytes());
+        }
+
+        #[test]
+        fn integers_of_all_lengths_are_the_decimal_ones(digits in 0u32..19, value in any::<i64>()) {
+            for value in [value % 10i64.pow(digits), 10i64.pow(digits), 10i64.pow(digits) - 1] {
+                let mut reply = Reply::new(false);
+                reply.bulk_int(value);
+                let text = value.to_string();
+                prop_assert_eq!(reply.take(), format!("${}\r\n{text}\r\n", text.len()).into_bytes());
+            }
         }
 
         #[test]

@@ -332,6 +332,7 @@ impl EntryKind for Fields {
     type Key<'a> = &'a [u8];
     type Entry<'a> = Entry<'a>;
     type Times = Sixteen;
+    type Beside = ();
 
     #[inline]
     fn key<'a>(entry: Self::Entry<'a>) -> Self::Key<'a> {

@@ -4,9 +4,11 @@
 //! Value ─┬─ Str    flat bytes, or a counted tree of chunks          str.rs
 //!        ├─ List   counted tree of packed leaves                    list.rs   ctree/
 //!        ├─ Hash   one packed leaf, or a hash trie of packed leaves hash.rs   trie/
-//!        ├─ Set    the same, with integer leaves                    set.rs    trie/
+//!        ├─ Set    the same; integers of large ones in containers   set.rs    trie/ ints/
 //!        └─ ZSet   counted tree by (score, member) and a hash trie  zset.rs   ctree/ trie/
 //! ```
+//!
+//! [`ints::Ints`] are sets of integers in order, part of sets and for themselves.
 //!
 //! - V1: cloning any value is O(1): one count goes up, whatever its size. A clone never sees later changes of the
 //!   original, nor the other way round.
@@ -22,6 +24,7 @@ mod cell;
 pub mod ctree;
 pub mod elem;
 pub mod hash;
+pub mod ints;
 pub mod limits;
 pub mod list;
 pub mod packed;

@@ -3,17 +3,18 @@
 //! ```text
 //! null                   empty, no allocation
 //! pointer | 1            Leaf: all entries in one block, in the order they came (integers: ascending)
-//! pointer                Arc<Root>: a Trie and the owner's four bits
+//! pointer                Arc<Root>: a Trie, what its kind keeps beside it, and the owner's four bits
 //! ```
 //!
 //! - P1: flat as long as there are at most [`FLAT_ENTRIES`] entries of [`FLAT_BYTES`] bytes, or [`FLAT_INTEGERS`]
-//!   integers; a trie that shrinks below half of that becomes flat again. A trie is never empty.
+//!   integers; a trie that shrinks below half of that becomes flat again. A root is never empty. Roots with something
+//!   beside their trie become flat by their owner's doing.
 //! - P2: the owner's bits (how Redis would call the encoding) survive every change but emptying.
 //!
 //! Costs as in [`crate::trie`]; a flat value is copied whole at its first change under a clone, up to 5 KB.
 
 use crate::arc::Arc;
-use crate::trie::{EntryKind, Iter, Leaf, NEVER, Node, Trie, View, find, nth};
+use crate::trie::{Beside, EntryKind, Iter, Leaf, NEVER, Node, Trie, View, find, nth};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
@@ -33,12 +34,13 @@ pub struct Packed<K: EntryKind> {
 #[repr(align(8))]
 struct Root<K: EntryKind> {
     trie: Trie<K>,
+    beside: K::Beside,
     user: u8,
 }
 
 impl<K: EntryKind> Clone for Root<K> {
     fn clone(&self) -> Self {
-        Root { trie: self.trie.clone(), user: self.user }
+        Root { trie: self.trie.clone(), beside: self.beside.clone(), user: self.user }
     }
 }
 
@@ -92,7 +94,7 @@ impl<K: EntryKind> Packed<K> {
         self.raw = Some(leaf.into_raw().map_addr(|addr| addr | 1));
     }
 
-    /// All entries as a node, for what works on trees.
+    /// The entries as a node, for what works on trees; without what is beside the trie.
     #[inline]
     pub(crate) fn node(&self) -> Option<Node<K>> {
         match self.form() {
@@ -118,8 +120,37 @@ impl<K: EntryKind> Packed<K> {
         match self.form() {
             Form::Empty => 0,
             Form::Flat(leaf) => leaf.len(),
-            Form::Trie(root) => root.trie.len(),
+            Form::Trie(root) => root.trie.len() + root.beside.len(),
         }
+    }
+
+    /// What is kept beside the trie; None for flat and empty values.
+    #[inline]
+    pub fn beside(&self) -> Option<&K::Beside> {
+        match self.form() {
+            Form::Trie(root) => Some(&root.beside),
+            _ => None,
+        }
+    }
+
+    /// What is kept beside the trie, for changing it: the root is unshared. Not for flat and empty values.
+    #[inline]
+    pub(crate) fn beside_mut(&mut self) -> &mut K::Beside {
+        &mut self.root_mut().beside
+    }
+
+    /// The trie, for itself.
+    pub(crate) fn trie(&self) -> Option<&Trie<K>> {
+        match self.form() {
+            Form::Trie(root) => Some(&root.trie),
+            _ => None,
+        }
+    }
+
+    /// A large value of its parts, which are not both empty.
+    pub(crate) fn from_parts(trie: Trie<K>, beside: K::Beside, user: u8) -> Packed<K> {
+        debug_assert!(trie.len() + beside.len() > 0);
+        Packed { raw: Some(Arc::new(Root { trie, beside, user }).into_raw().cast()), owns: PhantomData }
     }
 
     /// True without entries.
@@ -156,11 +187,11 @@ impl<K: EntryKind> Packed<K> {
         match self.form() {
             Form::Empty => 0,
             Form::Flat(leaf) => leaf.size() + leaf.heap(),
-            Form::Trie(root) => root.trie.mem_bytes() + size_of::<Root<K>>() + 8,
+            Form::Trie(root) => root.trie.mem_bytes() + root.beside.mem_bytes() + size_of::<Root<K>>() + 8,
         }
     }
 
-    /// The entry of a key.
+    /// The entry of a key, unless it is kept beside the trie.
     #[inline]
     pub fn get_hashed(&self, key: K::Key<'_>, hash: u64) -> Option<K::Entry<'_>> {
         let (leaf, i) = find(self.node()?, 0, hash, key)?;
@@ -197,7 +228,8 @@ impl<K: EntryKind> Packed<K> {
             None if fits(leaf, entry) => leaf.insert(leaf.place_in_order(entry), entry, hash as u8),
             None => {
                 self.grow(leaf);
-                return self.root_mut().trie.insert_hashed(entry, hash);
+                let root = self.root_mut();
+                return root.beside.offer(entry).unwrap_or_else(|| root.trie.insert_hashed(entry, hash));
             }
         }
         self.set_leaf(leaf);
@@ -209,8 +241,9 @@ impl<K: EntryKind> Packed<K> {
 
     /// From a flat leaf to a trie.
     fn grow(&mut self, leaf: Leaf<K>) {
-        let root = Root { user: leaf.user(), trie: Trie::from_leaf(leaf) };
-        self.raw = Some(Arc::new(root).into_raw().cast());
+        let user = leaf.user();
+        let (trie, beside) = K::Beside::divide(leaf);
+        self.raw = Some(Arc::new(Root { trie, beside, user }).into_raw().cast());
     }
 
     /// Removes the entry of a key. False if there is none.
@@ -230,12 +263,12 @@ impl<K: EntryKind> Packed<K> {
             // Looked up before the root is copied (V2).
             Form::Trie(root) if !root.is_unique() && self.get_hashed(key, hash).is_none() => false,
             Form::Trie(_) => {
-                let trie = &mut self.root_mut().trie;
+                let Root { trie, beside, .. } = self.root_mut();
                 if !trie.remove_hashed(key, hash) {
                     return false;
                 }
                 let (len, bytes) = (trie.len(), trie.mem_bytes());
-                if len <= FLAT_ENTRIES / 2 && bytes <= FLAT_BYTES / 2 {
+                if beside.is_empty() && len <= FLAT_ENTRIES / 2 && bytes <= FLAT_BYTES / 2 {
                     self.shrink();
                 }
                 true
@@ -275,7 +308,7 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// All entries in their order.
+    /// All entries in their order, without those beside the trie; so do the functions below.
     pub fn iter(&self) -> Iter<'_, K> {
         self.iter_from(0)
     }
@@ -325,8 +358,9 @@ impl<K: EntryKind> Packed<K> {
                 assert!((1..=most).contains(&leaf.len()));
             }
             Form::Trie(root) => {
-                assert!(!root.trie.is_empty());
+                assert!(root.trie.len() + root.beside.len() > 0);
                 root.trie.check_invariants();
+                root.beside.check_invariants();
             }
         }
     }

@@ -1,20 +1,30 @@
 //! Sets: unordered elements, each once.
 //!
-//! Small sets are one flat block in the order of insertion, sets of up to 512 integers one flat sorted block; larger
-//! ones are a hash trie whose leaves hold integers as 4 or 8 bytes while all of a leaf's elements are integers. See
-//! [`crate::packed`] and [`crate::trie`] for the forms and their costs, [`algebra`] for SINTER, SUNION, SDIFF.
+//! ```text
+//! small     one flat block: elements in the order of insertion, integers alone ascending     packed.rs
+//! large     integers in the order of their values, in containers by density                  ints/
+//!           and texts in a hash trie                                                         trie/
+//! ```
+//!
+//! A large set is two sets beside each other, so neither a first text among millions of integers nor growing density
+//! ever converts more than one leaf. Below [`GATHER`] elements it becomes one flat block again.
 //!
 //! - S1: the encoding's name follows Redis: intset → listpack → hashtable by the limits in [`crate::limits`], never
 //!   back while the set exists.
+//! - S2: a large set keeps all integers in `ints` and everything else in the trie. Ranks count the integers first.
+//! - S3: a cursor of SSCAN means the same in every form: first the texts by their place in the trie, then the integers by
+//!   value. See [`cursor`].
 
 pub mod algebra;
+mod cursor;
 
 use crate::Enc;
 use crate::cell;
 use crate::elem::Elem;
+use crate::ints::{self, Ints, signed};
 use crate::limits;
-use crate::packed::Packed;
-use crate::trie::{EntryKind, Iter};
+use crate::packed::{FLAT_BYTES, FLAT_ENTRIES, Packed};
+use crate::trie::{Beside, EntryKind, Iter, Leaf, Trie};
 
 /// The kind of a set's entries: elements.
 pub struct Members;
@@ -24,6 +34,9 @@ pub struct Members;
 pub struct Set {
     pub(crate) members: Packed<Members>,
 }
+
+/// Large sets of no more elements become flat.
+const GATHER: usize = FLAT_ENTRIES / 2;
 
 const INTSET: u8 = 0;
 const LISTPACK: u8 = 1;
@@ -66,13 +79,25 @@ impl Set {
     #[inline]
     pub fn contains(&self, text: &[u8]) -> bool {
         let elem = Elem::parse(text);
-        self.contains_elem(elem, elem.hash())
+        match (elem, self.ints()) {
+            (Elem::Int(n), Some(ints)) => ints.contains(signed::key(n)),
+            _ => self.members.get_hashed(elem, elem.hash()).is_some(),
+        }
     }
 
     /// `contains` where the element and its hash are known.
     #[inline]
     pub fn contains_elem(&self, elem: Elem<'_>, hash: u64) -> bool {
-        self.members.get_hashed(elem, hash).is_some()
+        match (elem, self.ints()) {
+            (Elem::Int(n), Some(ints)) => ints.contains(signed::key(n)),
+            _ => self.members.get_hashed(elem, hash).is_some(),
+        }
+    }
+
+    /// The integers of a large set; None for small ones.
+    #[inline]
+    pub fn ints(&self) -> Option<&Ints> {
+        self.members.beside()
     }
 
     /// Adds an element; true if it is new. O(log n).
@@ -84,7 +109,14 @@ impl Set {
 
     /// `insert` where the element and its hash are known.
     pub fn insert_elem(&mut self, elem: Elem<'_>, hash: u64) -> bool {
-        if !self.members.insert_hashed(elem, hash) {
+        let new = match (elem, self.ints()) {
+            (Elem::Int(n), Some(ints)) => {
+                // Looked up before the root is copied (V2).
+                !ints.contains(signed::key(n)) && self.members.beside_mut().insert(signed::key(n))
+            }
+            _ => self.members.insert_hashed(elem, hash),
+        };
+        if !new {
             return false;
         }
         let old = self.members.user();
@@ -107,7 +139,30 @@ impl Set {
     /// `remove` where the element and its hash are known.
     #[inline]
     pub fn remove_elem(&mut self, elem: Elem<'_>, hash: u64) -> bool {
-        self.members.remove_hashed(elem, hash)
+        let removed = match (elem, self.ints()) {
+            (Elem::Int(n), Some(ints)) => {
+                ints.contains(signed::key(n)) && self.members.beside_mut().remove(signed::key(n))
+            }
+            _ => self.members.remove_hashed(elem, hash),
+        };
+        if removed && self.ints().is_some_and(|ints| !ints.is_empty() || self.members.node().is_none()) {
+            self.gather_if_small();
+        }
+        removed
+    }
+
+    /// From two parts to one flat block, if there are few elements.
+    #[inline]
+    fn gather_if_small(&mut self) {
+        if self.len() > GATHER || self.members.trie().is_none_or(|trie| trie.mem_bytes() > FLAT_BYTES / 2) {
+            return;
+        }
+        let mut flat = Packed::new();
+        self.iter().for_each(|elem| {
+            flat.insert_hashed(elem, elem.hash());
+        });
+        flat.set_user(self.members.user());
+        self.members = flat;
     }
 
     /// Removes everything; what is large is freed elsewhere. O(1).
@@ -115,20 +170,33 @@ impl Set {
         *self = Set::new();
     }
 
-    /// All elements, in an order that stays while the set is unchanged: integers of small sets ascending, others of
-    /// small sets as inserted, large sets by hash. A few ns per element.
+    /// All elements, in an order that stays while the set is unchanged: small sets of integers ascending, other small
+    /// sets as inserted; of large sets first the integers, ascending, then the texts by hash. A few ns per element.
     pub fn iter(&self) -> Elements<'_> {
         self.iter_from(0)
     }
 
     /// The elements from a rank on. O(log n) to begin.
     pub fn iter_from(&self, rank: usize) -> Elements<'_> {
-        self.members.iter_from(rank)
+        let Some(ints) = self.ints() else {
+            return Elements {
+                ints: None,
+                others: self.members.iter_from(rank),
+                left: self.len().saturating_sub(rank),
+            };
+        };
+        let first = ints.nth(rank as u64).map(|key| Box::new(ints.iter_from(key)));
+        let others = self.members.iter_from(rank.saturating_sub(ints.len() as usize));
+        Elements { ints: first, others, left: self.len().saturating_sub(rank) }
     }
 
     /// The element of a rank. O(log n).
     pub fn nth(&self, rank: usize) -> Option<Elem<'_>> {
-        self.members.nth(rank)
+        let Some(ints) = self.ints() else { return self.members.nth(rank) };
+        match rank.checked_sub(ints.len() as usize) {
+            Some(rank) => self.members.nth(rank),
+            None => ints.nth(rank as u64).map(|key| Elem::Int(signed::value(key))),
+        }
     }
 
     /// Removes the element of a rank and returns its text. O(log n).
@@ -143,7 +211,7 @@ impl Set {
     /// One step of SSCAN: small sets all at once, else about `count` elements from the cursor on. Returns the next
     /// cursor, 0 at the end. Every element present from the first step to the last is visited.
     pub fn scan(&self, cursor: u64, count: usize, f: &mut dyn FnMut(Elem<'_>)) -> u64 {
-        self.members.scan(cursor, count, f)
+        cursor::scan(self, cursor, count, f)
     }
 
     /// True if both are clones of each other without later changes. O(1).
@@ -154,11 +222,111 @@ impl Set {
     /// Asserts the invariants of all nodes. O(n).
     pub fn check_invariants(&self) {
         self.members.check_invariants();
+        if let Some(ints) = self.ints() {
+            assert!(self.members.iter().all(|elem| matches!(elem, Elem::Bytes(_))), "S2");
+            assert!(ints.is_empty() || self.len() > GATHER || self.members.node().is_some(), "S2");
+        }
+    }
+
+    /// What is not among `ints`, in order.
+    fn texts(&self) -> Elements<'_> {
+        Elements { ints: None, others: self.members.iter(), left: self.members.iter().len() }
+    }
+
+    /// Puts other integers, not fewer, in the place of those of a large set.
+    fn put_ints(&mut self, ints: Ints) {
+        *self.members.beside_mut() = ints;
+        if self.members.user() == INTSET && self.len() > limits::SET_MAX_INTSET_ENTRIES.get() {
+            self.members.set_user(HASHTABLE);
+        }
+    }
+
+    /// A set of integers and texts, as if they had been added one by one. O(1), or for few elements O(n).
+    fn from_parts(ints: Ints, texts: Trie<Members>) -> Set {
+        let len = ints.len() as usize + texts.len();
+        let rebuilt = len <= limits::SET_MAX_INTSET_ENTRIES.get().clamp(FLAT_ENTRIES, REBUILT_MAX);
+        if !rebuilt {
+            let intset = texts.is_empty() && len <= limits::SET_MAX_INTSET_ENTRIES.get();
+            let user = if intset { INTSET } else { HASHTABLE };
+            return Set { members: Packed::from_parts(texts, ints, user) };
+        }
+        let mut set = Set::new();
+        ints.iter().map(|key| Elem::Int(signed::value(key))).chain(texts.iter()).for_each(|elem| {
+            set.insert_elem(elem, elem.hash());
+        });
+        set
     }
 }
 
+/// Sets of no more elements are built anew for their encoding's name.
+const REBUILT_MAX: usize = 512;
+
 /// A set's elements.
-pub type Elements<'a> = Iter<'a, Members>;
+#[derive(Clone)]
+pub struct Elements<'a> {
+    ints: Option<Box<ints::Iter<'a>>>,
+    others: Iter<'a, Members>,
+    left: usize,
+}
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = Elem<'a>;
+
+    #[inline]
+    fn next(&mut self) -> Option<Elem<'a>> {
+        self.left = self.left.saturating_sub(1);
+        if let Some(ints) = &mut self.ints {
+            if let Some(key) = ints.next() {
+                return Some(Elem::Int(signed::value(key)));
+            }
+            self.ints = None;
+        }
+        self.others.next()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left, Some(self.left))
+    }
+}
+
+impl ExactSizeIterator for Elements<'_> {}
+
+impl Beside<Members> for Ints {
+    fn divide(leaf: Leaf<Members>) -> (Trie<Members>, Ints) {
+        let (mut texts, mut ints) = (Trie::new(), Ints::new());
+        for i in 0..leaf.len() {
+            // SAFETY: the leaf is owned until its release below.
+            match unsafe { leaf.entry(i) } {
+                Elem::Int(n) => drop(ints.insert(signed::key(n))),
+                text => drop(texts.insert(text)),
+            }
+        }
+        leaf.release();
+        (texts, ints)
+    }
+
+    #[inline]
+    fn offer(&mut self, elem: Elem<'_>) -> Option<bool> {
+        match elem {
+            Elem::Int(n) => Some(self.insert(signed::key(n))),
+            Elem::Bytes(_) => None,
+        }
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        Ints::len(self) as usize
+    }
+
+    #[inline]
+    fn mem_bytes(&self) -> usize {
+        Ints::mem_bytes(self)
+    }
+
+    fn check_invariants(&self) {
+        Ints::check_invariants(self);
+    }
+}
 
 impl<'a> IntoIterator for &'a Set {
     type Item = Elem<'a>;
@@ -223,6 +391,7 @@ impl EntryKind for Members {
     type Key<'a> = Elem<'a>;
     type Entry<'a> = Elem<'a>;
     type Times = ();
+    type Beside = Ints;
     const REPLACES: bool = false;
 
     #[inline]

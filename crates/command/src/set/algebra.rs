@@ -1,7 +1,7 @@
 //! SINTER, SUNION, SDIFF, their STORE forms, SINTERCARD.
 //!
-//! Short ones run inline and write members straight into the reply. Long ones run on a worker; then the answer is kept
-//! as one bit per member of the set that is walked, and streamed from there.
+//! Short ones run inline and write members straight into the reply. Long ones run on a worker; then the answer is kept,
+//! integers as a tree that shares with the set that is walked, others as one bit per member, and streamed from there.
 
 use super::members::write;
 use crate::options::{int, is};
@@ -12,7 +12,7 @@ use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::ops::ControlFlow::{self, Break, Continue};
-use value::set::{algebra, algebra::Ranks};
+use value::set::{algebra, algebra::Answer};
 use value::{Enc, Kind, Set, Value};
 
 const ORDER: &[&str] = &["nondeterministic_output_order"];
@@ -119,8 +119,12 @@ fn inter_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
     inter_steps(view, args.from(2))
 }
 
+/// Dense integers are counted container by container, so no more than the bytes they take.
 fn card_cost(view: &View<'_>, args: Args<'_>) -> usize {
-    numkeys(args).map_or(0, |keys| inter_steps(view, keys))
+    let Some(keys) = numkeys(args) else { return 0 };
+    let one = |set: &Set| set.len().min(set.mem_bytes() / 8);
+    let least = keys.iter().map(|key| view.set(key).ok().flatten().map_or(0, one)).min();
+    least.unwrap_or(0) * keys.len().max(1)
 }
 
 fn diff_cost(view: &View<'_>, args: Args<'_>) -> usize {
@@ -198,24 +202,16 @@ fn answer(cx: &mut Cx<'_, '_>, keys: Args<'_>, kernel: Kernel) -> Result<(), Err
     Ok(())
 }
 
-/// A result as one bit per member of a set, written piece by piece.
-struct Chosen {
-    set: Set,
-    ranks: Ranks,
-    next: usize,
-}
+/// A result, written piece by piece.
+struct Chosen(Answer);
 
 impl Stream for Chosen {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
-        for (rank, member) in self.ranks.elements(&self.set, self.next) {
+        self.0.take(&mut |member| {
             write(out, member);
-            self.next = rank + 1;
-            if out.len() >= end {
-                return true;
-            }
-        }
-        false
+            out.len() < end
+        })
     }
 }
 
@@ -254,9 +250,9 @@ fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if !is_large(cx, all[0].len()) {
         return answer(cx, keys, algebra::inter);
     }
-    let (mut refused, set) = (None, all[0].clone());
-    let ranks = algebra::inter_ranks(all[0], &all[1..], pause!(cx.budget, refused));
-    stream_one(cx, set, ranks, refused)
+    let mut refused = None;
+    let found = algebra::inter_answer(all[0], &all[1..], pause!(cx.budget, refused));
+    stream_one(cx, found, refused)
 }
 
 /// `SDIFF key [key ...]`: members of the first set that are in none of the others.
@@ -269,20 +265,15 @@ fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if !is_large(cx, all[0].len()) {
         return answer(cx, keys, diff_kernel);
     }
-    let (mut refused, set) = (None, all[0].clone());
-    let ranks = algebra::diff_ranks(all[0], &all[1..], pause!(cx.budget, refused));
-    stream_one(cx, set, ranks, refused)
+    let mut refused = None;
+    let found = algebra::diff_answer(all[0], &all[1..], pause!(cx.budget, refused));
+    stream_one(cx, found, refused)
 }
 
-fn stream_one(
-    cx: &mut Cx<'_, '_>,
-    set: Set,
-    ranks: Option<Ranks>,
-    refused: Option<Error>,
-) -> Result<(), Error> {
-    let Some(ranks) = ranks else { return Err(refused.unwrap_or(Error::Cancelled)) };
-    cx.out.set(ranks.len());
-    cx.stream(Chosen { set, ranks, next: 0 });
+fn stream_one(cx: &mut Cx<'_, '_>, found: Option<Answer>, refused: Option<Error>) -> Result<(), Error> {
+    let Some(found) = found else { return Err(refused.unwrap_or(Error::Cancelled)) };
+    cx.out.set(found.len());
+    cx.stream(Chosen(found));
     Ok(())
 }
 
@@ -298,10 +289,10 @@ fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     let (mut refused, mut parts, mut count) = (None, Vec::new(), 0);
     for (i, set) in all.iter().enumerate() {
-        let ranks = algebra::diff_ranks(set, &all[..i], pause!(cx.budget, refused));
-        let Some(ranks) = ranks else { return Err(refused.unwrap_or(Error::Cancelled)) };
-        count += ranks.len();
-        parts.push(Chosen { set: (*set).clone(), ranks, next: 0 });
+        let part = algebra::diff_answer(set, &all[..i], pause!(cx.budget, refused));
+        let Some(part) = part else { return Err(refused.unwrap_or(Error::Cancelled)) };
+        count += part.len();
+        parts.push(Chosen(part));
     }
     // The last is written first: the order is free, and a finished part is popped.
     cx.out.set(count);
@@ -394,9 +385,14 @@ fn sintercard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx.view, keys);
     let all = sets(cx.view, keys)?;
     let (mut refused, mut count) = (None, 0);
+    if limit == 0 {
+        let len = algebra::inter_len(&all, pause!(cx.budget, refused));
+        cx.out.int(len.ok_or_else(|| refused.unwrap_or(Error::Cancelled))? as i64);
+        return Ok(());
+    }
     let _ = algebra::inter(&all, pause!(cx.budget, refused), &mut |_| {
         count += 1;
-        if limit > 0 && count >= limit { Break(()) } else { Continue(()) }
+        if count >= limit { Break(()) } else { Continue(()) }
     });
     if let Some(error) = refused {
         return Err(error);

@@ -55,6 +55,7 @@ pub(crate) static COMMANDS: &[Command] =
         Command::new("sscan", -3, Run::Read(sscan), READONLY, acl::SET)
             .keys(&[KeySpec::one(1, RO_ACCESS)])
             .tips(&["nondeterministic_output"])
+            .cost(scan_cost)
             .doc(
                 "set",
                 "2.8.0",
@@ -66,6 +67,12 @@ pub(crate) static COMMANDS: &[Command] =
 /// About four steps per argument.
 pub(super) fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * 4
+}
+
+/// As many members as the step is to visit.
+fn scan_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    let count = ScanOptions::parse(args.from(3), &[]).map_or(0, |options| options.count);
+    view.set(args.at(1)).ok().flatten().map_or(0, Set::len).min(count) * 4
 }
 
 /// Writes a member.

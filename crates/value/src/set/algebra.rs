@@ -1,19 +1,27 @@
 //! Set algebra: SINTER, SUNION, SDIFF and their relatives.
 //!
-//! Every kernel iterates one set and looks its elements up in the others, the hash computed once per element. Look-ups go
-//! in batches of 32: first all leaves are found and asked from memory, then searched, so cache misses overlap. Two
-//! tries that share nodes are walked together instead ([`crate::trie`]'s `walk`), which skips what both share.
+//! Integers of large sets and everything else are two questions with two answers ([`super`], S2).
+//!
+//! **Everything else**, and small sets: one set is iterated and its elements are looked up in the others, the hash computed
+//! once per element, in batches of 32: first all leaves are found and asked from memory, then searched, so cache misses
+//! overlap. Two tries that share nodes are walked together instead ([`crate::trie`]'s `walk`), which skips what both share.
+//!
+//! **Integers**: where a set takes less than [`DENSE_BYTES`] per integer, trees are combined container by container and
+//! the result is iterated ([`crate::ints`]); else its integers are looked up in the others as they come, ascending, which
+//! needs no memory. Answers that are kept or stored are always trees: they share what they can.
 //!
 //! A long run is bounded by its caller: `pause` is called with the number of elements looked at since the last time,
 //! about every 64, and breaks the run off by `Break`; so does the callback for the elements. A worker uses `pause` to
 //! yield, an event loop to give up and hand the command to a worker.
 //!
 //! Results that are stored begin as an O(1) clone of the set they resemble most, and share its nodes.
-//! Results that are streamed can be kept as [`Ranks`], one bit per element of the iterated set.
+//! Results that are streamed are kept as an [`Answer`].
 
-use super::{Elements, Set};
+use super::{Members, Set};
 use crate::elem::Elem;
-use crate::trie::{Leaf, locate, share, walk};
+use crate::ints::{Ints, Op, signed};
+use crate::trie::{Iter, Leaf, Trie, locate, share, walk};
+use std::borrow::Cow;
 use std::ops::ControlFlow::{self, Break, Continue};
 
 /// Called with an amount of work done; `Break` ends the run.
@@ -24,28 +32,138 @@ pub type Each<'a, 'f> = &'f mut dyn FnMut(Elem<'a>) -> ControlFlow<()>;
 
 const BATCH: usize = 32;
 
+/// Integers that take fewer bytes each lie so densely that whole containers are combined.
+const DENSE_BYTES: usize = 1;
+
 /// Calls `f` for every element that all sets have. O(smallest · sets).
 pub fn inter<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
     let mut by_len = sets.to_vec();
     by_len.sort_by_key(|set| set.len());
     let Some((&first, others)) = by_len.split_first() else { return Continue(()) };
+    select(first, others, true, pause, f)
+}
+
+/// Calls `f` for every element of `first` that none of the others has. O(first · others).
+pub fn diff<'a>(first: &'a Set, others: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
+    select(first, others, false, pause, f)
+}
+
+/// Calls `f` for the elements of `first` that all others have (`want`), or none (`!want`).
+fn select<'a>(
+    first: &'a Set,
+    others: &[&'a Set],
+    want: bool,
+    pause: Pause<'_>,
+    f: Each<'a, '_>,
+) -> ControlFlow<()> {
+    if first.is_empty() {
+        return Continue(());
+    }
+    if let Some(ints) = first.ints() {
+        select_ints(ints, others, want, pause, f)?;
+    }
     match others {
-        _ if first.is_empty() => Continue(()),
-        [other] if kin(first, other) => walk_two(first, other, true, pause, f),
-        others => batches(first, others, true, pause, &mut |elem, _, alive| {
+        [other] if kin(first, other) => walk_two(first, other, want, pause, f),
+        others => batches(first, others, want, pause, &mut |elem, _, alive| {
             if alive { f(elem) } else { Continue(()) }
         }),
     }
 }
 
-/// Calls `f` for every element of `first` that none of the others has. O(first · others).
-pub fn diff<'a>(first: &'a Set, others: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
-    match others {
-        _ if first.is_empty() => Continue(()),
-        [other] if kin(first, other) => walk_two(first, other, false, pause, f),
-        others => batches(first, others, false, pause, &mut |elem, _, alive| {
-            if alive { f(elem) } else { Continue(()) }
-        }),
+/// The same for the integers of a large set.
+fn select_ints(
+    ints: &Ints,
+    others: &[&Set],
+    want: bool,
+    pause: Pause<'_>,
+    f: Each<'_, '_>,
+) -> ControlFlow<()> {
+    if is_dense(ints) || others.iter().any(|other| other.ints().is_some_and(|other| other.ptr_eq(ints))) {
+        let Some(kept) = combined(ints, others, want, pause) else { return Break(()) };
+        return each_int(&kept, 0, pause, f);
+    }
+    let mut iter = ints.iter();
+    loop {
+        let keys = iter.piece();
+        if keys.is_empty() {
+            return Continue(());
+        }
+        let mut alive = u128::MAX >> (128 - keys.len());
+        for other in others {
+            let found = look_up_keys(other, keys, alive);
+            alive &= if want { found } else { !found };
+        }
+        for (i, &key) in keys.iter().enumerate() {
+            if alive >> i & 1 == 1 {
+                f(Elem::Int(signed::value(key)))?;
+            }
+        }
+        pause(keys.len() * (others.len() + 1))?;
+    }
+}
+
+/// True if whole containers are better combined than numbers looked up.
+fn is_dense(ints: &Ints) -> bool {
+    ((ints.mem_bytes() / DENSE_BYTES) as u128) < ints.len()
+}
+
+/// Which of the integers with a bit in `alive` the set has.
+fn look_up_keys(set: &Set, keys: &[u64], alive: u128) -> u128 {
+    if let Some(ints) = set.ints() {
+        return ints.contains_each(keys, alive);
+    }
+    if set.is_empty() {
+        return 0;
+    }
+    let mut found = 0;
+    for (i, &key) in keys.iter().enumerate() {
+        let elem = Elem::Int(signed::value(key));
+        let here = alive >> i & 1 == 1 && set.contains_elem(elem, elem.hash());
+        found |= u128::from(here) << i;
+    }
+    found
+}
+
+/// The integers that all others have (`want`), or none, as a set. None if `pause` broke off.
+fn combined(ints: &Ints, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<Ints> {
+    let mut kept = ints.clone();
+    for other in others {
+        // A small one's integers are made a tree for this.
+        let few = if other.ints().is_some() { 0 } else { other.len() };
+        if pause(1 + few * 4) == Break(()) {
+            return None;
+        }
+        let op = if want { Op::And } else { Op::AndNot };
+        kept = kept.combine(op, &ints_of(other), pause)?;
+    }
+    Some(kept)
+}
+
+/// The integers of any set: those of a large one, or the few of a small one.
+fn ints_of(set: &Set) -> Cow<'_, Ints> {
+    match set.ints() {
+        Some(ints) => Cow::Borrowed(ints),
+        None => Cow::Owned(set.iter().filter_map(int).map(signed::key).collect()),
+    }
+}
+
+fn int(elem: Elem<'_>) -> Option<i64> {
+    match elem {
+        Elem::Int(n) => Some(n),
+        Elem::Bytes(_) => None,
+    }
+}
+
+/// Calls `f` for the integers from a key on.
+fn each_int(ints: &Ints, from: u64, pause: Pause<'_>, f: Each<'_, '_>) -> ControlFlow<()> {
+    let mut iter = ints.iter_from(from);
+    loop {
+        let keys = iter.piece();
+        if keys.is_empty() {
+            return Continue(());
+        }
+        keys.iter().try_for_each(|&key| f(Elem::Int(signed::value(key))))?;
+        pause(keys.len())?;
     }
 }
 
@@ -57,25 +175,100 @@ pub fn union<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> Control
     Continue(())
 }
 
-/// One bit per element of a set, by rank: which of them a long command answers. n/8 bytes.
-#[derive(Clone, Debug, Default)]
-pub struct Ranks {
+/// The elements of a set that a long command answers: integers as a tree that shares containers with the set, of
+/// everything else one bit per element. At most n/8 bytes beside what is shared.
+pub struct Answer {
+    set: Set,
+    ints: Ints,
+    ranks: Ranks,
+    /// The key of the next integer, while there may be one.
+    next_key: Option<u64>,
+    next_rank: usize,
+}
+
+/// The elements of `first` that none of the others has. None if `pause` broke off.
+pub fn diff_answer(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Answer> {
+    answer(first, others, false, pause)
+}
+
+/// The elements of `first` that all others have. None if `pause` broke off.
+pub fn inter_answer(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Answer> {
+    answer(first, others, true, pause)
+}
+
+fn answer(first: &Set, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<Answer> {
+    let ints = match first.ints() {
+        Some(ints) => combined(ints, others, want, pause)?,
+        None => Ints::new(),
+    };
+    let ranks = ranks(first, others, want, pause)?;
+    Some(Answer { set: first.clone(), ints, ranks, next_key: Some(0), next_rank: 0 })
+}
+
+impl Answer {
+    /// Number of elements, those that have been taken included.
+    pub fn len(&self) -> usize {
+        self.ints.len() as usize + self.ranks.len()
+    }
+
+    /// True without elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Calls `f` for the elements that have not been taken, until it returns false. False if all have been taken.
+    pub fn take(&mut self, f: &mut dyn FnMut(Elem<'_>) -> bool) -> bool {
+        if let Some(from) = self.next_key {
+            for key in self.ints.iter_from(from) {
+                self.next_key = key.checked_add(1);
+                if !f(Elem::Int(signed::value(key))) {
+                    return true;
+                }
+            }
+            self.next_key = None;
+        }
+        for (rank, elem) in self.ranks.elements(&self.set, self.next_rank) {
+            self.next_rank = rank + 1;
+            if !f(elem) {
+                return true;
+            }
+        }
+        false
+    }
+}
+
+/// How many elements all sets have. O(smallest · sets), less where integers are dense. None if `pause` broke off.
+pub fn inter_len(sets: &[&Set], pause: Pause<'_>) -> Option<usize> {
+    let mut by_len = sets.to_vec();
+    by_len.sort_by_key(|set| set.len());
+    let Some((&first, others)) = by_len.split_first() else { return Some(0) };
+    let mut count = 0;
+    if let Some(ints) = first.ints() {
+        // The last of them need only be counted.
+        count = match others.split_last() {
+            Some((last, others)) => {
+                combined(ints, others, true, pause)?.count_common(&ints_of(last), pause)? as usize
+            }
+            None => ints.len() as usize,
+        };
+    }
+    let done = batches(first, others, true, pause, &mut |_, _, alive| {
+        count += usize::from(alive);
+        Continue(())
+    });
+    (done == Continue(())).then_some(count)
+}
+
+/// One bit per element of a set that is not among `ints`, by rank.
+#[derive(Default)]
+struct Ranks {
     words: Vec<u64>,
     ones: usize,
 }
 
-/// The elements of `first` that none of the others has, as ranks in `first`. None if `pause` broke off.
-pub fn diff_ranks(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Ranks> {
-    ranks(first, others, false, pause)
-}
-
-/// The elements of `first` that all others have, as ranks in `first`. None if `pause` broke off.
-pub fn inter_ranks(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Ranks> {
-    ranks(first, others, true, pause)
-}
-
 fn ranks(first: &Set, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<Ranks> {
-    let mut ranks = Ranks { words: vec![0; first.len().div_ceil(64)], ones: 0 };
+    let len = first.members.iter().len();
+    let mut ranks = Ranks { words: vec![0; len.div_ceil(64)], ones: 0 };
     let done = batches(first, others, want, pause, &mut |_, rank, alive| {
         if alive {
             ranks.words[rank / 64] |= 1 << (rank % 64);
@@ -88,41 +281,32 @@ fn ranks(first: &Set, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<R
 
 impl Ranks {
     /// Number of ranks.
-    pub fn len(&self) -> usize {
+    fn len(&self) -> usize {
         self.ones
     }
 
-    /// True without ranks.
-    pub fn is_empty(&self) -> bool {
-        self.ones == 0
-    }
-
-    /// True if the rank is among them.
     #[inline]
-    pub fn contains(&self, rank: usize) -> bool {
+    fn contains(&self, rank: usize) -> bool {
         self.words.get(rank / 64).is_some_and(|word| word >> (rank % 64) & 1 == 1)
     }
 
     /// The elements of those ranks with their ranks, beginning at a rank. `set` is the set they were made of.
-    pub fn elements<'a>(&'a self, set: &'a Set, from: usize) -> impl Iterator<Item = (usize, Elem<'a>)> {
-        (from..).zip(set.iter_from(from)).filter(|&(rank, _)| self.contains(rank))
-    }
-
-    /// Bytes allocated.
-    pub fn mem_bytes(&self) -> usize {
-        self.words.len() * 8
+    fn elements<'a>(&'a self, set: &'a Set, from: usize) -> impl Iterator<Item = (usize, Elem<'a>)> {
+        (from..).zip(set.members.iter_from(from)).filter(|&(rank, _)| self.contains(rank))
     }
 }
 
 impl Set {
     /// The elements that all sets have, as a new set. None if `pause` broke off.
     pub fn intersection(sets: &[&Set], pause: Pause<'_>) -> Option<Set> {
-        let mut result = Set::new();
-        let done = inter(sets, pause, &mut |elem| {
-            result.insert_elem(elem, elem.hash());
-            Continue(())
-        });
-        (done == Continue(())).then_some(result)
+        let mut by_len = sets.to_vec();
+        by_len.sort_by_key(|set| set.len());
+        let Some((&first, others)) = by_len.split_first() else { return Some(Set::new()) };
+        let ints = match first.ints() {
+            Some(ints) => combined(ints, others, true, pause)?,
+            None => Ints::new(),
+        };
+        with_others(ints, first, others, true, pause)
     }
 
     /// The elements that any set has, as a new set that shares the nodes of the largest. O(the others · log).
@@ -131,7 +315,15 @@ impl Set {
         let Some(largest) = largest else { return Some(Set::new()) };
         let mut result = sets[largest].clone();
         for (_, set) in sets.iter().enumerate().filter(|&(i, _)| i != largest) {
-            for elem in set.iter() {
+            let joint = match (result.ints(), set.ints()) {
+                (Some(own), Some(ints)) => Some(own.combine(Op::Or, ints, pause)?),
+                _ => None,
+            };
+            let rest = if joint.is_some() { set.texts() } else { set.iter() };
+            if let Some(joint) = joint {
+                result.put_ints(joint);
+            }
+            for elem in rest {
                 result.insert_elem(elem, elem.hash());
                 if pause(1) == Break(()) {
                     return None;
@@ -144,24 +336,41 @@ impl Set {
     /// The elements of `first` that none of the others has, as a new set. If the others are smaller it shares the nodes of
     /// `first`: O(others · log), else O(first · others).
     pub fn difference(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Set> {
-        let removals: usize = others.iter().map(|set| set.len()).sum();
-        if removals >= first.len() / 2 {
-            let mut result = Set::new();
-            let done = diff(first, others, pause, &mut |elem| {
-                result.insert_elem(elem, elem.hash());
-                Continue(())
-            });
-            return (done == Continue(())).then_some(result);
-        }
-        let mut result = first.clone();
-        for elem in others.iter().flat_map(|set| set.iter()) {
-            result.remove_elem(elem, elem.hash());
+        let ints = match first.ints() {
+            Some(ints) => combined(ints, others, false, pause)?,
+            None => Ints::new(),
+        };
+        let removals: usize = others.iter().map(|set| set.members.iter().len()).sum();
+        let Some(trie) = first.members.trie().filter(|trie| removals < trie.len() / 2) else {
+            return with_others(ints, first, others, false, pause);
+        };
+        let mut rest = trie.clone();
+        for elem in others.iter().flat_map(|set| set.members.iter()) {
+            rest.remove_hashed(elem, elem.hash());
             if pause(1) == Break(()) {
                 return None;
             }
         }
-        Some(result)
+        Some(Set::from_parts(ints, rest))
     }
+}
+
+/// A new set of some integers and of what else `first` has in common with the others, or has not.
+fn with_others(ints: Ints, first: &Set, others: &[&Set], want: bool, pause: Pause<'_>) -> Option<Set> {
+    let (mut rest, mut few) = (Trie::new(), Set::new());
+    let large = first.ints().is_some();
+    let done = batches(first, others, want, pause, &mut |elem, _, alive| {
+        match (alive, large) {
+            (false, _) => {}
+            (true, true) => drop(rest.insert(elem)),
+            (true, false) => drop(few.insert_elem(elem, elem.hash())),
+        }
+        Continue(())
+    });
+    if done == Break(()) {
+        return None;
+    }
+    Some(if large { Set::from_parts(ints, rest) } else { few })
 }
 
 /// True if the two share nodes near their roots, as a set and its changed clone do.
@@ -181,7 +390,7 @@ fn walk_two<'a>(a: &'a Set, b: &'a Set, want: bool, pause: Pause<'_>, f: Each<'a
     }
 }
 
-/// Calls `each` for all elements of `first` in their order, with rank and answer: whether all others have it (`want`), or
+/// Calls `each` for all elements of `first` that are not among its `ints`, in their order, with rank and answer: whether all others have it (`want`), or
 /// none has (`!want`).
 fn batches<'a>(
     first: &'a Set,
@@ -190,7 +399,7 @@ fn batches<'a>(
     pause: Pause<'_>,
     each: &mut dyn FnMut(Elem<'a>, usize, bool) -> ControlFlow<()>,
 ) -> ControlFlow<()> {
-    let mut elements = first.iter();
+    let mut elements = first.members.iter();
     let mut batch = [(Elem::Int(0), 0); BATCH];
     let mut rank = 0;
     loop {
@@ -211,7 +420,7 @@ fn batches<'a>(
     }
 }
 
-fn fill<'a>(elements: &mut Elements<'a>, batch: &mut [(Elem<'a>, u64); BATCH]) -> usize {
+fn fill<'a>(elements: &mut Iter<'a, Members>, batch: &mut [(Elem<'a>, u64); BATCH]) -> usize {
     let mut len = 0;
     while len < BATCH
         && let Some(elem) = elements.next()
@@ -224,8 +433,17 @@ fn fill<'a>(elements: &mut Elements<'a>, batch: &mut [(Elem<'a>, u64); BATCH]) -
 
 /// Which of the elements with a bit in `alive` the set has.
 fn look_up(set: &Set, batch: &[(Elem<'_>, u64)], alive: u32) -> u32 {
-    let Some(node) = set.members.node() else { return 0 };
-    let mut leaves: [Option<Leaf<super::Members>>; BATCH] = [None; BATCH];
+    let (mut found, mut alive) = (0, alive);
+    if let Some(ints) = set.ints() {
+        for (i, &(elem, _)) in batch.iter().enumerate() {
+            if let Elem::Int(n) = elem {
+                found |= u32::from(alive >> i & 1 == 1 && ints.contains(signed::key(n))) << i;
+                alive &= !(1 << i);
+            }
+        }
+    }
+    let Some(node) = set.members.node() else { return found };
+    let mut leaves: [Option<Leaf<Members>>; BATCH] = [None; BATCH];
     for (i, &(_, hash)) in batch.iter().enumerate() {
         if alive >> i & 1 == 1 {
             let leaf = locate(node, 0, hash);
@@ -233,7 +451,6 @@ fn look_up(set: &Set, batch: &[(Elem<'_>, u64)], alive: u32) -> u32 {
             leaves[i] = Some(leaf);
         }
     }
-    let mut found = 0;
     for (i, &(elem, hash)) in batch.iter().enumerate() {
         if let Some(leaf) = leaves[i] {
             found |= u32::from(leaf.find(hash as u8, elem).is_some()) << i;

@@ -1,5 +1,6 @@
 //! What a trie's entries are: how they are packed, hashed and compared.
 
+use super::{Leaf, Trie};
 use crate::cell;
 use crate::place;
 
@@ -18,6 +19,8 @@ pub trait EntryKind: Sized + 'static {
     type Entry<'a>: Copy;
     /// Per child of an inner node: when something below expires first. `()` for kinds without expiry.
     type Times: Times;
+    /// What a collection keeps beside its trie: the integers of a set. `()` for kinds without.
+    type Beside: Beside<Self>;
     /// False if an entry is nothing but its key, so that inserting it again changes nothing.
     const REPLACES: bool = true;
 
@@ -74,6 +77,43 @@ pub trait EntryKind: Sized + 'static {
     unsafe fn expiry(_at: *const u8) -> u64 {
         NEVER
     }
+}
+
+/// Entries of a large collection that are kept in another structure than the trie.
+pub trait Beside<K: EntryKind>: Clone + Default + 'static {
+    /// Splits the entries of a flat leaf, which is taken over, between the two.
+    fn divide(leaf: Leaf<K>) -> (Trie<K>, Self);
+    /// Adds the entry if it is of the kind that is kept here: whether it is new.
+    fn offer(&mut self, entry: K::Entry<'_>) -> Option<bool>;
+    fn len(&self) -> usize;
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+    fn mem_bytes(&self) -> usize;
+    fn check_invariants(&self);
+}
+
+impl<K: EntryKind> Beside<K> for () {
+    fn divide(leaf: Leaf<K>) -> (Trie<K>, ()) {
+        (Trie::from_leaf(leaf), ())
+    }
+
+    #[inline]
+    fn offer(&mut self, _entry: K::Entry<'_>) -> Option<bool> {
+        None
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        0
+    }
+
+    #[inline]
+    fn mem_bytes(&self) -> usize {
+        0
+    }
+
+    fn check_invariants(&self) {}
 }
 
 /// The time of what does not expire.
@@ -227,6 +267,7 @@ impl EntryKind for Scores {
     type Key<'a> = &'a [u8];
     type Entry<'a> = (&'a [u8], f64);
     type Times = ();
+    type Beside = ();
 
     #[inline]
     fn key<'a>(entry: Self::Entry<'a>) -> Self::Key<'a> {

@@ -50,7 +50,7 @@ const SIZE_MAX: usize = 60_000;
 const _: () = assert!(2 * (LEAF_BYTES + MAX_ENTRY) < SIZE_MAX);
 
 /// A bare handle of a leaf.
-pub(crate) struct Leaf<K> {
+pub struct Leaf<K> {
     head: NonNull<Head>,
     kind: PhantomData<fn(K)>,
 }

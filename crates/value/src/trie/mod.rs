@@ -32,9 +32,10 @@ mod walk;
 
 pub use iter::Iter;
 pub(crate) use iter::nth;
-pub use kind::{EntryKind, NEVER, Scores, Sixteen, Times};
+pub use kind::{Beside, EntryKind, NEVER, Scores, Sixteen, Times};
 pub(crate) use leaf::Leaf;
 pub(crate) use node::{Inner, Node, View};
+pub(crate) use tags::prefetch;
 pub(crate) use walk::{share, walk};
 
 use std::marker::PhantomData;

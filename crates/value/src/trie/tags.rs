@@ -53,7 +53,7 @@ fn portable(tags: &[u8; 16], tag: u8) -> u32 {
 
 /// Asks the processor to fetch the cache line at `at`, which need not be valid.
 #[inline]
-pub(super) fn prefetch(at: *const u8) {
+pub(crate) fn prefetch(at: *const u8) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch reads nothing.
     unsafe {

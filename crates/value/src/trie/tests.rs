@@ -13,6 +13,7 @@ impl EntryKind for Weak {
     type Key<'a> = &'a [u8];
     type Entry<'a> = (&'a [u8], f64);
     type Times = ();
+    type Beside = ();
 
     fn key<'a>(entry: Self::Entry<'a>) -> Self::Key<'a> {
         entry.0
