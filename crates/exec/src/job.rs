@@ -14,14 +14,17 @@
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 
 use crate::session::{ReplyMode, Watch};
+use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session};
+use command::places;
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
 use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, Snapshot, View, Words};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::turns::Turn;
 
@@ -156,6 +159,8 @@ pub struct Job {
     pub may_stream: bool,
     planned: bool,
     pub spent: Spent,
+    /// EXEC: the commands it ran.
+    tally: Tally,
     /// EXEC: what was watched.
     watch: Option<Watch>,
 }
@@ -217,6 +222,7 @@ impl Job {
             may_stream: session.reply_mode == ReplyMode::On,
             planned: false,
             spent: Spent::default(),
+            tally: Tally::default(),
             watch: None,
         })
     }
@@ -275,6 +281,8 @@ impl Job {
     fn run_over(&mut self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> State {
         self.out.clear();
         self.effects.clear();
+        self.tally.clear();
+        let ticker = Ticker::new();
         if let Body::Exec(calls) = &self.body {
             self.out.array(calls.len());
         }
@@ -283,7 +291,7 @@ impl Job {
         let mut stream = None;
         for Call { command, handler, args } in self.body.calls() {
             turn.check();
-            let mark = self.out.len();
+            let (mark, began_ns) = (self.out.len(), ticker.now_ns());
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
             let attempt = self.races.lost;
@@ -313,6 +321,10 @@ impl Job {
                     self.out.error(&error.text());
                 }
                 Ok(()) => {}
+            }
+            if !alone {
+                let failed = self.out.as_bytes().get(mark) == Some(&b'-');
+                self.tally.add(places::of(command), ticker.now_ns() - began_ns, failed);
             }
             if let Outcome::Stream(rest) = outcome {
                 stream = Some(rest);
@@ -453,7 +465,7 @@ impl BulkJob {
     }
 
     /// It is committed.
-    pub(crate) fn deliver(self: Box<Self>, found: usize) -> Delivery {
+    pub(crate) fn deliver(self: Box<Self>, server: &Server, local: &Local, found: usize) -> Delivery {
         let mut out = Reply::new(self.resp3);
         match self.answer {
             Answer::Ok => out.ok(),
@@ -461,6 +473,13 @@ impl BulkJob {
             Answer::Oks(n) => {
                 out.array(n);
                 (0..n).for_each(|_| out.ok());
+                // They ran as one: each is said to have taken its share.
+                let mut tally = Tally::default();
+                let each_ns = stdx::clock::mono_ns().saturating_sub(self.races.age) / n.max(1) as u64;
+                if let Some(set) = command::registry::find(b"set") {
+                    tally.add_many(places::of(set), n as u64, each_ns);
+                }
+                local.count_within(server, &mut tally);
             }
         }
         let spent = Some(Spent { lost: self.races.lost, ..Spent::default() });
@@ -560,18 +579,18 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
         State::Done(stream) => {
             job.state = State::Done(stream);
             if was_touched(&job) {
-                return Some(untrue(server, job));
+                return Some(untrue(server, local, job));
             }
             if let Some(commit) = job.commit.take() {
                 local.works.push(Work::Commit { commit: Box::new(commit), owner: Owner::Job(job) });
                 return None;
             }
-            let Some(overlay) = job.overlay.take() else { return Some(deliver(server, job)) };
+            let Some(overlay) = job.overlay.take() else { return Some(deliver(server, local, job)) };
             if !overlay.is_dirty() {
                 // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as well.
                 let current = overlay.snapshot().is_current();
                 discard(overlay);
-                return if current { Some(deliver(server, job)) } else { again(server, local, job) };
+                return if current { Some(deliver(server, local, job)) } else { again(server, local, job) };
             }
             job.races.remember(|| overlay.hashes());
             let keyspace = server.keyspace.clone();
@@ -582,7 +601,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                         announce(changes.lsn);
                     }
                     server.after(local, changes);
-                    Some(deliver(server, job))
+                    Some(deliver(server, local, job))
                 }
                 Err(keyspace::Lost(told)) => {
                     server.after(local, told);
@@ -599,15 +618,17 @@ fn was_touched(job: &Job) -> bool {
 }
 
 /// The answer of an EXEC whose watched keys were touched.
-fn untrue(server: &Server, mut job: Box<Job>) -> Delivery {
+fn untrue(server: &Server, local: &Local, mut job: Box<Job>) -> Delivery {
     job.out.clear();
     job.out.null_array();
     job.state = State::Done(None);
-    deliver(server, job)
+    job.tally.clear();
+    deliver(server, local, job)
 }
 
 /// The job is done and committed.
-pub(crate) fn deliver(server: &Server, mut job: Box<Job>) -> Delivery {
+pub(crate) fn deliver(server: &Server, local: &Local, mut job: Box<Job>) -> Delivery {
+    local.count_within(server, &mut job.tally);
     if let Some(watch) = job.watch.take() {
         watch.keys.iter().for_each(|(db, key, _)| server.keyspace.unwatch(*db, key, &watch.dirty));
     }
@@ -624,7 +645,7 @@ pub(crate) fn deliver(server: &Server, mut job: Box<Job>) -> Delivery {
 /// A race was lost: the job runs again on a new snapshot. A watched key that was touched ends it.
 pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
     if was_touched(&job) {
-        return Some(untrue(server, job));
+        return Some(untrue(server, local, job));
     }
     job.races.lose(&server.keyspace, job.client, local.now_ms);
     job.now_ms = local.now_ms;

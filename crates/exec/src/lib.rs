@@ -32,6 +32,7 @@ pub mod scripts;
 pub mod session;
 pub mod slowlog;
 pub mod stats;
+mod tally;
 pub mod transaction;
 pub mod waits;
 pub mod worker;
@@ -142,6 +143,11 @@ impl Local {
             works: works::Works::default(),
             recorder: server.stats.recorder(),
         }
+    }
+
+    /// Counts the commands that ran within another one.
+    pub(crate) fn count_within(&self, server: &Server, tally: &mut tally::Tally) {
+        tally.tell(&self.recorder, server.config.live.latency_tracking.get());
     }
 
     /// Reads both clocks; at the begin of every turn.

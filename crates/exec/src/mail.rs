@@ -4,6 +4,7 @@ use crate::job::Job;
 use command::Stream;
 use keyspace::{Chunk, Keyspace, Owned};
 use parking_lot::{Condvar, Mutex};
+use resp::OwnedArgs;
 use rustix::event::{EventfdFlags, eventfd};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -24,19 +25,40 @@ pub struct Published {
     pub count: usize,
 }
 
+/// Which keys are asked for.
+pub enum Asked {
+    /// Database and name.
+    Named(Vec<(usize, Box<[u8]>)>),
+    /// Words of a command, in one database: hash and number of the word, sorted, so that each shard is locked once.
+    Words(Arc<OwnedArgs>, usize, Vec<(u64, u32)>),
+}
+
+impl Asked {
+    fn len(&self) -> usize {
+        match self {
+            Asked::Named(keys) => keys.len(),
+            Asked::Words(_, _, places) => places.len(),
+        }
+    }
+}
+
 /// Keys of an active snapshot to be read, and who waits for them.
 pub struct ReadKeys {
     pub lsn: keyspace::Lsn,
-    pub keys: Vec<(usize, Box<[u8]>)>,
+    pub asked: Asked,
     pub found: Vec<Option<Owned>>,
-    /// How many keys around the first are read along with it, and what they are.
+    /// How many keys around the first are read along with it, up to which hash, and what they are.
     pub near: usize,
+    pub until: u64,
     pub around: Around,
     /// Instead of keys: part of the whole (database, from where, about how many keys).
     pub part: Option<(usize, u64, usize)>,
     pub chunk: Chunk,
-    pub reply: Arc<Answer>,
+    pub reply: Arc<Answer<Box<ReadKeys>>>,
 }
+
+/// Neighbours read at a stretch: some 10 µs.
+const NEAR_AT_ONCE: usize = 100;
 
 /// Part of the hash order from the first key on, to before `to`, and all keys in it.
 #[derive(Default)]
@@ -51,20 +73,36 @@ impl ReadKeys {
         if let Some((db, position, want)) = self.part {
             return keyspace.extend_chunk(self.lsn, db, position, want, &mut self.chunk);
         }
-        let end = (self.found.len() + count).min(self.keys.len());
-        let batch = self.keys[self.found.len()..end].iter();
-        let batch = batch.map(|(db, key)| (hash_bytes(key), *db, &**key));
-        keyspace.read_batch(self.lsn, batch, &mut self.found);
-        if self.found.len() < self.keys.len() {
-            return false;
+        let from = self.found.len();
+        let end = (from + count).min(self.asked.len());
+        match &self.asked {
+            Asked::Named(keys) => {
+                let batch = keys[from..end].iter().map(|(db, key)| (hash_bytes(key), *db, &**key));
+                keyspace.read_batch(self.lsn, batch, &mut self.found);
+            }
+            Asked::Words(words, db, places) => {
+                let words = words.args();
+                let batch = places[from..end].iter().map(|(hash, at)| (*hash, *db, words.at(*at as usize)));
+                keyspace.read_batch(self.lsn, batch, &mut self.found);
+            }
         }
-        if let (Some((db, key)), true) = (self.keys.first(), self.near > 0) {
-            let Around { to, keys } = &mut self.around;
-            *to = keyspace.read_near(self.lsn, *db, hash_bytes(key), self.near, &mut |hash, key, owned| {
-                keys.push((hash, key.into(), owned));
-            });
-        }
-        true
+        self.found.len() == self.asked.len() && self.read_around(keyspace)
+    }
+
+    /// Reads some of what stands near the first key; true when that is enough.
+    fn read_around(&mut self, keyspace: &Keyspace) -> bool {
+        let Asked::Named(keys) = &self.asked else { return true };
+        let Some((db, first)) = keys.first().filter(|_| self.near > 0) else { return true };
+        let around = &mut self.around;
+        let from = if around.to == 0 { hash_bytes(first) } else { around.to };
+        let before = around.keys.len();
+        around.to = keyspace.read_near(self.lsn, *db, from, NEAR_AT_ONCE, &mut |hash, key, owned| {
+            around.keys.push((hash, key.into(), owned));
+        });
+        // Nothing is read where too much is going on.
+        let stuck = around.to == from || around.to >= self.until;
+        self.near = self.near.saturating_sub((around.keys.len() - before).max(NEAR_AT_ONCE / 4));
+        stuck || self.near == 0
     }
 
     /// Gives it back to who asked.
@@ -74,21 +112,34 @@ impl ReadKeys {
     }
 }
 
-/// Where a thread waits for the keys it asked for.
-#[derive(Default)]
-pub struct Answer {
-    slot: Mutex<Option<Box<ReadKeys>>>,
+/// A script on a thread has a command performed that is no function of the keyspace.
+pub struct Errand {
+    pub client: u64,
+    pub words: OwnedArgs,
+    pub resp3: bool,
+    pub reply: Arc<Answer<Vec<u8>>>,
+}
+
+/// Where a thread waits for what it asked for.
+pub struct Answer<T> {
+    slot: Mutex<Option<T>>,
     came: Condvar,
 }
 
-impl Answer {
-    fn put(&self, read: Box<ReadKeys>) {
+impl<T> Default for Answer<T> {
+    fn default() -> Answer<T> {
+        Answer { slot: Mutex::new(None), came: Condvar::new() }
+    }
+}
+
+impl<T> Answer<T> {
+    pub(crate) fn put(&self, read: T) {
         *self.slot.lock() = Some(read);
         self.came.notify_one();
     }
 
     /// Waits for the answer; None if it does not come within a second.
-    pub fn wait(&self) -> Option<Box<ReadKeys>> {
+    pub fn wait(&self) -> Option<T> {
         let mut slot = self.slot.lock();
         while slot.is_none() {
             if self.came.wait_for(&mut slot, Duration::from_secs(1)).timed_out() {
@@ -113,6 +164,8 @@ pub enum Mail {
     Script(Box<crate::scripts::ScriptJob>),
     /// A script's thread asks for keys: it may not lock shards itself.
     Read(Box<ReadKeys>),
+    /// A script's thread has something performed.
+    Errand(Box<Errand>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<(usize, Box<[u8]>)>),
     Publish(Published),

@@ -3,8 +3,7 @@
 //! ```text
 //! EVAL ─► inline, over an overlay ─┬─ done within the quantum ─────────► commit ─► reply
 //!                                  ├─ longer, or lost races ─► a thread of its own ─► commit in slices ─► reply
-//!                                  ├─ lost a race ─► again on a new snapshot; after a few, protected (job.rs J3)
-//!                                  └─ wants to change the keyspace as a whole ─► under all locks
+//!                                  └─ lost a race ─► again on a new snapshot; after a few, protected (job.rs J3)
 //! ```
 //!
 //! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
@@ -13,6 +12,8 @@
 //! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed since.
 //! - C4: a script that once needed a thread is remembered, and goes there at once.
 //! - C5: script threads take no shard lock: loops read keys for them.
+//! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running, between two
+//!   attempts.
 //! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
 //!   part of the dataset.
 
@@ -24,21 +25,24 @@ use run::{Ground, run_once};
 use crate::actions::Act;
 use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
-use crate::mail::{Answer, Around, Mail, ReadKeys};
+use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
+use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::waits::request::Bench;
 use crate::works::{Owner, Work};
-use crate::{Local, Server};
+use crate::{Local, Server, Session};
+use command::places;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
-use keyspace::{Announce, Chunk, Commit, Overlay, Snapshot, View};
+use keyspace::{Announce, Chunk, Commit, Overlay, Owned, Snapshot, View};
 use parking_lot::{Condvar, Mutex};
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
 use std::cell::Cell;
-use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
-use std::sync::Arc;
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::points::Point;
 use stdx::turns::Turn;
@@ -49,8 +53,12 @@ const QUANTUM_NS: u64 = 100_000;
 const TRIES: u32 = 4;
 /// Keys a script may declare to be run inline.
 const MANY_KEYS: usize = 200;
-/// Keys read along with one that a long script asks for: some 20 µs of its loop.
+/// A script's first requests for keys, and one more for each so many keys of the database, are answered without neighbours.
+const ALONE: usize = 8;
+const FAIR: usize = 1_000;
+/// Neighbours of a key that are read with it, at first and at most.
 const NEAR: usize = 200;
+const NEAR_MAX: usize = 16 * 1024;
 /// Keys of a database up to which a script may look at all of them on a loop.
 const SMALL_WHOLE: usize = 500;
 /// Threads for long scripts; more of them wait their turn.
@@ -66,8 +74,10 @@ pub enum Body {
 /// One EVAL or FCALL.
 pub struct ScriptRun {
     pub body: Body,
-    pub keys: OwnedArgs,
-    pub args: OwnedArgs,
+    /// The command as it came: name, script, number of keys, keys, arguments. Never copied where it is large.
+    pub words: Arc<OwnedArgs>,
+    /// How many keys it declares.
+    pub declared: usize,
     pub db: usize,
     pub client: u64,
     pub resp3: bool,
@@ -77,17 +87,39 @@ pub struct ScriptRun {
     pub loop_id: usize,
 }
 
+/// Words of a command before the keys it declares.
+const BEFORE_KEYS: usize = 3;
+
+impl ScriptRun {
+    fn keys(&self) -> resp::Args<'_> {
+        self.words.args().from(BEFORE_KEYS).to(self.declared)
+    }
+
+    fn args(&self) -> resp::Args<'_> {
+        self.words.args().from(BEFORE_KEYS + self.declared)
+    }
+}
+
 /// A script on its way through a thread of its own.
 pub struct ScriptJob {
     pub run: ScriptRun,
+    /// Until it is done.
+    listed: Option<Listed>,
     overlay: Option<Overlay>,
     /// What it did, if that is much: to be committed in pieces.
     commit: Option<Commit>,
     races: Races,
     out: Vec<u8>,
     told: Told,
+    tally: Tally,
     ended: Result<(), Halt>,
     spent: Spent,
+}
+
+impl ScriptJob {
+    pub(crate) fn is_killed(&self) -> bool {
+        self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
+    }
 }
 
 /// What a script told the outside, until its commit (C2).
@@ -103,18 +135,39 @@ struct Told {
 enum Halt {
     /// It takes longer than a loop has.
     Elsewhere,
-    /// It needs the keyspace as a whole, or an action only a loop can perform.
-    Whole,
     Killed,
 }
 
-/// A script that runs on a thread or under all locks, as SCRIPT KILL and FUNCTION STATS see it.
+/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
+/// to be committed (C7).
 pub struct Running {
     pub name: String,
     pub is_function: bool,
     pub started_ns: u64,
     pub kill: AtomicBool,
     pub command: Vec<Vec<u8>>,
+}
+
+/// Its place in [`Scripts::running`]; given up when dropped.
+struct Listed {
+    server: Weak<Server>,
+    entry: Arc<Running>,
+}
+
+impl Listed {
+    fn new(server: &Arc<Server>, run: &ScriptRun) -> Listed {
+        let entry = running(run);
+        server.scripts.running.lock().push(entry.clone());
+        Listed { server: Arc::downgrade(server), entry }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.upgrade() {
+            server.scripts.running.lock().retain(|entry| !Arc::ptr_eq(entry, &self.entry));
+        }
+    }
 }
 
 /// Longer texts are hashed each time: comparing them takes a while, too.
@@ -134,7 +187,8 @@ fn drop_overlay(overlay: Overlay) {
 #[derive(Default)]
 pub struct Scripts {
     bodies: Mutex<HashMap<Sha, Arc<[u8]>>>,
-    long: Mutex<HashSet<Name>>,
+    /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
+    long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
     pub libraries: Mutex<Libraries>,
@@ -169,13 +223,21 @@ pub struct LuaState {
     engine: Engine,
     version: u64,
     functions: HashMap<String, script::Function>,
+    /// What the script that ran last called.
+    tally: Tally,
     /// The script that came last, so that its text need not be hashed again.
     last: Option<(Arc<[u8]>, Sha, script::ScriptFlags)>,
 }
 
 impl LuaState {
     fn new() -> LuaState {
-        LuaState { engine: Engine::new(Limits::default()), version: 0, functions: HashMap::new(), last: None }
+        LuaState {
+            engine: Engine::new(Limits::default()),
+            version: 0,
+            functions: HashMap::new(),
+            tally: Tally::default(),
+            last: None,
+        }
     }
 
     /// Bytes held for scripts, and for functions.
@@ -349,11 +411,11 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     }
     let server = act.server.clone();
     let guarded = server.keyspace.has_guards() && !run.read_only;
-    let holder = if guarded { server.keyspace.guarded(run.keys.args().iter(), run.now_ms) } else { None };
+    let holder = if guarded { server.keyspace.guarded(run.keys().iter(), run.now_ms) } else { None };
     if call::note_guard(act.local, holder) {
         return Started::Later;
     }
-    if run.keys.len() > MANY_KEYS || server.scripts.is_long(&run.body) {
+    if run.declared > MANY_KEYS || server.scripts.is_long(&run.body) {
         return send_away(act, run);
     }
     let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
@@ -367,23 +429,33 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Star
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open(&server.keyspace) else { break };
         let mut overlay = Overlay::new(snapshot);
-        overlay.load(run.db, run.keys.args().iter());
+        overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
         let mark = out.len();
         let until = stdx::clock::mono_ns() + QUANTUM_NS;
-        let ground = Ground::Overlay(&mut overlay);
-        let (ended, told) = run_once(&server, lua, &run, ground, Some(until), None, None, &mut out);
+        let (ended, told) = {
+            let mut spare = Reply::new(act.out.resp3());
+            let mut inner = Act {
+                server: act.server,
+                local: act.local,
+                session: act.session,
+                out: &mut spare,
+                view: None,
+                in_script: true,
+                in_multi: true,
+            };
+            let ground = Ground::Overlay(&mut overlay, Some(&mut inner));
+            run_once(&server, lua, &run, ground, Some(until), None, None, &mut out)
+        };
         act.out.swap(&mut out);
-        if let Err(halt) = ended {
+        if ended.is_err() {
             act.out.truncate(mark);
             drop_overlay(overlay);
-            if halt == Halt::Whole {
-                return under_all_locks(act, lua, run);
-            }
             server.scripts.note_long(&run.body);
             break;
         }
         if settle(&server, act.local, &run, overlay, told) {
+            act.local.count_within(&server, &mut lua.tally);
             return Started::Done;
         }
         act.out.truncate(mark);
@@ -410,12 +482,22 @@ impl Name {
 impl Scripts {
     /// Whether it once took longer than a loop has.
     fn is_long(&self, body: &Body) -> bool {
-        self.has_long.load(Ordering::Acquire) && self.long.lock().contains(&Name::of(body))
+        self.has_long.load(Ordering::Acquire) && self.long.lock().contains_key(&Name::of(body))
     }
 
     fn note_long(&self, body: &Body) {
-        self.long.lock().insert(Name::of(body));
+        self.long.lock().entry(Name::of(body)).or_default();
         self.has_long.store(true, Ordering::Release);
+    }
+
+    fn roams(&self, body: &Body) -> bool {
+        self.long.lock().get(&Name::of(body)).copied().unwrap_or_default()
+    }
+
+    fn note_roams(&self, body: &Body, roams: bool) {
+        if let Some(before) = self.long.lock().get_mut(&Name::of(body)) {
+            *before = roams;
+        }
     }
 }
 
@@ -464,12 +546,14 @@ fn tell(server: &Server, told: Told) {
 
 fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let job = ScriptJob {
+        listed: Some(Listed::new(act.server, &run)),
         run,
         overlay: None,
         commit: None,
         races: Races::new(),
         out: Vec::new(),
         told: Told::default(),
+        tally: Tally::default(),
         ended: Ok(()),
         spent: Spent::default(),
     };
@@ -492,9 +576,7 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
 
 fn running(run: &ScriptRun) -> Arc<Running> {
     let mut command: Vec<Vec<u8>> = vec![name_of(&run.body).into_bytes()];
-    command.extend(
-        run.keys.args().iter().chain(run.args.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()),
-    );
+    command.extend(run.keys().iter().chain(run.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()));
     Arc::new(Running {
         name: name_of(&run.body),
         is_function: matches!(run.body, Body::Function(_)),
@@ -505,22 +587,26 @@ fn running(run: &ScriptRun) -> Arc<Running> {
 }
 
 fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mut job: Box<ScriptJob>) {
-    let entry = running(&job.run);
-    server.scripts.running.lock().push(entry.clone());
-    if let Some(mut overlay) = job.overlay.take() {
-        let keys = job.run.keys.args().iter().map(|key| (job.run.db, key.into())).collect();
-        let mut reader = Reader::new(server, job.run.loop_id);
-        reader.load(&mut overlay, keys);
-        let ground = Ground::Overlay(&mut overlay);
+    let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
+    if job.is_killed() {
+        job.ended = Err(Halt::Killed);
+    } else if let Some(mut overlay) = job.overlay.take() {
+        let mut reader = Reader::new(server, job.run.loop_id, server.scripts.roams(&job.run.body));
+        if job.run.declared > 0 {
+            reader.load_declared(&mut overlay, &job.run);
+        }
+        let ground = Ground::Overlay(&mut overlay, None);
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
         let (ended, told) =
             run_once(server, lua, &job.run, ground, None, Some(&entry.kill), Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
+        job.tally = std::mem::take(&mut lua.tally);
+        server.scripts.note_roams(&job.run.body, reader.roams());
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
-        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.flushes() {
+        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.needs_all() {
             let announce = announce(server, &job.run, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);
             job.races.remember(|| commit.hashes());
@@ -529,7 +615,6 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
             job.overlay = Some(overlay);
         }
     }
-    server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
     let command = if matches!(job.run.body, Body::Script(..)) { "eval" } else { "fcall" };
     bench.end(&mut job.spent, job.run.client, command);
     server.send(job.run.loop_id, Mail::Script(job));
@@ -538,15 +623,11 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     match job.ended {
-        Err(Halt::Killed) => {
-            job.out = b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec();
-            job.told = Told::default();
-            return Some(deliver(server, job));
-        }
-        Err(_) => {
-            job.out = locked_on_loop(server, local, &job.run);
-            job.told = Told::default();
-            return Some(deliver(server, job));
+        Err(Halt::Killed) => return Some(deliver_killed(server, local, job)),
+        Ok(()) if job.is_killed() => return Some(deliver_killed(server, local, job)),
+        // It could not go on: what it asked for did not come.
+        Err(Halt::Elsewhere) => {
+            return again(server, local, job);
         }
         Ok(()) => {}
     }
@@ -555,18 +636,29 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         return None;
     }
     let overlay = job.overlay.take()?;
-    job.races.remember(|| overlay.hashes());
+    if overlay.is_dirty() {
+        // Not for mere reads: only a flush makes those start over, and they may know very many keys.
+        job.races.remember(|| overlay.hashes());
+    }
     let told = std::mem::take(&mut job.told);
     if settle(server, local, &job.run, overlay, told) {
-        return Some(deliver(server, job));
+        return Some(deliver(server, local, job));
     }
-    again(server, local, job);
-    None
+    again(server, local, job)
+}
+
+/// A script was killed: nothing of it has happened (C1).
+fn deliver_killed(server: &Server, local: &Local, mut job: Box<ScriptJob>) -> Delivery {
+    job.out = b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec();
+    job.told = Told::default();
+    deliver(server, local, job)
 }
 
 /// A script is done and committed: what it told the outside is told, the reply is ready.
-pub(crate) fn deliver(server: &Server, mut job: Box<ScriptJob>) -> Delivery {
+pub(crate) fn deliver(server: &Server, local: &Local, mut job: Box<ScriptJob>) -> Delivery {
+    local.count_within(server, &mut job.tally);
     tell(server, std::mem::take(&mut job.told));
+    job.listed = None;
     let spent = Some(Spent { lost: job.races.lost, ..job.spent });
     let bytes = std::mem::take(&mut job.out);
     let delivery = Delivery { client: job.run.client, bytes, stream: None, spent };
@@ -574,10 +666,14 @@ pub(crate) fn deliver(server: &Server, mut job: Box<ScriptJob>) -> Delivery {
     delivery
 }
 
-/// A race was lost: the script runs again on a new snapshot.
-pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
+/// A race was lost: the script runs again on a new snapshot, unless it was killed.
+pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
+    if job.is_killed() {
+        return Some(deliver_killed(server, local, job));
+    }
     job.races.lose(&server.keyspace, job.run.client, local.now_ms);
     submit(server, local, job);
+    None
 }
 
 /// What tells the sink of a script's effects.
@@ -591,74 +687,23 @@ fn announce(server: &Server, run: &ScriptRun, told: &mut Told) -> Option<Announc
     }))
 }
 
-/// The last resort for a script whose client's session is not at hand.
-fn locked_on_loop(server: &Arc<Server>, local: &mut Local, run: &ScriptRun) -> Vec<u8> {
-    let entry = running(run);
-    server.scripts.running.lock().push(entry.clone());
-    let mut lua = local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
-    let mut out = Vec::new();
-    let mut view = View::whole(&server.keyspace, run.db, local.now_ms);
-    view.settle_all();
-    let ground = Ground::Whole(&mut view, None);
-    let (ended, told) = run_once(server, &mut lua, run, ground, None, Some(&entry.kill), None, &mut out);
-    let changes = view.finish();
-    local.lua = Some(lua);
-    server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
-    conclude(server, local, run, changes, told);
-    match ended {
-        Ok(()) => out,
-        Err(Halt::Killed) => {
-            b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec()
+/// Performs what a script on a thread may not; `session` is its client's, if that is still there.
+pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Session>, errand: Errand) {
+    let mut out = Reply::new(errand.resp3);
+    let args = errand.words.args();
+    match (call::resolve(args), session) {
+        (Ok(command), Some(session)) => {
+            let mut act =
+                Act { server, local, session, out: &mut out, view: None, in_script: true, in_multi: true };
+            if let Err(error) = crate::actions::perform(&mut act, command, args) {
+                out.clear();
+                out.error(&error.text());
+            }
         }
-        Err(_) => b"-ERR this command can not be used in a script that runs for long\r\n".to_vec(),
+        (Ok(_), None) => out.error("ERR the client has gone"),
+        (Err(error), _) => out.error(&error.text()),
     }
-}
-
-fn conclude(
-    server: &Arc<Server>,
-    local: &mut Local,
-    run: &ScriptRun,
-    changes: keyspace::Changes,
-    told: Told,
-) {
-    if let Some(sink) = server.keyspace.sink() {
-        told.effects.iter().for_each(|e| sink.effect(changes.lsn, run.db, &mut e.args().iter()));
-    }
-    server.after(local, changes);
-    tell(server, told);
-}
-
-/// Runs a script with all shards locked: it sees the keyspace as a whole, and nobody else runs.
-fn under_all_locks(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Started {
-    let server = act.server.clone();
-    let keyspace = server.keyspace.clone();
-    let entry = running(&run);
-    server.scripts.running.lock().push(entry.clone());
-    let mut out = act.out.take();
-    let mark = out.len();
-    let mut view = View::whole(&keyspace, run.db, act.local.now_ms);
-    view.settle_all();
-    let mut spare = Reply::new(act.out.resp3());
-    let mut inner = Act {
-        server: act.server,
-        local: act.local,
-        session: act.session,
-        out: &mut spare,
-        view: None,
-        in_script: true,
-        in_multi: true,
-    };
-    let ground = Ground::Whole(&mut view, Some(&mut inner));
-    let (ended, told) = run_once(&server, lua, &run, ground, None, Some(&entry.kill), None, &mut out);
-    let changes = view.finish();
-    act.out.swap(&mut out);
-    server.scripts.running.lock().retain(|r| !Arc::ptr_eq(r, &entry));
-    if ended.is_err() {
-        act.out.truncate(mark);
-        act.out.error("ERR Error running script: Script killed by user with SCRIPT KILL.");
-    }
-    conclude(&server, act.local, &run, changes, told);
-    Started::Done
+    errand.reply.put(out.into_bytes());
 }
 
 /// Runs a script inside EXEC, on the view EXEC holds.
@@ -677,9 +722,10 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
         in_script: true,
         in_multi: true,
     };
-    let ground = Ground::Whole(&mut *view, Some(&mut inner));
+    let ground = Ground::Held(&mut *view, &mut inner);
     let (_, told) = run_once(&server, &mut lua, run, ground, None, None, None, &mut out);
     act.out.swap(&mut out);
+    act.local.count_within(&server, &mut lua.tally);
     act.local.lua = Some(lua);
     view.select(run.db);
     if let Some(sink) = server.keyspace.sink() {

@@ -267,6 +267,34 @@ impl Recorder {
         }
     }
 
+    /// A command ran within a script or a transaction, whose own time contains this.
+    pub fn within(&self, command: usize, ns: u64, failed: bool, timed: bool) {
+        let cells = self.current();
+        add(&cells.counters[Counter::CommandsProcessed as usize], 1);
+        let Some(cell) = cells.commands.get(command) else { return };
+        add(&cell.calls, 1);
+        add(&cell.ns, ns);
+        if failed {
+            add(&cell.failed, 1);
+        }
+        if timed {
+            cell.histogram.record(ns);
+        }
+    }
+
+    /// `within` for many runs of one command: how many, how many of them failed, and how long they took together.
+    pub fn within_many(&self, command: usize, (calls, failed, ns): (u64, u64, u64), times: Option<&Times>) {
+        let cells = self.current();
+        add(&cells.counters[Counter::CommandsProcessed as usize], calls);
+        let Some(cell) = cells.commands.get(command) else { return };
+        add(&cell.calls, calls);
+        add(&cell.failed, failed);
+        add(&cell.ns, ns);
+        if let Some(times) = times {
+            cell.histogram.add_all(times);
+        }
+    }
+
     /// A request was in a phase for so long.
     pub fn phase(&self, phase: Phase, ns: u64) {
         self.current().phases[phase as usize].record(ns);
@@ -371,6 +399,14 @@ impl Cellgram {
         add(&cells[bucket], 1);
     }
 
+    fn add_all(&self, times: &Times) {
+        for (level, counts) in self.0.iter().zip(&times.0) {
+            let Some(counts) = counts else { continue };
+            let cells = level.get_or_init(|| Box::new(std::array::from_fn(|_| AtomicU64::new(0))));
+            cells.iter().zip(counts.iter()).for_each(|(cell, count)| add(cell, *count));
+        }
+    }
+
     fn clear(&self) {
         self.0.iter().filter_map(OnceLock::get).flat_map(|l| l.iter()).for_each(|c| c.store(0, Relaxed));
     }
@@ -385,6 +421,17 @@ impl Cellgram {
                 }
             }
         }
+    }
+}
+
+/// Run times one thread collects before they are counted. O(1) per run time.
+#[derive(Debug, Default)]
+pub struct Times([Option<Box<[u64; BUCKETS]>>; LEVELS]);
+
+impl Times {
+    pub fn record(&mut self, ns: u64, times: u64) {
+        let (level, bucket) = place(ns.min(NS_MAX));
+        self.0[level].get_or_insert_with(|| Box::new([0; BUCKETS]))[bucket] += times;
     }
 }
 

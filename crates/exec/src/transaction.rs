@@ -148,12 +148,20 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     act.out.array(multi.queue.len());
     let mut end = Flow::Done;
+    let timed = act.server.config.live.latency_tracking.get();
+    let mut began_ns = act.local.lap();
     for (command, args) in &multi.queue {
         view.select(act.session.db);
+        act.local.incoming = (multi.bytes >= job::MANY_BYTES).then(|| args.clone());
+        let mark = act.out.len();
         if let Some(Flow::Close) = step(act, &mut view, command, args.args()) {
             end = Flow::Close;
         }
+        let (failed, now_ns) = (act.out.as_bytes().get(mark) == Some(&b'-'), act.local.lap());
+        act.local.recorder.within(command::places::of(command), now_ns - began_ns, failed, timed);
+        began_ns = now_ns;
     }
+    act.local.incoming = None;
     let changes = view.finish();
     leave(act.server, act.session);
     act.server.reply_gate(changes.lsn);

@@ -136,7 +136,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 Progress::Committed(_) => {
                     let found = commit.found();
                     job::discard(commit);
-                    Step::Over(Some(bulk.deliver(found)))
+                    Step::Over(Some(bulk.deliver(server, local, found)))
                 }
                 Progress::Lost => {
                     bulk.lose(&server.keyspace, &commit, local.now_ms);
@@ -146,6 +146,11 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             }
         }
         Work::Commit { mut commit, owner } => {
+            if let Owner::Script(job) = &owner
+                && job.is_killed()
+            {
+                commit.give_up();
+            }
             let mut told = Vec::new();
             let progress = commit.advance(local.now_ms, KEYS, &mut told);
             told.into_iter().for_each(|changes| server.after(local, changes));
@@ -162,12 +167,9 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
 
 fn end(server: &Arc<Server>, local: &mut Local, owner: Owner, committed: bool) -> Option<Delivery> {
     match (owner, committed) {
-        (Owner::Job(job), true) => Some(job::deliver(server, job)),
+        (Owner::Job(job), true) => Some(job::deliver(server, local, job)),
         (Owner::Job(job), false) => job::again(server, local, job),
-        (Owner::Script(job), true) => Some(scripts::deliver(server, job)),
-        (Owner::Script(job), false) => {
-            scripts::again(server, local, job);
-            None
-        }
+        (Owner::Script(job), true) => Some(scripts::deliver(server, local, job)),
+        (Owner::Script(job), false) => scripts::again(server, local, job),
     }
 }

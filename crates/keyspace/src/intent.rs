@@ -352,6 +352,14 @@ impl Commit {
         matches!(self.stage, Stage::Folding(..))
     }
 
+    /// Ends it in vain, if it is not decided: `advance` takes back what it placed and says it was lost.
+    pub fn give_up(&mut self) {
+        if matches!(self.stage, Stage::Sorting(_) | Stage::Placing(_)) {
+            self.record.end(&self.keyspace.sequence);
+            self.stage = Stage::Withdrawing(0);
+        }
+    }
+
     /// Does up to `keys` keys' worth of it (some 0.3 µs each), in one shard. What must be told goes to `told`.
     pub fn advance(&mut self, now_ms: u64, keys: usize, told: &mut Vec<Changes>) -> Progress {
         let keyspace = self.keyspace.clone();
@@ -535,7 +543,7 @@ impl View<'_> {
 /// When a key that was there goes by itself; what had expired before the run was absent to it.
 pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
     let base = cell.base.as_ref().filter(|base| is_live(base, ran_ms))?;
-    cell.now.as_ref().and(base.expire_ms)
+    cell.current().and(base.expire_ms)
 }
 
 impl Overlay {

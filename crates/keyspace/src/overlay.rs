@@ -9,6 +9,8 @@
 //! - O5: the keyspace as a whole is shown as it was at the snapshot, with the overlay's own changes: in chunks of the hash
 //!   order, which the caller fetches as handlers ask for them. Which keys there are is not checked by the commit: keys that
 //!   others add or remove meanwhile are no conflict, unless the overlay read or wrote them by name.
+//! - O6: SWAPDB renames databases for what comes after it; cells stay where their keys stood at the snapshot, and the
+//!   commit exchanges the databases when it has applied them.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
 //! Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
@@ -16,6 +18,7 @@
 
 use crate::entry::{EntryRef, Owned};
 use crate::intent::Intent;
+use crate::segment::SHARD_BITS;
 use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::shard::Shard;
 use crate::view::{Changes, Class, View};
@@ -31,16 +34,24 @@ use value::Kind;
 #[derive(Default)]
 pub(crate) struct Cell {
     pub(crate) base: Option<Owned>,
+    /// What it becomes, if it is dirty.
     pub(crate) now: Option<Owned>,
     pub(crate) dirty: bool,
     /// Read at the snapshot; false for a key that was only overwritten.
     pub(crate) loaded: bool,
-    told: SmallVec<[(Class, &'static str, bool); 1]>,
+    /// Class and name of an event, whether it is a change, and in which database the script saw it happen.
+    told: SmallVec<[(Class, &'static str, bool, u32); 1]>,
     /// What was put is to count as unused for so many seconds.
     pub(crate) idle_s: Option<u64>,
 }
 
 impl Cell {
+    /// What the key is to whoever runs over the overlay.
+    #[inline]
+    pub(crate) fn current(&self) -> Option<&Owned> {
+        if self.dirty { self.now.as_ref() } else { self.base.as_ref() }
+    }
+
     /// Whether a commit changes the key or tells of it.
     pub(crate) fn writes(&self) -> bool {
         self.dirty || !self.told.is_empty()
@@ -63,7 +74,8 @@ pub struct Overlay {
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
     missing: RefCell<Vec<(usize, Box<[u8]>)>>,
-    whole: std::cell::Cell<bool>,
+    /// Whether anything was written.
+    written: bool,
     /// When what ran over it first took place; 0 before.
     ran_ms: u64,
     near: Near,
@@ -71,6 +83,9 @@ pub struct Overlay {
     wanted: std::cell::Cell<Option<(usize, u64)>>,
     /// Databases that were emptied.
     flushed: Vec<usize>,
+    /// SWAPDBs, in their order, and which database each one is because of them; empty: each is itself (O6).
+    swaps: Vec<(usize, usize)>,
+    places: Vec<usize>,
 }
 
 /// A key in a list of keys: hash, name, expiry (milliseconds since 1970) and type.
@@ -112,13 +127,35 @@ impl Overlay {
             index: HashTable::new(),
             last: std::cell::Cell::new(0),
             missing: RefCell::default(),
-            whole: std::cell::Cell::new(false),
+            written: false,
             ran_ms: 0,
             near: Near::default(),
             chunks: BTreeMap::new(),
             wanted: std::cell::Cell::new(None),
             flushed: Vec::new(),
+            swaps: Vec::new(),
+            places: Vec::new(),
         }
+    }
+
+    /// Where what is called database `db` now stood at the snapshot. Everything an overlay is given or asks for is by the
+    /// latter; handlers know the former (O6).
+    #[inline]
+    pub fn physical(&self, db: usize) -> usize {
+        if self.places.is_empty() { db } else { self.places[db] }
+    }
+
+    /// Exchanges two databases, of so many.
+    pub(crate) fn swap(&mut self, a: usize, b: usize, databases: usize) {
+        if a == b {
+            return;
+        }
+        if self.places.is_empty() {
+            self.places = (0..databases).collect();
+        }
+        self.places.swap(a, b);
+        self.swaps.push((a, b));
+        self.written = true;
     }
 
     /// Keys known.
@@ -164,19 +201,24 @@ impl Overlay {
         Some(place)
     }
 
-    /// The cell of a key, made empty if there is none.
-    fn make(&mut self, db: usize, hash: u64, key: &[u8]) -> &mut Cell {
-        let place = match self.place(db, hash, key) {
-            Some(place) => place,
-            None => {
-                self.slots.push(Slot { hash, db, key: key.into(), cell: Cell::default() });
-                let (slots, place) = (&self.slots, self.slots.len() as u32 - 1);
-                self.index.insert_unique(hash, place, |at| slots[*at as usize].hash);
-                place
-            }
-        };
+    /// The place of a key, made empty if there is none.
+    fn place_or_new(&mut self, db: usize, hash: u64, key: &[u8]) -> usize {
+        let place = self.place(db, hash, key).unwrap_or_else(|| self.push(db, hash, key));
         self.last.set(place);
-        &mut self.slots[place as usize].cell
+        place as usize
+    }
+
+    /// A place for a key that has none.
+    fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
+        self.slots.push(Slot { hash, db, key: key.into(), cell: Cell::default() });
+        let (slots, place) = (&self.slots, self.slots.len() as u32 - 1);
+        self.index.insert_unique(hash, place, |at| slots[*at as usize].hash);
+        place
+    }
+
+    fn make(&mut self, db: usize, hash: u64, key: &[u8]) -> &mut Cell {
+        let place = self.place_or_new(db, hash, key);
+        &mut self.slots[place].cell
     }
 
     pub fn snapshot(&self) -> &Snapshot {
@@ -202,30 +244,37 @@ impl Overlay {
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
         self.flushed.contains(&db)
-            || self.place(db, hash_bytes(key), key).is_some_and(|at| self.slots[at as usize].cell.loaded)
+            || self.known(db, key).is_some_and(|at| self.slots[at as usize].cell.loaded)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
     pub fn insert(&mut self, db: usize, hash: u64, key: &[u8], base: Option<Owned>) {
         let cell = self.make(db, hash, key);
-        if !cell.dirty {
-            cell.now = base.clone();
-        }
         cell.base = base;
         cell.loaded = true;
     }
 
     /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
     pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: Vec<(u64, Box<[u8]>, Owned)>) {
+        self.near.keys.reserve(keys.len(), |entry| entry.0);
         for (hash, key, owned) in keys {
             self.near.keys.insert_unique(hash, (hash, db, key, owned), |entry| entry.0);
         }
         self.near.ranges.insert((db, from), to);
     }
 
+    /// Where the next part of the hash order begins that was read whole.
+    pub fn near_end(&self, db: usize, hash: u64) -> u64 {
+        let next = self.near.ranges.range((db, hash)..).next();
+        next.filter(|((range_db, _), _)| *range_db == db).map_or(u64::MAX, |((_, from), _)| *from)
+    }
+
     /// Learns a key from what was read near others; false if it was not.
     pub fn adopt(&mut self, db: usize, key: &[u8]) -> bool {
         if self.near.ranges.is_empty() {
+            return false;
+        }
+        if self.flushed.contains(&db) {
             return false;
         }
         let hash = hash_bytes(key);
@@ -256,45 +305,38 @@ impl Overlay {
         !self.missing.borrow().is_empty()
     }
 
-    /// True if a handler asked for the keyspace as a whole (SCAN, KEYS, FLUSHALL …), which an overlay cannot show.
-    pub fn wants_whole(&self) -> bool {
-        self.whole.get()
-    }
-
     pub(crate) fn runs_at(&mut self, now_ms: u64) {
         if self.ran_ms == 0 {
             self.ran_ms = now_ms;
         }
     }
 
-    pub(crate) fn ask_whole(&self) {
-        self.whole.set(true);
-    }
-
     /// Takes back every change, as if nothing had run; what was read stays.
     pub fn reset(&mut self) {
         for Slot { cell, .. } in &mut self.slots {
-            if cell.dirty {
-                cell.now = cell.base.clone();
-                cell.dirty = false;
+            if std::mem::take(&mut cell.dirty) {
+                cell.now = None;
             }
             cell.told.clear();
             cell.idle_s = None;
         }
+        self.written = false;
         self.flushed.clear();
+        self.swaps.clear();
+        self.places.clear();
     }
 
-    /// True if anything would be changed by a commit.
+    /// True if anything would be changed by a commit, or told. O(1).
+    #[inline]
     pub fn is_dirty(&self) -> bool {
-        self.flushes() || self.slots.iter().any(|slot| slot.cell.writes())
+        self.written
     }
 
     #[inline]
     pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<&Owned> {
+        let db = self.physical(db);
         match self.known(db, key).map(|at| &self.slots[at as usize].cell) {
-            Some(cell) if cell.loaded || cell.dirty => {
-                cell.now.as_ref().filter(|owned| is_live(owned, now_ms))
-            }
+            Some(cell) if cell.loaded || cell.dirty => cell.current().filter(|owned| is_live(owned, now_ms)),
             _ if self.flushed.contains(&db) => None,
             _ => {
                 self.missing.borrow_mut().push((db, key.into()));
@@ -332,6 +374,7 @@ impl Overlay {
         now_ms: u64,
         f: &mut dyn FnMut(&[u8], Kind),
     ) -> Option<(usize, Option<u64>)> {
+        let db = self.physical(db);
         let none = Chunk::default();
         let chunk = if self.flushed.contains(&db) { Some(&none) } else { self.chunk(db, position) };
         let Some(chunk) = chunk else {
@@ -342,7 +385,7 @@ impl Overlay {
         for (hash, key, expire_ms, kind) in chunk.keys.iter().filter(|(hash, ..)| *hash >= position) {
             let known = self.place(db, *hash, key).map(|at| &self.slots[at as usize].cell);
             let kind = match known {
-                Some(cell) => cell.now.as_ref().filter(|o| is_live(o, now_ms)).map(|o| o.value.kind()),
+                Some(cell) => cell.current().filter(|o| is_live(o, now_ms)).map(|o| o.value.kind()),
                 None => expire_ms.is_none_or(|at| at > now_ms).then_some(*kind),
             };
             if let Some(kind) = kind {
@@ -366,6 +409,7 @@ impl Overlay {
     /// How many keys it adds to a database, less those it removes; of one it emptied, how many it has. What was overwritten
     /// unseen is asked for first.
     pub(crate) fn added(&self, db: usize, now_ms: u64) -> i64 {
+        let db = self.physical(db);
         let (mut added, flushed) = (0, self.flushed.contains(&db));
         for slot in self.slots.iter().filter(|slot| slot.db == db && slot.cell.dirty) {
             let live = |owned: &Option<Owned>| i64::from(owned.as_ref().is_some_and(|o| is_live(o, now_ms)));
@@ -381,44 +425,71 @@ impl Overlay {
     }
 
     pub(crate) fn is_flushed(&self, db: usize) -> bool {
-        self.flushed.contains(&db)
+        self.flushed.contains(&self.physical(db))
     }
 
     /// Empties a database.
     pub(crate) fn flush(&mut self, db: usize) {
+        let db = self.physical(db);
         for slot in self.slots.iter_mut().filter(|slot| slot.db == db) {
             slot.cell.now = None;
             slot.cell.dirty = true;
         }
+        self.written = true;
         if !self.flushed.contains(&db) {
             self.flushed.push(db);
         }
     }
 
-    /// True if it empties databases: then it is committed at once, under all locks.
-    pub fn flushes(&self) -> bool {
-        !self.flushed.is_empty()
+    /// True if it empties or exchanges databases: then it is committed at once, under all locks.
+    pub fn needs_all(&self) -> bool {
+        !self.flushed.is_empty() || !self.swaps.is_empty()
     }
 
-    pub(crate) fn cell(&mut self, db: usize, key: &[u8]) -> &mut Cell {
-        match self.known(db, key) {
-            Some(at) => &mut self.slots[at as usize].cell,
-            None => {
-                // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
-                self.missing.get_mut().push((db, key.into()));
-                self.make(db, hash_bytes(key), key)
-            }
+    /// The place of a key, whose base is wanted if it is not known.
+    fn place_or_missing(&mut self, db: usize, key: &[u8]) -> usize {
+        if let Some(place) = self.known(db, key) {
+            return place as usize;
         }
+        // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
+        self.missing.get_mut().push((db, key.into()));
+        self.place_or_new(db, hash_bytes(key), key)
+    }
+
+    /// What a key holds, to be changed or taken; None if there is no such key. `fits` may refuse. Cost: O(1).
+    pub(crate) fn edit<E>(
+        &mut self,
+        db: usize,
+        key: &[u8],
+        now_ms: u64,
+        fits: impl FnOnce(&Owned) -> Result<(), E>,
+    ) -> Result<Option<&mut Option<Owned>>, E> {
+        let place = self.place_or_missing(self.physical(db), key);
+        let cell = &mut self.slots[place].cell;
+        let Some(owned) = cell.current().filter(|owned| is_live(owned, now_ms)) else { return Ok(None) };
+        fits(owned)?;
+        self.written = true;
+        if !std::mem::replace(&mut cell.dirty, true) {
+            cell.now = cell.base.clone();
+        }
+        Ok(Some(&mut cell.now))
     }
 
     /// Sets a key whatever it was (O4).
     pub(crate) fn overwrite(&mut self, db: usize, key: &[u8], owned: Owned) {
-        let cell = match self.known(db, key) {
-            Some(at) => &mut self.slots[at as usize].cell,
-            None => self.make(db, hash_bytes(key), key),
+        let db = self.physical(db);
+        let place = match self.known(db, key) {
+            Some(at) => at,
+            None => {
+                let place = self.push(db, hash_bytes(key), key);
+                self.last.set(place);
+                place
+            }
         };
+        let cell = &mut self.slots[place as usize].cell;
         cell.now = Some(owned);
         cell.dirty = true;
+        self.written = true;
     }
 
     /// Everything it knows, sorted by hash.
@@ -437,8 +508,16 @@ impl Overlay {
         (self.snapshot, self.ran_ms, intents.collect())
     }
 
+    /// Has a key that was put count as unused for so many seconds.
+    pub(crate) fn leave_idle(&mut self, db: usize, key: &[u8], idle_s: u64) {
+        let place = self.place_or_missing(self.physical(db), key);
+        self.slots[place].cell.idle_s = Some(idle_s);
+    }
+
     pub(crate) fn tell(&mut self, db: usize, key: &[u8], class: Class, event: &'static str, changed: bool) {
-        self.cell(db, key).told.push((class, event, changed));
+        let place = self.place_or_missing(self.physical(db), key);
+        self.slots[place].cell.told.push((class, event, changed, db as u32));
+        self.written = true;
     }
 
     /// Applies everything at one LSN, or nothing (O2). The view given back still holds the locks: `finish` it.
@@ -447,7 +526,7 @@ impl Overlay {
             return Err(Lost(Changes::default()));
         }
         let keyspace = self.snapshot.keyspace().clone();
-        let mut shards = if self.flushes() { Bits::below(crate::SHARDS) } else { Bits::EMPTY };
+        let mut shards = if self.needs_all() { Bits::below(crate::SHARDS) } else { Bits::EMPTY };
         for slot in &self.slots {
             shards.insert(shard_of(slot.hash));
         }
@@ -476,6 +555,9 @@ impl Overlay {
             view.select(slot.db);
             apply(&mut view, &slot.key, slot.cell);
         }
+        for (a, b) in self.swaps {
+            view.swap(a, b);
+        }
         Ok(view.finish())
     }
 }
@@ -494,8 +576,13 @@ pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
             }
         }
     }
-    for (class, event, changed) in cell.told {
-        if changed { view.changed(key, class, event) } else { view.notify(key, class, event) }
+    for (class, event, changed, db) in cell.told {
+        let seen_in = db as usize;
+        if changed {
+            view.changed_in(seen_in, key, class, event)
+        } else {
+            view.notify_in(seen_in, key, class, event)
+        }
     }
 }
 
@@ -585,7 +672,14 @@ impl Keyspace {
             });
             match next {
                 Some(next) => to = next,
-                None => break,
+                // Behind the last line of this shard.
+                None => {
+                    to = match shard_id + 1 {
+                        crate::SHARDS => u64::MAX,
+                        next => (next as u64) << (64 - SHARD_BITS),
+                    };
+                    break;
+                }
             }
             seen += 1;
         }

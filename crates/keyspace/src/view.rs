@@ -12,7 +12,7 @@
 mod whole;
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, StrMut};
-use crate::overlay::{Overlay, is_live};
+use crate::overlay::Overlay;
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
@@ -560,16 +560,8 @@ impl<'k> View<'k> {
     fn owned_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Value>, WrongType> {
         let (db, now_ms) = (self.db, self.now_ms);
         let Store::Overlay(overlay) = &mut self.store else { return Ok(None) };
-        let cell = overlay.cell(db, key);
-        if !cell.now.as_ref().is_some_and(|owned| is_live(owned, now_ms)) {
-            return Ok(None);
-        }
-        let Some(owned) = cell.now.as_mut() else { return Ok(None) };
-        if owned.value.kind() != kind {
-            return Err(WrongType);
-        }
-        cell.dirty = true;
-        Ok(Some(&mut owned.value))
+        let fits = |owned: &Owned| if owned.value.kind() == kind { Ok(()) } else { Err(WrongType) };
+        Ok(overlay.edit(db, key, now_ms, fits)?.and_then(Option::as_mut).map(|owned| &mut owned.value))
     }
 
     /// A string, to be edited in place. `StrMut::Inline` allows no change of length: use `put_string` for that.
@@ -726,14 +718,12 @@ impl<'k> View<'k> {
 
     /// Removes a key and gives what it held.
     pub fn take(&mut self, key: &[u8]) -> Option<Owned> {
-        let hash = self.hash_of(key);
         let (db, now_ms) = (self.db, self.now_ms);
         if let Store::Overlay(overlay) = &mut self.store {
-            let cell = overlay.cell(db, key);
-            let taken = cell.now.take_if(|owned| is_live(owned, now_ms))?;
-            cell.dirty = true;
-            return Some(taken);
+            let Ok(held) = overlay.edit(db, key, now_ms, anything);
+            return held?.take();
         }
+        let hash = self.hash_of(key);
         if self.drop_expired(hash, key) || !self.exists(key) {
             return None;
         }
@@ -762,15 +752,14 @@ impl<'k> View<'k> {
 
     /// Sets or clears the expiry of a key; false if there is no such key.
     pub fn set_expire(&mut self, key: &[u8], expire_ms: Option<u64>) -> bool {
-        let hash = self.hash_of(key);
         let (db, now_ms) = (self.db, self.now_ms);
         if let Store::Overlay(overlay) = &mut self.store {
-            let cell = overlay.cell(db, key);
-            let Some(owned) = cell.now.as_mut().filter(|owned| is_live(owned, now_ms)) else { return false };
+            let Ok(held) = overlay.edit(db, key, now_ms, anything);
+            let Some(owned) = held.and_then(Option::as_mut) else { return false };
             owned.expire_ms = expire_ms;
-            cell.dirty = true;
             return true;
         }
+        let hash = self.hash_of(key);
         if self.drop_expired(hash, key) || !self.exists(key) {
             return false;
         }
@@ -785,7 +774,7 @@ impl<'k> View<'k> {
     pub fn set_idle(&mut self, key: &[u8], idle_s: u64) {
         let ago = (idle_s / 16).min(u64::from(u8::MAX)) as u8;
         match &mut self.store {
-            Store::Overlay(overlay) => overlay.cell(self.db, key).idle_s = Some(idle_s),
+            Store::Overlay(overlay) => overlay.leave_idle(self.db, key, idle_s),
             Store::Locked(guard) => {
                 let hash = hash_bytes(key);
                 if let Some(entry) = guard.get(shard_of(hash)).dbs[self.db].find(hash, key) {
@@ -840,40 +829,49 @@ impl<'k> View<'k> {
     /// Says that the key was modified: marks whoever WATCHes it, wakes whoever waits for it, notifies.
     #[inline]
     pub fn changed(&mut self, key: &[u8], class: Class, event: &'static str) {
+        self.changed_in(self.db, key, class, event);
+    }
+
+    /// `changed`, for listeners to whom the database had another number when it happened.
+    #[inline]
+    pub(crate) fn changed_in(&mut self, seen_in: usize, key: &[u8], class: Class, event: &'static str) {
         self.changes.dirty += 1;
         let db = self.db;
+        if let Store::Overlay(overlay) = &mut self.store {
+            return overlay.tell(db, key, class, event, true);
+        }
         let shard = shard_of(self.hash_of(key));
-        match &mut self.store {
-            Store::Overlay(overlay) => overlay.tell(db, key, class, event, true),
-            Store::Locked(guard) => {
-                let interest = &guard.get(shard).interest;
-                if !interest.is_empty() && interest.touch(db, key) {
-                    self.changes.ready.push((db, key.into()));
-                }
-                self.push_event(key, class, event);
+        if let Store::Locked(guard) = &mut self.store {
+            let interest = &guard.get(shard).interest;
+            if !interest.is_empty() && interest.touch(db, key) {
+                self.changes.ready.push((db, key.into()));
             }
-            Store::Open => {}
+            self.push_event(seen_in, key, class, event);
         }
     }
 
     /// A notification without a modification.
     #[inline]
     pub fn notify(&mut self, key: &[u8], class: Class, event: &'static str) {
-        let db = self.db;
+        self.notify_in(self.db, key, class, event);
+    }
+
+    #[inline]
+    pub(crate) fn notify_in(&mut self, seen_in: usize, key: &[u8], class: Class, event: &'static str) {
         match &mut self.store {
             Store::Overlay(overlay) => {
                 if self.keyspace.notifies(class) {
-                    overlay.tell(db, key, class, event, false);
+                    overlay.tell(self.db, key, class, event, false);
                 }
             }
-            Store::Locked(_) | Store::Open => self.push_event(key, class, event),
+            Store::Locked(_) | Store::Open => self.push_event(seen_in, key, class, event),
         }
     }
 
     #[inline]
-    fn push_event(&mut self, key: &[u8], class: Class, name: &'static str) {
+    fn push_event(&mut self, db: usize, key: &[u8], class: Class, name: &'static str) {
         if self.keyspace.notifies(class) {
-            self.changes.events.push(Event { db: self.db, class, name, key: key.into() });
+            self.changes.events.push(Event { db, class, name, key: key.into() });
         }
     }
 
@@ -900,7 +898,10 @@ impl<'k> View<'k> {
             Store::Overlay(overlay) if overlay.is_flushed(self.db) => {
                 return overlay.added(self.db, self.now_ms).max(0) as usize;
             }
-            Store::Overlay(overlay) => overlay.added(self.db, self.now_ms),
+            Store::Overlay(overlay) => {
+                let here = self.keyspace.len(overlay.physical(self.db)) as i64;
+                return (here + overlay.added(self.db, self.now_ms)).max(0) as usize;
+            }
             Store::Locked(_) | Store::Open if self.counted.0 == self.db => self.counted.1,
             Store::Locked(_) | Store::Open => 0,
         };
@@ -917,6 +918,11 @@ impl Drop for View<'_> {
         // The locks are released after this (W3).
         self.settle_counts();
     }
+}
+
+/// What is there may be changed whatever it is.
+fn anything(_: &Owned) -> Result<(), std::convert::Infallible> {
+    Ok(())
 }
 
 /// The access byte of something used now: 16-second ticks, around once in 70 minutes.

@@ -752,6 +752,11 @@ impl EventLoop {
                 done.into_iter().for_each(|done| self.deliver_done(done));
             }
             Mail::Read(request) => self.local.works.read(request),
+            Mail::Errand(errand) => {
+                let slot = self.by_id.get(&errand.client);
+                let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
+                exec::scripts::perform(&self.server, &mut self.local, session, *errand);
+            }
             Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
             Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
             Mail::Kill { client } => {

@@ -222,6 +222,80 @@ fn a_script_that_is_held_for_ever_can_be_killed() {
 }
 
 #[test]
+fn a_script_can_be_killed_wherever_it_is() {
+    let Some(server) = laden() else { return };
+    for point in ["script-start", "script-step", "script-end"] {
+        let mut hold = Hold::first_at(&server, point);
+        let (mut attacker, mut other) = (server.client(), server.client());
+        attacker.send(crate::support::encode_line(&eval(WRITES)));
+        hold.await_victim();
+        other.expect("SCRIPT KILL", "+OK");
+        hold.release();
+        assert!(attacker.reply().contains("killed by user"), "at {point}");
+        other.expect("EXISTS counted", ":0");
+        other.expect("SCRIPT KILL", "-NOTBUSY No scripts in execution right now.");
+    }
+}
+
+#[test]
+fn a_script_cannot_catch_its_end() {
+    let Some(server) = laden() else { return };
+    for body in [
+        "while true do pcall(function() while true do end end) end",
+        "while true do pcall(redis.call, 'GET', 'key:1') end",
+        "while true do redis.pcall('NOSUCH') pcall(error, {}) end",
+        "local function f() pcall(f) while true do end end f()",
+    ] {
+        let mut hold = Hold::first_at(&server, "script-step");
+        let (mut attacker, mut other) = (server.client(), server.client());
+        attacker.send(crate::support::encode_line(&eval(body)));
+        hold.await_victim();
+        other.expect("SCRIPT KILL", "+OK");
+        hold.release();
+        assert!(attacker.reply().contains("killed by user"), "{body}");
+    }
+}
+
+#[test]
+fn ten_endless_scripts_make_nobody_wait_and_nobody_busy() {
+    let Some(server) = laden() else { return };
+    let mut other = server.client();
+    other.expect("CONFIG SET busy-reply-threshold 1", "+OK");
+    let mut attackers: Vec<Client> = (0..10).map(|_| server.client()).collect();
+    for attacker in &mut attackers {
+        attacker.send(crate::support::encode_line(&eval(
+            "while true do redis.call('INCR', 'counted') redis.call('GET', 'key:' .. math.random(1, 20000)) end",
+        )));
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    others_are_served(&server);
+    assert!(other.call("SDIFF big other").contains("\"m1\""));
+    other.expect(&eval(PURE), ":3000000");
+    for attacker in &mut attackers {
+        // Some may have come after a kill.
+        while attacker.reply_within(Duration::from_millis(1)).is_none() {
+            let killed = other.call("SCRIPT KILL");
+            assert!(killed == "+OK" || killed.starts_with("-NOTBUSY"), "{killed}");
+        }
+    }
+    other.expect("EXISTS counted", ":0");
+}
+
+#[test]
+fn a_script_that_exchanges_databases_or_asks_the_server_is_nobodys_business() {
+    let Some(server) = laden() else { return };
+    let swaps = "for i = 1, 2000 do redis.call('SWAPDB', 3, 4) redis.call('SELECT', i % 2 + 3) redis.call('INCR', 'n') end \
+                 redis.call('SELECT', 3) return redis.call('GET', 'n')";
+    let asks = "local n = 0 for i = 1, 300 do n = n + #redis.call('ECHO', 'ab') redis.call('SLOWLOG', 'LEN') \
+                for j = 1, 1000 do end end return n";
+    for point in ["script-start", "script-step", "script-end"] {
+        assert_eq!(held(&server, point, &eval(swaps)), "\"2000\"");
+        server.client().expect("EVAL \"redis.call('SELECT', 3) return redis.call('DEL', 'n')\" 0", ":1");
+        assert_eq!(held(&server, point, &eval(asks)), ":600");
+    }
+}
+
+#[test]
 fn two_long_scripts_and_a_long_read_do_not_wait_for_each_other() {
     let Some(server) = laden() else { return };
     let mut hold = Hold::first_at(&server, "script-step");

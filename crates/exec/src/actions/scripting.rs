@@ -5,8 +5,9 @@ use crate::call::Flow;
 use crate::scripts::{self, Body, ScriptRun, Started};
 use command::Error;
 use command::options::{int, is};
-use resp::{Args, OwnedArgs};
+use resp::Args;
 use script::Sha;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 pub(super) const ACTIONS: &[Row] = &[
@@ -65,29 +66,21 @@ const FUNCTION_HELP: &[&str] = &[
 
 const NO_SCRIPT: Error = Error::new("NOSCRIPT No matching script. Please use EVAL.");
 
-/// Splits `numkeys key … arg …` at argument 2.
-fn split(args: Args<'_>) -> Result<(OwnedArgs, OwnedArgs), Error> {
+/// The `numkeys` of `numkeys key … arg …` at argument 2.
+fn declared(args: Args<'_>) -> Result<usize, Error> {
     let count = int(args.at(2))?;
     if count > (args.len() - 3) as i64 {
         return Err(Error::new("ERR Number of keys can't be greater than number of args"));
     }
-    if count < 0 {
-        return Err(Error::new("ERR Number of keys can't be negative"));
-    }
-    let first_arg = 3 + count as usize;
-    let collect = |range: std::ops::Range<usize>| {
-        let words: Vec<&[u8]> = range.map(|i| args.at(i)).collect();
-        OwnedArgs::from_slices(&words)
-    };
-    Ok((collect(3..first_arg), collect(first_arg..args.len())))
+    usize::try_from(count).map_err(|_| Error::new("ERR Number of keys can't be negative"))
 }
 
 fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let (keys, rest) = split(args)?;
+    let declared = declared(args)?;
     let run = ScriptRun {
         body,
-        keys,
-        args: rest,
+        words: act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned())),
+        declared,
         db: act.view.as_ref().map_or(act.session.db, |view| view.db()),
         client: act.session.id,
         resp3: act.out.resp3(),
@@ -105,7 +98,7 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    split(args)?;
+    declared(args)?;
     let (sha, body, flags) = scripts::compile(act.server, act.local, args.at(1))?;
     check_read_only(&body, read_only, flags)?;
     run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
@@ -116,7 +109,7 @@ fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flo
     if args.at(1).len() != 40 {
         return Err(NO_SCRIPT);
     }
-    split(args)?;
+    declared(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
     let body = act.server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
     let (sha, body, flags) = scripts::compile(act.server, act.local, &body)?;
@@ -143,7 +136,7 @@ fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow,
     if int(args.at(2)).is_err() {
         return Err(Error::new("ERR Bad number of keys provided"));
     }
-    split(args)?;
+    declared(args)?;
     if read_only && !flags.no_writes {
         return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
     }

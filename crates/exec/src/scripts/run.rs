@@ -4,8 +4,10 @@ use super::*;
 
 /// What a script's commands run on.
 pub(super) enum Ground<'a, 'b, 'k> {
-    Overlay(&'a mut Overlay),
-    Whole(&'a mut View<'k>, Option<&'a mut Act<'b, 'k>>),
+    /// On a loop with what actions need; a thread has the loop perform them.
+    Overlay(&'a mut Overlay, Option<&'a mut Act<'b, 'k>>),
+    /// Within EXEC, on the view it holds.
+    Held(&'a mut View<'k>, &'a mut Act<'b, 'k>),
 }
 
 /// The host of one run.
@@ -17,6 +19,8 @@ struct Runner<'a, 'b, 'k> {
     random: u64,
     args: OwnedArgs,
     told: Told,
+    tally: Tally,
+    ticker: Ticker,
     halt: Option<Halt>,
     /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
     until_ns: Option<u64>,
@@ -55,9 +59,18 @@ impl Runner<'_, '_, '_> {
         }
         self.reply.clear();
         self.reply.set_resp3(resp3);
+        let began_ns = self.ticker.now_ns();
+        let result = self.perform(command, args);
+        let failed = result.is_err() || self.reply.as_bytes().first() == Some(&b'-');
+        self.tally.add(places::of(command), self.ticker.now_ns() - began_ns, failed);
+        result
+    }
+
+    fn perform(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
         match command.run {
-            Run::Read(handler) | Run::Write(handler) => self.keyed(command, handler, args),
-            Run::Whole(handler) => self.whole(command, handler, args),
+            Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
+                self.keyed(command, handler, args)
+            }
             Run::Exec => self.action(command, args),
             Run::Container => Err(Error::new("ERR Unknown Redis command called from script")),
         }
@@ -69,13 +82,19 @@ impl Runner<'_, '_, '_> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let Ground::Overlay(overlay) = &mut self.ground else { return self.whole(command, handler, args) };
-        let mut keys = Vec::new();
+        let Ground::Overlay(overlay, _) = &mut self.ground else { return self.held(command, handler, args) };
+        let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
         // A plain SET does not look at what it replaces.
         if command.name != "set" || args.len() > 3 {
-            command.each_key(args, &mut |i, _| keys.push((self.db, Box::from(args.at(i)))));
+            command.each_key(args, &mut |i, _| {
+                if !overlay.knows(db, args.at(i)) {
+                    unknown.push((db, Box::from(args.at(i))));
+                }
+            });
         }
-        load(overlay, keys, &mut self.reader);
+        if !unknown.is_empty() {
+            load(overlay, unknown, &mut self.reader);
+        }
         loop {
             let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
             if self.until_ns.is_some() && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
@@ -90,10 +109,6 @@ impl Runner<'_, '_, '_> {
             let random = cx.random();
             let effects = std::mem::take(&mut cx.effects);
             let dirty = view.finish().dirty > 0;
-            if overlay.wants_whole() {
-                self.halt = Some(Halt::Whole);
-                return Err(Error::new("ERR the script is being run again elsewhere"));
-            }
             if let Some(part) = overlay.take_wanted_chunk() {
                 if !load_chunk(self.server, overlay, part, &mut self.reader) {
                     self.halt = Some(Halt::Elsewhere);
@@ -116,23 +131,14 @@ impl Runner<'_, '_, '_> {
         }
     }
 
-    /// Runs a command on the whole view; over an overlay the script has to be run again that way.
-    fn whole(
+    /// Runs a command on the view EXEC holds.
+    fn held(
         &mut self,
         command: &'static Command,
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        if let (Ground::Overlay(_), "keys" | "scan" | "randomkey" | "dbsize" | "flushdb" | "flushall") =
-            (&self.ground, command.name)
-        {
-            // What others add or remove meanwhile is not seen, and no conflict (overlay.rs O5).
-            return self.keyed(command, handler, args);
-        }
-        let Ground::Whole(view, _) = &mut self.ground else {
-            self.halt = Some(Halt::Whole);
-            return Err(Error::new("ERR the script is being run again elsewhere"));
-        };
+        let Ground::Held(view, _) = &mut self.ground else { return Ok(()) };
         view.select(self.db);
         let mut cx = Cx::new(view, &mut self.reply, caller(self.run.client), budget(self.kill), self.random);
         let result = handler(&mut cx, args);
@@ -170,20 +176,34 @@ impl Runner<'_, '_, '_> {
             }
             _ => {}
         }
-        let Ground::Whole(view, Some(act)) = &mut self.ground else {
-            self.halt = Some(Halt::Whole);
-            return Err(Error::new("ERR the script is being run again elsewhere"));
+        let (act, view) = match &mut self.ground {
+            Ground::Held(view, act) => (act, Some(&mut **view)),
+            Ground::Overlay(_, Some(act)) => (act, None),
+            Ground::Overlay(_, None) => return self.have_performed(args),
         };
         let mut inner = Act {
             server: act.server,
             local: act.local,
             session: act.session,
             out: &mut self.reply,
-            view: Some(view),
+            view,
             in_script: true,
             in_multi: true,
         };
         crate::actions::perform(&mut inner, command, args).map(|_| ())
+    }
+
+    /// Has the client's loop perform an action: a thread has neither the client nor the loop's counters at hand. It
+    /// happens before the commit; nothing a script may call this way changes keys.
+    fn have_performed(&mut self, args: resp::Args<'_>) -> Result<(), Error> {
+        let Some(reader) = &self.reader else { return Err(Error::new("ERR nobody can perform this")) };
+        match reader.have_performed(self.run.client, args, self.reply.resp3()) {
+            Some(bytes) => {
+                self.reply.encoded(&bytes);
+                Ok(())
+            }
+            None => Err(Error::new("ERR the server is ending")),
+        }
     }
 }
 
@@ -234,8 +254,15 @@ fn note_effects(told: &mut Told, command: &Command, args: resp::Args<'_>, effect
 pub(crate) struct Reader {
     server: Arc<Server>,
     loop_id: usize,
-    answer: Arc<Answer>,
-    asked: u32,
+    answer: Arc<Answer<Box<ReadKeys>>>,
+    /// How often it asked for keys that were not declared.
+    asked: usize,
+    /// Whether the script read a good part of all keys when it ran before.
+    roamed: bool,
+    /// How many neighbours it asked for last, how many it got, and how many of them the script then read.
+    near: usize,
+    neighbours: usize,
+    adopted: usize,
     /// Nanoseconds spent waiting for its loop.
     pub(super) waited_ns: Cell<u64>,
     /// The thread's turn; given back while it waits for the loop.
@@ -243,29 +270,45 @@ pub(crate) struct Reader {
 }
 
 impl Reader {
-    pub(super) fn new(server: &Arc<Server>, loop_id: usize) -> Reader {
+    /// `roamed`: what [`Reader::roams`] said when the script ran before.
+    pub(super) fn new(server: &Arc<Server>, loop_id: usize, roamed: bool) -> Reader {
         Reader {
             server: server.clone(),
             loop_id,
             answer: Arc::default(),
             asked: 0,
+            roamed,
+            near: 0,
+            neighbours: 0,
+            adopted: 0,
             waited_ns: Cell::new(0),
             turn: server.turns.enter(),
         }
     }
 
-    /// Keys to be read around one that is asked for. A round trip costs as much as reading some 50 keys along with the one:
-    /// a script that has asked for a fair share of all keys is given their neighbours too, so that it soon has them all.
-    fn near(&self, keys: usize) -> usize {
-        if self.asked as usize >= 8 + keys / (2 * NEAR) { NEAR } else { 0 }
+    /// Keys to be read around one that is asked for. A round trip costs as much as reading some hundred keys along with the
+    /// one: a script that has asked for a fair share of all keys is given their neighbours too, more each time, so that it
+    /// soon has them all, and has cost at most twice what it would have.
+    fn near(&mut self, keys: usize) -> usize {
+        self.asked += 1;
+        if self.roamed || self.asked >= ALONE + keys / FAIR {
+            self.near = (2 * self.near).clamp(NEAR, NEAR_MAX);
+        }
+        self.near
     }
 
-    fn request(&self, overlay: &Overlay, keys: Vec<(usize, Box<[u8]>)>) -> ReadKeys {
+    /// Whether the script has read a good part of the neighbours it was given.
+    pub(super) fn roams(&self) -> bool {
+        self.adopted * 4 > self.neighbours
+    }
+
+    fn request(&self, overlay: &Overlay, asked: Asked, keys: usize) -> ReadKeys {
         ReadKeys {
             lsn: overlay.snapshot().lsn(),
-            found: Vec::with_capacity(keys.len()),
-            keys,
+            found: Vec::with_capacity(keys),
+            asked,
             near: 0,
+            until: u64::MAX,
             around: Around::default(),
             part: None,
             chunk: Chunk::default(),
@@ -275,11 +318,22 @@ impl Reader {
 
     /// Asks the loop and waits; None if the process is ending.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
+        self.wait_for(Mail::Read(Box::new(request)), &self.answer)
+    }
+
+    /// Has the loop perform an action of a client: its reply.
+    fn have_performed(&self, client: u64, args: resp::Args<'_>, resp3: bool) -> Option<Vec<u8>> {
+        let reply = Arc::new(Answer::default());
+        let errand = Errand { client, words: args.to_owned(), resp3, reply: reply.clone() };
+        self.wait_for(Mail::Errand(Box::new(errand)), &reply)
+    }
+
+    fn wait_for<T>(&self, mail: Mail, answer: &Answer<T>) -> Option<T> {
         let asked_ns = stdx::clock::mono_ns();
-        self.server.send(self.loop_id, Mail::Read(Box::new(request)));
+        self.server.send(self.loop_id, mail);
         let read = self.turn.aside(|| {
             loop {
-                match self.answer.wait() {
+                match answer.wait() {
                     Some(read) => break Some(read),
                     None if self.server.is_shutting_down() => break None,
                     None => {}
@@ -292,7 +346,7 @@ impl Reader {
 
     /// Fetches a part of the whole that a handler asked for; false if there is none to be had.
     fn load_chunk(&self, overlay: &mut Overlay, part: (usize, u64, usize)) -> bool {
-        let request = ReadKeys { part: Some(part), ..self.request(overlay, Vec::new()) };
+        let request = ReadKeys { part: Some(part), ..self.request(overlay, Asked::Named(Vec::new()), 0) };
         let Some(read) = self.ask(request) else { return false };
         overlay.insert_chunk(part.0, part.1, read.chunk);
         true
@@ -301,20 +355,45 @@ impl Reader {
     /// Loads keys; false if the loop does not answer, which it only does when the process ends.
     pub(super) fn load(&mut self, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>) -> bool {
         let mut keys = keys;
-        keys.retain(|(db, key)| !overlay.knows(*db, key) && !overlay.adopt(*db, key));
+        let count = keys.len();
+        keys.retain(|(db, key)| !overlay.adopt(*db, key));
+        self.adopted += count - keys.len();
         let Some((db, first)) = keys.first().map(|(db, key)| (*db, hash_bytes(key))) else { return true };
         let near = self.near(self.server.keyspace.len(db));
-        self.asked += 1;
-        let Some(read) = self.ask(ReadKeys { near, ..self.request(overlay, keys) }) else { return false };
-        let ReadKeys { keys, found, around, .. } = *read;
+        let count = keys.len();
+        let until = overlay.near_end(db, first);
+        let request = ReadKeys { near, until, ..self.request(overlay, Asked::Named(keys), count) };
+        let Some(read) = self.ask(request) else { return false };
+        let ReadKeys { asked: Asked::Named(keys), found, around, .. } = *read else { return false };
         for ((db, key), base) in keys.iter().zip(found) {
             overlay.insert(*db, hash_bytes(key), key, base);
         }
+        self.neighbours += around.keys.len();
         if around.to > first {
             let rest = around.keys.into_iter().filter(|(_, key, _)| !overlay.knows(db, key)).collect();
             overlay.insert_near(db, first, around.to, rest);
         }
         true
+    }
+
+    /// Loads the keys a script declares. They come to stand in the overlay as they are declared: most scripts go through
+    /// them in that order.
+    pub(super) fn load_declared(&mut self, overlay: &mut Overlay, run: &ScriptRun) {
+        let keys = run.keys();
+        let at = |i: usize| (hash_bytes(keys.at(i)), (BEFORE_KEYS + i) as u32);
+        let mut places: Vec<(u64, u32)> = (0..keys.len()).map(at).collect();
+        places.sort_unstable();
+        let asked = Asked::Words(run.words.clone(), run.db, places);
+        let Some(read) = self.ask(self.request(overlay, asked, keys.len())) else { return };
+        let ReadKeys { asked: Asked::Words(_, _, places), found, .. } = *read else { return };
+        let mut bases: Vec<(u64, Option<Owned>)> = vec![(0, None); keys.len()];
+        for ((hash, word), base) in places.into_iter().zip(found) {
+            bases[word as usize - BEFORE_KEYS] = (hash, base);
+        }
+        overlay.reserve(keys.len());
+        for (key, (hash, base)) in keys.iter().zip(bases) {
+            overlay.insert(run.db, hash, key, base);
+        }
     }
 }
 
@@ -358,7 +437,7 @@ impl Host for Runner<'_, '_, '_> {
     }
 }
 
-/// Runs a script once on some ground. `out` gets the reply.
+/// Runs a script once on some ground. `out` gets the reply, `lua.tally` the commands it ran.
 #[allow(clippy::too_many_arguments)]
 pub(super) fn run_once<'a, 'b, 'k>(
     server: &'a Arc<Server>,
@@ -370,6 +449,7 @@ pub(super) fn run_once<'a, 'b, 'k>(
     reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
+    lua.tally.clear();
     lua.sync(&server.scripts);
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner {
@@ -380,14 +460,16 @@ pub(super) fn run_once<'a, 'b, 'k>(
         random: run.random,
         args: OwnedArgs::new(),
         told: Told::default(),
+        tally: std::mem::take(&mut lua.tally),
+        ticker: Ticker::new(),
         halt: None,
         until_ns,
         kill,
         reader,
         reply: Reply::new(false),
     };
-    let keys: Vec<&[u8]> = run.keys.args().iter().collect();
-    let args: Vec<&[u8]> = run.args.args().iter().collect();
+    let keys: Vec<&[u8]> = run.keys().iter().collect();
+    let args: Vec<&[u8]> = run.args().iter().collect();
     let ended = match &run.body {
         Body::Script(sha, body) => {
             if !lua.engine.has(sha) {
@@ -409,5 +491,7 @@ pub(super) fn run_once<'a, 'b, 'k>(
         Err(Stop::Elsewhere) => Some(Halt::Elsewhere),
         Err(Stop::Killed | Stop::Deadline) => Some(Halt::Killed),
     });
-    (halt.map_or(Ok(()), Err), std::mem::take(&mut host.told))
+    let told = std::mem::take(&mut host.told);
+    lua.tally = host.tally;
+    (halt.map_or(Ok(()), Err), told)
 }

@@ -3,15 +3,11 @@
 use super::*;
 
 impl View<'_> {
-    /// True if the view holds all shards. In an overlay it notes that the whole is wanted, so that the caller runs
-    /// the command again that way.
+    /// True if the view holds all shards, or may lock them. (An overlay shows the whole in chunks.)
     pub fn is_whole(&self) -> bool {
         match &self.store {
             Store::Locked(guard) => guard.held().is_superset(&Bits::below(SHARDS)),
-            Store::Overlay(overlay) => {
-                overlay.ask_whole();
-                false
-            }
+            Store::Overlay(_) => false,
             Store::Open => true,
         }
     }
@@ -127,6 +123,11 @@ impl View<'_> {
 
     /// Exchanges two databases. Needs the whole. Keys somebody waits for are reported ready.
     pub fn swap(&mut self, a: usize, b: usize) {
+        if let Store::Overlay(overlay) = &mut self.store {
+            overlay.swap(a, b, self.keyspace.databases());
+            self.changes.dirty += 1;
+            return;
+        }
         if !self.is_whole() || a == b {
             return;
         }

@@ -1,0 +1,117 @@
+//! Commands that run inside a script or a transaction: each is counted like one that a client sent.
+//!
+//! They are counted when what they belong to is done: a run that is dropped and repeated counts once (scripts C1). Until then
+//! the few of a short run stand in a list, and the many of a long one in sums.
+//!
+//! Cost: two readings of a tick counter and a few stores per command; telling the counters O(commands listed), or
+//! O(3072) for each command that has a sum.
+
+use crate::stats::{Recorder, Times};
+
+/// So many are listed before they are summed up.
+const LISTED_MAX: usize = 256;
+
+/// See the module.
+#[derive(Default)]
+pub(crate) struct Tally {
+    listed: Vec<Ran>,
+    sums: Vec<Sum>,
+}
+
+/// One command, by its number in the table, as it ran.
+struct Ran {
+    command: usize,
+    ns: u64,
+    failed: bool,
+}
+
+struct Sum {
+    command: usize,
+    calls: u64,
+    failed: u64,
+    ns: u64,
+    times: Times,
+}
+
+impl Tally {
+    #[inline]
+    pub(crate) fn add(&mut self, command: usize, ns: u64, failed: bool) {
+        self.listed.push(Ran { command, ns, failed });
+        if self.listed.len() == LISTED_MAX {
+            self.sum_up();
+        }
+    }
+
+    fn sum_up(&mut self) {
+        for ran in self.listed.drain(..) {
+            let sum = sum_of(&mut self.sums, ran.command);
+            sum.calls += 1;
+            sum.failed += u64::from(ran.failed);
+            sum.ns += ran.ns;
+            sum.times.record(ran.ns, 1);
+        }
+    }
+
+    /// So many that took equally long.
+    pub(crate) fn add_many(&mut self, command: usize, calls: u64, each_ns: u64) {
+        let sum = sum_of(&mut self.sums, command);
+        sum.calls += calls;
+        sum.ns += calls * each_ns;
+        sum.times.record(each_ns, calls);
+    }
+
+    /// Nothing of it happened.
+    pub(crate) fn clear(&mut self) {
+        self.listed.clear();
+        self.sums.clear();
+    }
+
+    /// All of it happened: counts it and is empty then. `timed`: into the histograms, too.
+    pub(crate) fn tell(&mut self, recorder: &Recorder, timed: bool) {
+        for ran in self.listed.drain(..) {
+            recorder.within(ran.command, ran.ns, ran.failed, timed);
+        }
+        for sum in self.sums.drain(..) {
+            recorder.within_many(sum.command, (sum.calls, sum.failed, sum.ns), timed.then_some(&sum.times));
+        }
+    }
+}
+
+fn sum_of(sums: &mut Vec<Sum>, command: usize) -> &mut Sum {
+    let at = sums.iter().position(|sum| sum.command == command).unwrap_or_else(|| {
+        sums.push(Sum { command, calls: 0, failed: 0, ns: 0, times: Times::default() });
+        sums.len() - 1
+    });
+    &mut sums[at]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stats::{Counter, Registry};
+
+    #[test]
+    fn few_and_many_are_counted_alike() {
+        for calls in [3, 255, 256, 5_000u64] {
+            let registry = Registry::new(3);
+            let recorder = registry.recorder();
+            let (each, all) = (Registry::new(3), Tally::default());
+            let (one_by_one, mut tally) = (each.recorder(), all);
+            for i in 0..calls {
+                let (command, ns, failed) = ((i % 2) as usize, i * i % 90_000, i % 7 == 0);
+                tally.add(command, ns, failed);
+                one_by_one.within(command, ns, failed, true);
+            }
+            tally.tell(&recorder, true);
+            assert_eq!(registry.commands(), each.commands());
+            assert_eq!(registry.counter(Counter::CommandsProcessed), calls);
+            for command in 0..3 {
+                assert_eq!(registry.histogram(command), each.histogram(command));
+            }
+            tally.add(0, 5, false);
+            tally.clear();
+            tally.tell(&recorder, true);
+            assert_eq!(registry.counter(Counter::CommandsProcessed), calls);
+        }
+    }
+}
