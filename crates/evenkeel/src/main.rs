@@ -29,6 +29,9 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
+    if args.get(1).is_some_and(loader::is_command) {
+        return report(loader::run(&args[1..]).and_then(|text| say(&format!("{text}\n"))));
+    }
     let done = match config::parse(args.iter().skip(1).cloned()) {
         Ok(Invocation::Version) => say(&format!("{}\n", config::version())),
         Ok(Invocation::Help) => say(config::HELP),
@@ -37,6 +40,10 @@ fn main() -> ExitCode {
         Ok(Invocation::Serve(sources)) => start(&sources, &args),
         Err(mistake) => Err(mistake),
     };
+    report(done)
+}
+
+fn report(done: Result<(), String>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {

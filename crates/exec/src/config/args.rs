@@ -101,6 +101,8 @@ Usage: evenkeel [/path/to/redis.conf] [-] [--directive value ...]
        evenkeel --directives         list what can be configured
        evenkeel -v or --version
        evenkeel -h or --help
+       evenkeel load --help          load a CSV, TSV or NDJSON file into a server
+       evenkeel copy --help          copy keys from one server to another
 
 Examples:
        evenkeel                      listen on 127.0.0.1:6379

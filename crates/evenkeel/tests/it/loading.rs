@@ -1,0 +1,160 @@
+//! `evenkeel load` and `evenkeel copy`, as an operator runs them.
+
+use crate::support::{Client, Server, foreign, run};
+use std::path::{Path, PathBuf};
+
+/// A folder with an input.
+struct Folder(tempfile::TempDir);
+
+impl Folder {
+    fn new(name: &str, text: &str) -> (Folder, PathBuf) {
+        let folder = Folder(tempfile::tempdir().expect("a folder"));
+        let path = folder.0.path().join(name);
+        std::fs::write(&path, text).expect("written");
+        (folder, path)
+    }
+}
+
+/// Runs `evenkeel load FILE --to the server WORDS`; whether it ended well, and everything it said.
+fn load(server: &Server, file: &Path, words: &str) -> (bool, String) {
+    let to = format!("127.0.0.1:{}", server.port());
+    let file = file.display().to_string();
+    let args: Vec<&str> = ["load", &file, "--to", &to].into_iter().chain(words.split(' ')).collect();
+    let output = run(&args);
+    let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+    (output.status.success(), text)
+}
+
+fn served() -> (Server, Client) {
+    let server = Server::start();
+    let client = server.client();
+    (server, client)
+}
+
+#[test]
+fn rows_become_hashes_strings_and_json() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let (_folder, people) = Folder::new("people.csv", "id,name,age\n1,Ann,30\n2,\"Bob, Jr\",\n3,\"C\n D\",7\n");
+    let (well, said) = load(&server, &people, "--key user:{id}");
+    assert!(well && said.contains("3 rows as 3 values"), "{said}");
+    client.expect("HGET user:1 name", "\"Ann\"");
+    client.expect("HGET user:2 name", "\"Bob, Jr\"");
+    client.expect("HLEN user:3", ":3");
+    let (well, said) = load(&server, &people, "--key name:{id} --as string --value name --ttl 1000 --via commands");
+    assert!(well, "{said}");
+    client.expect("GET name:2", "\"Bob, Jr\"");
+    assert!(client.call("TTL name:1").len() == 4, "some 1000 s");
+    let (well, said) = load(&server, &people, "--key json:{id} --as json");
+    assert!(well, "{said}");
+    client.expect("GET json:1", "\"{\\\"id\\\":\\\"1\\\",\\\"name\\\":\\\"Ann\\\",\\\"age\\\":\\\"30\\\"}\"");
+}
+
+#[test]
+fn the_rows_of_a_key_become_one_collection_each_way() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let rows: String = (0..3000).map(|i| format!("{{\"g\":\"{}\",\"m\":{i},\"s\":{}.5}}\n", i % 2, 3000 - i)).collect();
+    let (_folder, path) = Folder::new("rows.ndjson", &rows);
+    for via in ["restore", "commands"] {
+        let options = format!("--existing replace --via {via}");
+        for (kind, more) in [("list", ""), ("set", ""), ("integer-set", ""), ("zset", " --score s")] {
+            let (well, said) = load(&server, &path, &format!("--key {kind}:{{g}} --as {kind} --value m{more} {options}"));
+            assert!(well && said.contains("3,000 rows as 2 values"), "{said}");
+        }
+        client.expect("LRANGE list:1 0 2", "[\"1\", \"3\", \"5\"]");
+        client.expect("LLEN list:0", ":1500");
+        client.expect("SCARD set:1", ":1500");
+        client.expect("SISMEMBER integer-set:0 2998", ":1");
+        client.expect("ZRANGE zset:0 0 0 WITHSCORES", "[\"2998\", \"2.5\"]");
+    }
+}
+
+#[test]
+fn mistakes_are_told_with_their_line_and_stop_or_are_skipped() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let (_folder, path) = Folder::new("ids.csv", "id,v\n1,10\n2,x\n3\n4,40\n");
+    let path_text = path.display().to_string();
+    let (well, said) = load(&server, &path, "--key s --as integer-set --value v");
+    assert!(!well && said.contains(&format!("{path_text}:3: 'x' is no 64-bit integer")), "{said}");
+    let (well, said) = load(&server, &path, "--key s --as integer-set --value v --on-error skip --dry-run");
+    assert!(well && said.contains("nothing was sent"), "{said}");
+    client.expect("EXISTS s", ":0");
+    let (well, said) = load(&server, &path, "--key s --as integer-set --value v --on-error skip");
+    assert!(well && said.contains(&format!("{path_text}:4: 1 columns where 2 were announced")), "{said}");
+    assert!(said.contains("2 were wrong or refused"), "{said}");
+    client.expect("SMEMBERS s", "[\"10\", \"40\"]");
+
+    let (_other, path) = Folder::new("lines.txt", "a\nb\n");
+    client.expect("SET k:b taken", "+OK");
+    let (well, said) = load(&server, &path, "--key k:{line} --as string --value line");
+    assert!(!well && said.contains("lines.txt:2: BUSYKEY"), "{said}");
+    client.expect("DEL k:a", ":1");
+    let (well, said) = load(&server, &path, "--key k:{line} --as string --value line --existing skip");
+    assert!(well && said.contains("1 were there already"), "{said}");
+    client.expect("GET k:b", "\"taken\"");
+    let (well, said) = load(&server, Path::new("/nowhere.csv"), "--key k");
+    assert!(!well && said.contains("cannot open /nowhere.csv"), "{said}");
+}
+
+#[test]
+fn loading_goes_on_where_it_came_to() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let (folder, path) = Folder::new("rows.csv", "id,v\n1,a\n2,b\n3,c\n");
+    let resume = folder.0.path().join("state");
+    let options = format!("--key k:{{id}} --as string --resume {}", resume.display());
+    // The second row is refused.
+    client.expect("SET k:2 taken", "+OK");
+    let (well, said) = load(&server, &path, &options);
+    assert!(!well && said.contains("rows.csv:3: BUSYKEY"), "{said}");
+    client.expect("DEL k:1 k:2 k:3", &format!(":{}", 2 + usize::from(client_has(&server, "k:3"))));
+    let (well, said) = load(&server, &path, &options);
+    assert!(well, "{said}");
+    std::fs::write(&path, "id,v\n1,a\n2,b\n3,c\n4,d\n").expect("written");
+    let (well, said) = load(&server, &path, &options);
+    assert!(well && said.contains("1 rows as 1 values"), "only what is new: {said}");
+    client.expect("GET k:4", "\"d\"");
+}
+
+fn client_has(server: &Server, key: &str) -> bool {
+    server.client().call(&format!("EXISTS {key}")) == ":1"
+}
+
+#[test]
+fn keys_are_copied_to_another_server_with_their_times() {
+    let ((from, mut source), (to, mut target)) = (served(), served());
+    if foreign() {
+        return;
+    }
+    source.expect("MSET user:1 a user:2 b other c", "+OK");
+    source.expect("RPUSH user:list x y", ":2");
+    source.expect("EXPIRE user:2 1000", ":1");
+    let servers = [&from, &to].map(|server| format!("127.0.0.1:{}", server.port()));
+    let copy = |more: &[&str]| {
+        let args = [&["copy", "--from", &servers[0], "--to", &servers[1], "--match", "user:*"], more].concat();
+        let output = run(&args);
+        let text = [output.stdout, output.stderr].map(|bytes| String::from_utf8_lossy(&bytes).into_owned()).concat();
+        (output.status.success(), text)
+    };
+    assert_eq!(copy(&["--dry-run"]), (true, "3 keys would be copied; nothing was sent\n".to_owned()));
+    let (well, said) = copy(&[]);
+    assert!(well && said.contains("3 keys as 3 values"), "{said}");
+    target.expect("DBSIZE", ":3");
+    target.expect("LRANGE user:list 0 -1", "[\"x\", \"y\"]");
+    assert_eq!(target.call("TTL user:2").len(), 4);
+    let (well, said) = copy(&[]);
+    assert!(!well && said.contains("user:") && said.contains("BUSYKEY"), "{said}");
+    let (well, said) = copy(&["--existing", "skip"]);
+    assert!(well && said.contains("3 were there already"), "{said}");
+    assert!(copy(&["--existing", "replace"]).0);
+}

@@ -1,0 +1,198 @@
+//! `evenkeel load`: rows of a file, as values.
+
+use crate::options::{Existing, Load, OnError};
+use crate::progress::{Progress, number};
+use crate::resume::Resume;
+use crate::rows::{Format, Input, Place, Row, RowError, Rows};
+use crate::send::{Account, Sender};
+use crate::shape::{Piece, Shape};
+use crate::wire::{Address, Conn};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Errors said one by one; the others are counted.
+const SAID: u64 = 20;
+
+/// Loads; the last line to print, or why it ended before.
+pub fn run(options: &Load) -> Result<String, String> {
+    let name = options.file.as_ref().map_or("-".to_owned(), |file| file.display().to_string());
+    let format = options
+        .format
+        .or_else(|| Format::of_name(&name))
+        .ok_or_else(|| format!("{name}: say --format csv, tsv, ndjson or lines"))?;
+    let (mut resume, from) = match &options.resume {
+        Some(path) => Resume::open(path, &name).map(|(resume, from)| (Some(resume), from))?,
+        None => (None, Place::default()),
+    };
+    let (input, total) = open(options)?;
+    let rows =
+        Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
+    let address = address(&options.target);
+    let takes = options.dry_run || takes_payloads(&address)?;
+    let shape = Shape::new(options, takes)?;
+    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress: Progress::start(total) };
+    if options.dry_run {
+        return job.dry_run();
+    }
+    let connections = options.target.connections.into();
+    let stops = options.on_error == OnError::Stop;
+    let sender = Sender::start(&address, connections, stops, options.existing == Existing::Skip)?;
+    job.load(sender, resume.as_mut())
+}
+
+pub fn address(target: &crate::options::Target) -> Address {
+    Address {
+        place: target.to.clone(),
+        user: target.user.clone(),
+        password: target.password.clone(),
+        db: target.db,
+        timeout: Duration::from_secs(target.timeout.max(1)),
+    }
+}
+
+/// The input, and its bytes if it is a file.
+fn open(options: &Load) -> Result<(Input, Option<u64>), String> {
+    match &options.file {
+        Some(path) if path.as_os_str() != "-" => {
+            let file =
+                std::fs::File::open(path).map_err(|e| format!("cannot open {}: {e}", path.display()))?;
+            let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+            Ok((if size.is_some() { Input::File(file) } else { Input::Stream(Box::new(file)) }, size))
+        }
+        _ => Ok((Input::Stream(Box::new(std::io::stdin())), None)),
+    }
+}
+
+/// Payloads of the version written here are read from Redis 5 on.
+fn takes_payloads(address: &Address) -> Result<bool, String> {
+    let version = Conn::open(address)?.info("server", "redis_version")?.unwrap_or_default();
+    let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
+    Ok(major >= 5)
+}
+
+struct Job<'a> {
+    name: String,
+    options: &'a Load,
+    rows: Rows,
+    shape: Shape,
+    /// Rows that were wrong, and pieces that were refused.
+    refused: u64,
+    /// Behind the last row that was read.
+    end: Place,
+    progress: Progress,
+}
+
+impl Job<'_> {
+    fn dry_run(&mut self) -> Result<String, String> {
+        let (mut rows, mut values, mut bytes) = (0, 0, 0);
+        let mut pieces = Vec::new();
+        while let Some(row) = self.next_row()? {
+            rows += 1;
+            self.shape_row(&row, &mut pieces)?;
+            values += pieces.len() as u64;
+            bytes += pieces.drain(..).map(|piece: Piece| piece.bytes.len()).sum::<usize>();
+        }
+        self.shape.finish(&mut pieces);
+        values += pieces.len() as u64;
+        bytes += pieces.iter().map(|piece| piece.bytes.len()).sum::<usize>();
+        let (rows, values) = (number(rows - self.refused.min(rows)), number(values));
+        let mut text =
+            format!("{rows} rows would be {values} values, {:.1} MB; nothing was sent", bytes as f64 / 1e6);
+        if self.refused > 0 {
+            text.push_str(&format!("; {} are wrong", number(self.refused)));
+        }
+        Ok(text)
+    }
+
+    fn load(&mut self, mut sender: Sender, mut resume: Option<&mut Resume>) -> Result<String, String> {
+        let account = sender.account().clone();
+        let ended = self.feed(&mut sender, &account, &mut resume);
+        sender.finish();
+        let refused = self.hear(&account);
+        if let Some(resume) = resume {
+            resume.note(account.safe_place(), true)?;
+        }
+        let text = self.progress.finish(&account, self.refused);
+        match ended.and(refused) {
+            Ok(()) => Ok(text),
+            Err(reason) => Err(format!("{reason}\nstopped: {text}")),
+        }
+    }
+
+    /// Reads all rows and sends them.
+    fn feed(
+        &mut self,
+        sender: &mut Sender,
+        account: &Arc<Account>,
+        resume: &mut Option<&mut Resume>,
+    ) -> Result<(), String> {
+        let mut pieces = Vec::new();
+        while !account.is_stopped() {
+            let Some(row) = self.next_row()? else {
+                self.shape.finish(&mut pieces);
+                pieces.drain(..).for_each(|piece| sender.push(piece));
+                sender.mark(self.end);
+                return Ok(());
+            };
+            let whole = self.shape_row(&row, &mut pieces)?;
+            pieces.drain(..).for_each(|piece| sender.push(piece));
+            if whole {
+                sender.mark(row.end);
+            }
+            self.hear(account)?;
+            self.progress.show(row.end.offset, account);
+            if let Some(resume) = resume {
+                resume.note(account.safe_place(), false)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The next row that is one.
+    fn next_row(&mut self) -> Result<Option<Row>, String> {
+        loop {
+            match self.rows.next() {
+                Ok(Some(row)) => {
+                    self.end = row.end;
+                    return Ok(Some(row));
+                }
+                Ok(None) => return Ok(None),
+                Err(RowError::Bad { line, reason }) => self.blame(line, &reason)?,
+                Err(RowError::Fatal(reason)) => return Err(format!("{}: {reason}", self.name)),
+            }
+        }
+    }
+
+    fn shape_row(&mut self, row: &Row, pieces: &mut Vec<Piece>) -> Result<bool, String> {
+        match self.shape.take(row, pieces) {
+            Ok(whole) => Ok(whole),
+            Err(reason) => self.blame(row.line, &reason).map(|()| false),
+        }
+    }
+
+    /// What the server refused since the last time.
+    fn hear(&mut self, account: &Account) -> Result<(), String> {
+        for refusal in account.take_refusals() {
+            if refusal.fatal {
+                return Err(format!("{}:{}: {}", self.name, refusal.line, refusal.reason));
+            }
+            self.blame(refusal.line, &refusal.reason)?;
+        }
+        Ok(())
+    }
+
+    /// A row is wrong or was refused: the end, or a line on the terminal.
+    fn blame(&mut self, line: u64, reason: &str) -> Result<(), String> {
+        let text = format!("{}:{line}: {reason}", self.name);
+        self.refused += 1;
+        if self.options.on_error == OnError::Stop {
+            return Err(text);
+        }
+        match self.refused {
+            ..=SAID => self.progress.say(&text),
+            n if n == SAID + 1 => self.progress.say("further errors are only counted"),
+            _ => {}
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,328 @@
+//! Rows of CSV, TSV, NDJSON and plain lines, one at a time, with their line numbers.
+//!
+//! - R1: a bad row is told with its line and does not end the reading, except where nothing behind it can be trusted (the
+//!   file itself fails, or a quote in CSV is never closed).
+//! - R2: reading may begin again at the `end` of a row.
+//!
+//! Cost: O(bytes); memory for one row.
+
+use serde_json::Value;
+use std::io::{self, BufRead, Read, Seek, SeekFrom};
+
+/// How rows are written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    /// Comma-separated, RFC 4180, the names in the first line.
+    Csv,
+    /// The same with tabs.
+    Tsv,
+    /// One JSON object on each line.
+    Ndjson,
+    /// One value on each line, as column `line`.
+    Lines,
+}
+
+impl Format {
+    /// What the name of a file says.
+    pub fn of_name(name: &str) -> Option<Format> {
+        match name.rsplit_once('.')?.1.to_ascii_lowercase().as_str() {
+            "csv" => Some(Format::Csv),
+            "tsv" | "tab" => Some(Format::Tsv),
+            "ndjson" | "jsonl" | "json" => Some(Format::Ndjson),
+            "txt" | "lst" | "list" => Some(Format::Lines),
+            _ => None,
+        }
+    }
+}
+
+/// One row: columns and their values.
+#[derive(Clone, Debug, Default)]
+pub struct Row {
+    pub line: u64,
+    /// What lies behind it.
+    pub end: Place,
+    names: std::sync::Arc<[String]>,
+    /// None: the row has no such column, or null in it.
+    values: Vec<Option<Vec<u8>>>,
+    /// A row of NDJSON as it was written.
+    text: Option<Vec<u8>>,
+}
+
+impl Row {
+    /// For tests.
+    pub fn of(fields: &[(&str, &str)]) -> Row {
+        Row {
+            names: fields.iter().map(|(name, _)| (*name).to_owned()).collect(),
+            values: fields.iter().map(|(_, value)| Some(value.as_bytes().to_vec())).collect(),
+            ..Row::default()
+        }
+    }
+
+    pub fn field(&self, name: &str) -> Option<&[u8]> {
+        let at = self.names.iter().position(|known| known == name)?;
+        self.values.get(at)?.as_deref()
+    }
+
+    /// Columns that have a value, in their order.
+    pub fn fields(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.names.iter().zip(&self.values).filter_map(|(name, value)| Some((&**name, value.as_deref()?)))
+    }
+
+    /// The row as a JSON object: as it was written, or its columns as strings.
+    pub fn json(&self) -> Vec<u8> {
+        if let Some(text) = &self.text {
+            return text.clone();
+        }
+        let fields =
+            self.fields().map(|(name, value)| (name.to_owned(), Value::from(String::from_utf8_lossy(value))));
+        Value::Object(fields.collect()).to_string().into_bytes()
+    }
+}
+
+/// Why there is no row.
+#[derive(Debug)]
+pub enum RowError {
+    /// This one is wrong; the next may be right (R1).
+    Bad { line: u64, reason: String },
+    /// There will be none any more.
+    Fatal(String),
+}
+
+/// Rows of one input.
+pub struct Rows {
+    form: Form,
+    /// Where reading began.
+    from: Place,
+}
+
+enum Form {
+    Separated(Box<csv::Reader<Box<dyn Read>>>, csv::ByteRecord, std::sync::Arc<[String]>),
+    Lines { input: io::BufReader<Box<dyn Read>>, line: u64, offset: u64, json: bool },
+}
+
+/// Where reading begins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// Lines before it.
+    pub line: u64,
+    pub offset: u64,
+}
+
+/// An input that may be a file.
+pub enum Input {
+    File(std::fs::File),
+    Stream(Box<dyn Read>),
+}
+
+impl Rows {
+    /// Begins to read, at `from` if that is not the start. `columns`: the names, if the input does not begin with them.
+    pub fn open(
+        input: Input,
+        format: Format,
+        columns: Option<Vec<String>>,
+        from: Place,
+    ) -> Result<Rows, String> {
+        let separated = matches!(format, Format::Csv | Format::Tsv);
+        let mut columns = columns;
+        let input: Box<dyn Read> = match input {
+            Input::Stream(_) if from.offset > 0 => {
+                return Err("only a file can be read on from the middle".to_owned());
+            }
+            Input::Stream(stream) => stream,
+            Input::File(mut file) => {
+                if from.offset > 0 && separated && columns.is_none() {
+                    columns = Some(header(&file, format)?);
+                }
+                file.seek(SeekFrom::Start(from.offset))
+                    .map_err(|e| format!("cannot read on from the middle: {e}"))?;
+                Box::new(file)
+            }
+        };
+        let form = if separated {
+            let mut reader = separated_reader(input, format, columns.is_none());
+            let names = match columns {
+                Some(columns) => columns,
+                None => {
+                    names(reader.byte_headers().map_err(|e| format!("cannot read the first line: {e}"))?)?
+                }
+            };
+            Form::Separated(Box::new(reader), csv::ByteRecord::new(), names.into())
+        } else {
+            let input = io::BufReader::with_capacity(1 << 18, input);
+            Form::Lines { input, line: 0, offset: 0, json: format == Format::Ndjson }
+        };
+        Ok(Rows { form, from })
+    }
+
+    /// The next row; None at the end.
+    pub fn next(&mut self) -> Result<Option<Row>, RowError> {
+        let mut row = match &mut self.form {
+            Form::Separated(reader, record, names) => separated_row(reader, record, names),
+            Form::Lines { input, line, offset, json } => line_row(input, line, offset, *json),
+        };
+        match &mut row {
+            Ok(Some(row)) => {
+                row.line += self.from.line;
+                row.end.line += self.from.line;
+                row.end.offset += self.from.offset;
+            }
+            Err(RowError::Bad { line, .. }) => *line += self.from.line,
+            Ok(None) | Err(RowError::Fatal(_)) => {}
+        }
+        row
+    }
+}
+
+fn separated_reader(input: Box<dyn Read>, format: Format, headers: bool) -> csv::Reader<Box<dyn Read>> {
+    csv::ReaderBuilder::new()
+        .delimiter(if format == Format::Tsv { b'\t' } else { b',' })
+        .has_headers(headers)
+        .flexible(true)
+        .buffer_capacity(1 << 18)
+        .from_reader(input)
+}
+
+fn header(file: &std::fs::File, format: Format) -> Result<Vec<String>, String> {
+    let again = file.try_clone().map_err(|e| format!("cannot read the first line: {e}"))?;
+    let mut reader = separated_reader(Box::new(again), format, true);
+    names(reader.byte_headers().map_err(|e| format!("cannot read the first line: {e}"))?)
+}
+
+fn names(record: &csv::ByteRecord) -> Result<Vec<String>, String> {
+    let name = |bytes: &[u8]| {
+        String::from_utf8(bytes.to_vec()).map_err(|_| "a column's name is not UTF-8".to_owned())
+    };
+    let mut names: Vec<String> = record.iter().map(name).collect::<Result<_, _>>()?;
+    if let Some(first) = names.first_mut() {
+        // Written by some spreadsheets.
+        *first = first.trim_start_matches('\u{feff}').to_owned();
+    }
+    Ok(names)
+}
+
+fn separated_row(
+    reader: &mut csv::Reader<Box<dyn Read>>,
+    record: &mut csv::ByteRecord,
+    names: &std::sync::Arc<[String]>,
+) -> Result<Option<Row>, RowError> {
+    let more = reader.read_byte_record(record).map_err(|e| RowError::Fatal(format!("cannot read: {e}")))?;
+    if !more {
+        return Ok(None);
+    }
+    let line = record.position().map_or(0, csv::Position::line);
+    if record.len() != names.len() {
+        let reason = format!("{} columns where {} were announced", record.len(), names.len());
+        return Err(RowError::Bad { line, reason });
+    }
+    let values = record.iter().map(|value| Some(value.to_vec())).collect();
+    let end = Place { line: reader.position().line() - 1, offset: reader.position().byte() };
+    Ok(Some(Row { line, end, names: names.clone(), values, text: None }))
+}
+
+fn line_row(
+    input: &mut impl BufRead,
+    line: &mut u64,
+    offset: &mut u64,
+    json: bool,
+) -> Result<Option<Row>, RowError> {
+    let mut text = Vec::new();
+    loop {
+        text.clear();
+        let read = input.read_until(b'\n', &mut text);
+        let bytes = read.map_err(|e| RowError::Fatal(format!("cannot read: {e}")))?;
+        if bytes == 0 {
+            return Ok(None);
+        }
+        *line += 1;
+        *offset += bytes as u64;
+        while matches!(text.last(), Some(b'\n' | b'\r')) {
+            text.pop();
+        }
+        if !text.is_empty() {
+            break;
+        }
+    }
+    let (number, end) = (*line, Place { line: *line, offset: *offset });
+    if !json {
+        let names: std::sync::Arc<[String]> = ["line".to_owned()].into();
+        return Ok(Some(Row { line: number, end, names, values: vec![Some(text)], text: None }));
+    }
+    let bad = |reason: String| RowError::Bad { line: number, reason };
+    let object: serde_json::Map<String, Value> =
+        serde_json::from_slice(&text).map_err(|e| bad(format!("no JSON object: {e}")))?;
+    let (names, values): (Vec<String>, Vec<_>) =
+        object.into_iter().map(|(name, value)| (name, plain(value))).unzip();
+    Ok(Some(Row { line: number, end, names: names.into(), values, text: Some(text) }))
+}
+
+/// A JSON value as the text of a field: strings without quotes, null not at all, what is nested as JSON.
+fn plain(value: Value) -> Option<Vec<u8>> {
+    match value {
+        Value::Null => None,
+        Value::String(text) => Some(text.into_bytes()),
+        other => Some(other.to_string().into_bytes()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn all(text: &str, format: Format) -> Vec<Result<(u64, Vec<(String, String)>), String>> {
+        let input = Input::Stream(Box::new(io::Cursor::new(text.as_bytes().to_vec())));
+        let mut rows = Rows::open(input, format, None, Place::default()).expect("opens");
+        let mut found = Vec::new();
+        loop {
+            match rows.next() {
+                Ok(None) => return found,
+                Ok(Some(row)) => {
+                    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                    found.push(Ok((row.line, row.fields().map(|(n, v)| (n.to_owned(), text(v))).collect())));
+                }
+                Err(RowError::Bad { line, reason }) => found.push(Err(format!("{line}: {reason}"))),
+                Err(RowError::Fatal(reason)) => panic!("{reason}"),
+            }
+        }
+    }
+
+    fn row(line: u64, fields: &[(&str, &str)]) -> Result<(u64, Vec<(String, String)>), String> {
+        Ok((line, fields.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect()))
+    }
+
+    #[test]
+    fn rows_come_with_their_lines_and_bad_ones_are_told() {
+        assert_eq!(
+            all("\u{feff}id,name\n1,a\n2,\"b\nc\"\n3\n4,\"x,\"\"y\"\"\"\n", Format::Csv),
+            [
+                row(2, &[("id", "1"), ("name", "a")]),
+                row(3, &[("id", "2"), ("name", "b\nc")]),
+                Err("5: 1 columns where 2 were announced".to_owned()),
+                row(6, &[("id", "4"), ("name", "x,\"y\"")]),
+            ]
+        );
+        assert_eq!(all("a\tb\n1\t2\r\n", Format::Tsv), [row(2, &[("a", "1"), ("b", "2")])]);
+        assert_eq!(
+            all("one\n\ntwo", Format::Lines),
+            [row(1, &[("line", "one")]), row(3, &[("line", "two")])]
+        );
+        let json = all("{\"id\":1,\"tags\":[1,2],\"none\":null,\"t\":\"x\"}\n[1]\n", Format::Ndjson);
+        assert_eq!(json[0], row(1, &[("id", "1"), ("tags", "[1,2]"), ("t", "x")]));
+        assert!(json[1].as_ref().is_err_and(|e| e.starts_with("2: no JSON object: ")));
+    }
+
+    #[test]
+    fn reading_goes_on_where_it_stopped() {
+        let mut file = tempfile::tempfile().expect("a file");
+        io::Write::write_all(&mut file, b"id,v\n1,a\n2,b\n3,c\n").expect("written");
+        let input = || Input::File(file.try_clone().expect("the same file"));
+        io::Seek::rewind(&mut &file).expect("at the start");
+        let mut rows = Rows::open(input(), Format::Csv, None, Place::default()).expect("opens");
+        rows.next().expect("reads");
+        let second = rows.next().expect("reads").expect("a row");
+        io::Seek::rewind(&mut &file).expect("at the start");
+        let mut rest = Rows::open(input(), Format::Csv, None, second.end).expect("opens");
+        let third = rest.next().expect("reads").expect("a row");
+        assert_eq!((third.field("id"), third.line), (Some(&b"3"[..]), 4));
+        assert!(rest.next().expect("reads").is_none());
+    }
+}

@@ -1,0 +1,174 @@
+//! A connection to a server, blocking.
+
+use resp::{Frame, FrameEnd, read_frame};
+use std::io::{self, Read, Write};
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+const CONNECT: Duration = Duration::from_secs(5);
+
+/// Appends a command. O(bytes).
+pub fn put_command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    put_header(out, b'*', words.len());
+    for word in words {
+        put_word(out, word);
+    }
+}
+
+/// Begins a command of so many words.
+pub fn put_count(out: &mut Vec<u8>, words: usize) {
+    put_header(out, b'*', words);
+}
+
+pub fn put_word(out: &mut Vec<u8>, word: &[u8]) {
+    put_header(out, b'$', word.len());
+    out.extend_from_slice(word);
+    out.extend_from_slice(b"\r\n");
+}
+
+fn put_header(out: &mut Vec<u8>, kind: u8, number: usize) {
+    out.push(kind);
+    out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Where a server is and how to be let in.
+#[derive(Clone, Debug)]
+pub struct Address {
+    pub place: String,
+    pub user: Option<String>,
+    pub password: Option<String>,
+    pub db: u32,
+    pub timeout: Duration,
+}
+
+trait Stream: Read + Write + Send {}
+impl<T: Read + Write + Send> Stream for T {}
+
+/// A connection that is let in and has its database selected.
+pub struct Conn {
+    stream: Box<dyn Stream>,
+    buffer: Vec<u8>,
+    start: usize,
+    place: String,
+}
+
+impl Conn {
+    pub fn open(address: &Address) -> Result<Conn, String> {
+        let failed = |e: io::Error| format!("cannot connect to {}: {e}", address.place);
+        let stream: Box<dyn Stream> = if address.place.contains('/') {
+            let stream = UnixStream::connect(&address.place).map_err(failed)?;
+            stream
+                .set_read_timeout(Some(address.timeout))
+                .and(stream.set_write_timeout(Some(address.timeout)))
+                .map_err(failed)?;
+            Box::new(stream)
+        } else {
+            let mut last = io::Error::other("the name has no address");
+            let found = address
+                .place
+                .to_socket_addrs()
+                .map_err(failed)?
+                .find_map(|to| TcpStream::connect_timeout(&to, CONNECT).map_err(|e| last = e).ok());
+            let stream = found.ok_or_else(|| failed(last))?;
+            stream
+                .set_nodelay(true)
+                .and(stream.set_read_timeout(Some(address.timeout)))
+                .and(stream.set_write_timeout(Some(address.timeout)))
+                .map_err(failed)?;
+            Box::new(stream)
+        };
+        let mut conn = Conn { stream, buffer: Vec::new(), start: 0, place: address.place.clone() };
+        if let Some(password) = &address.password {
+            match &address.user {
+                Some(user) => conn.expect_ok(&[b"AUTH", user.as_bytes(), password.as_bytes()])?,
+                None => conn.expect_ok(&[b"AUTH", password.as_bytes()])?,
+            }
+        }
+        if address.db != 0 {
+            conn.expect_ok(&[b"SELECT", address.db.to_string().as_bytes()])?;
+        }
+        Ok(conn)
+    }
+
+    /// One command and its reply; a refusal is an error that quotes it.
+    pub fn call(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
+        let mut bytes = Vec::new();
+        put_command(&mut bytes, words);
+        self.send(&bytes)?;
+        match self.reply()? {
+            Frame::Error(text) => Err(format!(
+                "{} refused {}: {}",
+                self.place,
+                String::from_utf8_lossy(words[0]),
+                String::from_utf8_lossy(&text)
+            )),
+            reply => Ok(reply),
+        }
+    }
+
+    fn expect_ok(&mut self, words: &[&[u8]]) -> Result<(), String> {
+        self.call(words).map(drop)
+    }
+
+    pub fn send(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.stream.write_all(bytes).map_err(|e| self.lost(&e))
+    }
+
+    /// The next reply. O(its bytes).
+    pub fn reply(&mut self) -> Result<Frame, String> {
+        let mut end = FrameEnd::default();
+        loop {
+            let bytes = &self.buffer[self.start..];
+            let whole = end.find(bytes).map_err(|e| format!("{} does not speak RESP: {e}", self.place))?;
+            if whole.is_some()
+                && let Some((frame, used)) =
+                    read_frame(bytes).map_err(|e| format!("{} does not speak RESP: {e}", self.place))?
+            {
+                self.start += used;
+                if self.start == self.buffer.len() {
+                    self.buffer.clear();
+                    self.start = 0;
+                }
+                return Ok(frame);
+            }
+            self.receive()?;
+        }
+    }
+
+    fn receive(&mut self) -> Result<(), String> {
+        self.buffer.drain(..std::mem::take(&mut self.start));
+        let len = self.buffer.len();
+        self.buffer.resize(len + (64 << 10).max(len / 2), 0);
+        let got = loop {
+            match self.stream.read(&mut self.buffer[len..]) {
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                got => break got,
+            }
+        };
+        self.buffer.truncate(len + *got.as_ref().unwrap_or(&0));
+        match got {
+            Ok(0) => Err(format!("{} closed the connection", self.place)),
+            Ok(_) => Ok(()),
+            Err(e) => Err(self.lost(&e)),
+        }
+    }
+
+    fn lost(&self, e: &io::Error) -> String {
+        match e.kind() {
+            io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("{} does not answer", self.place),
+            _ => format!("lost the connection to {}: {e}", self.place),
+        }
+    }
+
+    /// A line of INFO.
+    pub fn info(&mut self, section: &str, name: &str) -> Result<Option<String>, String> {
+        let text = match self.call(&[b"INFO", section.as_bytes()])? {
+            Frame::Bulk(text) | Frame::Verbatim { text, .. } => String::from_utf8_lossy(&text).into_owned(),
+            _ => String::new(),
+        };
+        let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));
+        Ok(line.map(|value| value.trim().to_owned()))
+    }
+}
