@@ -25,7 +25,7 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "        let lsn = self.draw();\n        self.active.fetch_add(1, Ordering::SeqCst);\n",
     ),
     ("opening_ignored", "sequence.rs", "if lsn == OPENING { 0 } else { lsn }", "lsn"),
-    ("kept_once", "preimages.rs", "*last <= newest && *last != lsn", "*last != lsn && false"),
+    ("kept_once", "preimages.rs", "last <= newest && last != lsn", "last != lsn && false"),
     (
         "drawn_before_deciding",
         "record.rs",

@@ -4,6 +4,7 @@ use crate::Error;
 use keyspace::View;
 use resp::{OwnedArgs, Reply};
 use stdx::turns::Turn;
+use value::Held;
 
 /// Elements of a reply above which it is streamed instead of written at once.
 pub const STREAM_FROM: usize = 512;
@@ -12,6 +13,12 @@ pub const STREAM_FROM: usize = 512;
 pub trait Stream: Send {
     /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a quantum.
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool;
+
+    /// Tells what it keeps alive that is large: values, which others may have as well, and what it has collected. O(1), or
+    /// O(keys) of its command.
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        let _ = held;
+    }
 
     /// Whether it does something besides writing a reply, so that it must run to its end even if nobody is told.
     fn has_effects(&self) -> bool {

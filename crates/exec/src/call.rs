@@ -201,12 +201,20 @@ fn admit(
     if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
         return crate::clients::hold(server, local, session, args);
     }
+    let full = stdx::reclaim::is_full();
+    if full && litters_again(session, command) {
+        return wait_for_reclaim(server, session, local);
+    }
+    let littered = if full { stdx::reclaim::deferred() } else { 0 };
     let number = command::places::of(command);
     session.info.runs(number);
     let before = local.clock_ns;
     local.begin_command(session.id, number);
     let mark = out.len();
     let flow = run(server, local, session, command, args, out);
+    if full && stdx::reclaim::deferred() - littered >= LITTER {
+        session.littered = stdx::reclaim::fullness();
+    }
     let ns = local.lap() - before;
     let spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
     match flow {
@@ -219,6 +227,27 @@ fn admit(
     let ran = Ran { command, ns, args, reply, spent: spent.as_ref() };
     server.stats.called(local, &server.config.live, session, ran);
     flow
+}
+
+/// Bytes a command has to give the reclaimer to be held back the next time.
+const LITTER: u64 = 16 * 1024;
+
+/// Whether more waits to be freed than may, its client has added to that, and now wants to write again.
+#[cold]
+fn litters_again(session: &Session, command: &Command) -> bool {
+    let writes = command.is_write() || matches!(command.name, "exec" | "eval" | "evalsha" | "fcall");
+    writes && session.littered == stdx::reclaim::fullness()
+}
+
+/// The command is run again in a moment.
+#[cold]
+fn wait_for_reclaim(server: &Server, session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    if session.reclaim_since_ns.get().is_none() {
+        server.stats.reclaim_delays.fetch_add(1, Ordering::Relaxed);
+        session.reclaim_since_ns.set(Some(local.clock_ns));
+    }
+    Flow::Held(local.now_ms + 2)
 }
 
 /// A command took a quantum or more on its loop: whoever comes after it in this turn waited for it.
@@ -449,7 +478,7 @@ fn whole(
     out: &mut Reply,
 ) -> Flow {
     if command.name == "keys" {
-        return crate::actions::keys::start(server, session, args);
+        return crate::actions::keys::start(server, local, session, args);
     }
     if command.name == "scan"
         && let Some(flow) = crate::actions::keys::start_scan(server, session, args)

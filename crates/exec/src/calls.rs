@@ -18,6 +18,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters and logs of one server.
 pub struct Calls {
+    /// Commands held back because their client had given too much to be freed.
+    pub reclaim_delays: AtomicU64,
     pub registry: Arc<Registry>,
     pub slowlog: Slowlog,
     pub events: Events,
@@ -57,6 +59,7 @@ pub(crate) fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
 impl Calls {
     pub fn new() -> Calls {
         Calls {
+            reclaim_delays: AtomicU64::new(0),
             registry: Registry::new(places::all().len()),
             slowlog: Slowlog::default(),
             events: Events::default(),

@@ -17,10 +17,10 @@ use crate::session::{ReplyMode, Watch};
 use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::works::{Owner, Work};
-use crate::{Flow, Local, Server, Session};
+use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
-use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, Snapshot, View, Words};
+use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, View, Words};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -546,9 +546,11 @@ pub(crate) fn start_exec(
 
 /// Opens the job's snapshot and hands it to the workers; it waits if too many are open.
 pub(crate) fn submit(server: &Server, local: &mut Local, mut job: Box<Job>) {
-    let Some(snapshot) = Snapshot::open(&server.keyspace) else {
+    let who = (job.client, job.body.command());
+    let Some(snapshot) = server.snapshots.open(server, local.id, who, &mut job.spent.waits) else {
         return local.works.wait(Owner::Job(job));
     };
+    job.spent.got_snapshot();
     let mut overlay = Overlay::new(snapshot);
     if job.planned && job.races.lost == 0 {
         for call in job.body.calls() {
@@ -568,6 +570,8 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
     match std::mem::take(&mut job.state) {
         State::Ready => None,
         State::Dropped => {
+            // The snapshot is closed now, the rest freed in its own time.
+            job.overlay.take().into_iter().for_each(Overlay::dispose);
             discard(job);
             None
         }
@@ -586,10 +590,17 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                 return None;
             }
             let Some(overlay) = job.overlay.take() else { return Some(deliver(server, local, job)) };
+            if let Some(refusal) = snapshots::refusal(overlay.snapshot()) {
+                overlay.dispose();
+                job.out.clear();
+                job.out.error(&refusal);
+                job.state = State::Done(None);
+                return Some(deliver(server, local, job));
+            }
             if !overlay.is_dirty() {
                 // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as well.
                 let current = overlay.snapshot().is_current();
-                discard(overlay);
+                overlay.dispose();
                 return if current { Some(deliver(server, local, job)) } else { again(server, local, job) };
             }
             job.races.remember(|| overlay.hashes());

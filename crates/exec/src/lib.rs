@@ -31,6 +31,7 @@ pub mod pubsub;
 pub mod scripts;
 pub mod session;
 pub mod slowlog;
+pub mod snapshots;
 pub mod stats;
 mod tally;
 pub mod transaction;
@@ -39,7 +40,7 @@ pub mod worker;
 pub mod works;
 
 pub use call::{Flow, execute};
-pub use command::Stream;
+pub use command::{Held, Stream};
 pub use session::Session;
 
 use command::Command;
@@ -61,6 +62,10 @@ pub struct Server {
     pub workers: worker::Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<stdx::turns::Turns>,
+    /// Who reads at which moment, and who waits for a place.
+    pub snapshots: snapshots::Snapshots,
+    /// Memory of the machine.
+    pub memory_bytes: u64,
     pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
     pub started_ms: u64,
@@ -225,6 +230,8 @@ impl Server {
             park: park::Park::default(),
             workers,
             turns,
+            snapshots: snapshots::Snapshots::default(),
+            memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
             started_ms: stdx::clock::wall_ms(),
@@ -236,6 +243,12 @@ impl Server {
             waits: Arc::new(waits::Waits::new(loops)),
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
+        });
+        let weak = Arc::downgrade(&server);
+        server.keyspace.on_snapshot_closed(move || {
+            if let Some(server) = weak.upgrade() {
+                snapshots::closed(&server);
+            }
         });
         actions::config::follow(&server);
         waits::watchdog::start(&server)?;

@@ -175,6 +175,8 @@ pub enum Mail {
     },
     /// CLIENT PAUSE ended, or something else parked clients should look at again.
     Retry,
+    /// A snapshot was closed, and this loop is the first that waits for one.
+    Snapshot,
     /// A connection for this loop; what it is only `net` knows.
     Adopt(Box<dyn std::any::Any + Send>),
     Shutdown,

@@ -141,6 +141,8 @@ enum Halt {
 /// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
 /// to be committed (C7).
 pub struct Running {
+    /// Whose it is.
+    client: u64,
     pub name: String,
     pub is_function: bool,
     pub started_ns: u64,
@@ -172,16 +174,6 @@ impl Drop for Listed {
 
 /// Longer texts are hashed each time: comparing them takes a while, too.
 const LAST_MAX: usize = 16 * 1024;
-/// Overlays of so many keys are dropped where they are: the reclaimer would have to be woken for each.
-const FEW_KEYS: usize = 32;
-
-/// Drops what a script ran over.
-fn drop_overlay(overlay: Overlay) {
-    // Large values in it go to the reclaimer by themselves.
-    if overlay.len() > FEW_KEYS {
-        job::discard(overlay);
-    }
-}
 
 /// What the server knows about scripts.
 #[derive(Default)]
@@ -427,7 +419,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
 fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Started {
     let server = act.server.clone();
     for _ in 0..TRIES {
-        let Some(snapshot) = Snapshot::open(&server.keyspace) else { break };
+        let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
         let mut overlay = Overlay::new(snapshot);
         overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
@@ -450,7 +442,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Star
         act.out.swap(&mut out);
         if ended.is_err() {
             act.out.truncate(mark);
-            drop_overlay(overlay);
+            overlay.dispose();
             server.scripts.note_long(&run.body);
             break;
         }
@@ -480,6 +472,12 @@ impl Name {
 }
 
 impl Scripts {
+    /// Ends the script a client runs, if it does: its snapshot was revoked.
+    pub(crate) fn stop(&self, client: u64) {
+        let running = self.running.lock();
+        running.iter().filter(|r| r.client == client).for_each(|r| r.kill.store(true, Ordering::Relaxed));
+    }
+
     /// Whether it once took longer than a loop has.
     fn is_long(&self, body: &Body) -> bool {
         self.has_long.load(Ordering::Acquire) && self.long.lock().contains_key(&Name::of(body))
@@ -525,7 +523,7 @@ fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Ove
         }
     } else {
         let current = overlay.snapshot().is_current();
-        drop_overlay(overlay);
+        overlay.dispose();
         if !current {
             // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
             return false;
@@ -564,8 +562,10 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
 
 /// Opens a script's snapshot and gives it to a thread; it waits if too many are open.
 pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
-    match Snapshot::open(&server.keyspace) {
+    let command = if matches!(job.run.body, Body::Script(..)) { "eval" } else { "fcall" };
+    match server.snapshots.open(server, local.id, (job.run.client, command), &mut job.spent.waits) {
         Some(snapshot) => {
+            job.spent.got_snapshot();
             job.overlay = Some(Overlay::new(snapshot));
             job.spent.queued_at_ns = stdx::clock::mono_ns();
             server.scripts.submit(server, job);
@@ -578,6 +578,7 @@ fn running(run: &ScriptRun) -> Arc<Running> {
     let mut command: Vec<Vec<u8>> = vec![name_of(&run.body).into_bytes()];
     command.extend(run.keys().iter().chain(run.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()));
     Arc::new(Running {
+        client: run.client,
         name: name_of(&run.body),
         is_function: matches!(run.body, Body::Function(_)),
         started_ns: stdx::clock::mono_ns(),
@@ -622,6 +623,13 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
 
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
+    let overlay = job.overlay.as_ref();
+    if let Some(refusal) = overlay.and_then(|overlay| crate::snapshots::refusal(overlay.snapshot())) {
+        job.overlay.take().into_iter().for_each(Overlay::dispose);
+        job.out = format!("-{refusal}\r\n").into_bytes();
+        job.told = Told::default();
+        return Some(deliver(server, local, job));
+    }
     match job.ended {
         Err(Halt::Killed) => return Some(deliver_killed(server, local, job)),
         Ok(()) if job.is_killed() => return Some(deliver_killed(server, local, job)),

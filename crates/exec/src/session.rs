@@ -198,6 +198,9 @@ pub struct Session {
     pub away: Option<Box<Away>>,
     /// The client whose protected commit holds this one up, and since when (monotonic clock).
     pub guarded: Cell<Option<(u64, u64)>>,
+    /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`); since when it waits for that.
+    pub littered: u64,
+    pub reclaim_since_ns: Cell<Option<u64>>,
 }
 
 impl Session {
@@ -218,6 +221,8 @@ impl Session {
             cancel: Arc::default(),
             away: None,
             guarded: Cell::new(None),
+            littered: 0,
+            reclaim_since_ns: Cell::new(None),
         }
     }
 

@@ -3,6 +3,7 @@
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
 
+use crate::actions::keys::{self, Keys};
 use crate::job::{self, BulkJob, Delivery, Job};
 use crate::mail::ReadKeys;
 use crate::scripts::{self, ScriptJob};
@@ -20,6 +21,7 @@ const KEYS: usize = 32;
 pub enum Owner {
     Job(Box<Job>),
     Script(Box<ScriptJob>),
+    Keys(Box<Keys>),
 }
 
 /// A piece of work that is done in slices.
@@ -32,6 +34,8 @@ pub enum Work {
         commit: Box<Commit>,
         owner: Owner,
     },
+    /// A reply that is ready.
+    Deliver(Delivery),
     /// A bulk, and its commit once it is under way.
     Bulk(Option<Box<Commit>>, Box<BulkJob>),
 }
@@ -95,13 +99,20 @@ pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>
     }
 }
 
-/// Starts what waited for a snapshot, as far as there are any. Called now and then.
+/// Starts what waited for a snapshot, as far as it is its turn and there are any. Called when one was closed, and now and
+/// then.
 pub fn retry_waiting(server: &Arc<Server>, local: &mut Local) {
     for _ in 0..local.works.waiting.len() {
-        match local.works.waiting.pop_front() {
-            Some(Owner::Job(job)) => job::submit(server, local, job),
-            Some(Owner::Script(job)) => scripts::submit(server, local, job),
-            None => return,
+        let Some(owner) = local.works.waiting.pop_front() else { return };
+        let left = local.works.waiting.len();
+        match owner {
+            Owner::Job(job) => job::submit(server, local, job),
+            Owner::Script(job) => scripts::submit(server, local, job),
+            Owner::Keys(keys) => keys::submit(server, local, keys),
+        }
+        if local.works.waiting.len() > left {
+            // Not yet: it stays the first.
+            return local.works.waiting.rotate_right(1);
         }
     }
 }
@@ -126,6 +137,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             request.answer();
             Step::Over(None)
         }
+        Work::Deliver(delivery) => Step::Over(Some(delivery)),
         Work::Bulk(commit, mut bulk) => {
             let mut commit = commit.unwrap_or_else(|| bulk.commit(&server.keyspace));
             let mut told = Vec::new();
@@ -171,5 +183,7 @@ fn end(server: &Arc<Server>, local: &mut Local, owner: Owner, committed: bool) -
         (Owner::Job(job), false) => job::again(server, local, job),
         (Owner::Script(job), true) => Some(scripts::deliver(server, local, job)),
         (Owner::Script(job), false) => scripts::again(server, local, job),
+        // It only reads.
+        (Owner::Keys(_), _) => None,
     }
 }

@@ -396,6 +396,7 @@ impl Commit {
                     Ok((true, _)) => Stage::Placing(part + 1),
                     Ok((false, _)) => Stage::Placing(part),
                     Err(Conflict) => {
+                        self.snapshot = None;
                         self.record.end(&keyspace.sequence);
                         Stage::Withdrawing(0)
                     }

@@ -22,6 +22,7 @@ mod intent;
 mod overlay;
 mod preimages;
 mod record;
+mod retained;
 mod segment;
 mod sequence;
 mod shard;
@@ -35,7 +36,8 @@ pub use guard::{Guarded, Protection};
 pub use intent::{Commit, Progress, Words};
 pub use overlay::{Chunk, Conflict, Lost, Overlay};
 pub use record::Announce;
-pub use sequence::{Lsn, Snapshot};
+pub use retained::{Limits, Revoked};
+pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use view::{Changes, Class, Event, KeySet, Keys, View, WrongType};
 
@@ -46,8 +48,9 @@ use std::sync::{Arc, OnceLock};
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard, Sharded};
 
-/// Active snapshots at once (S3).
-pub const MAX_ACTIVE: usize = 64;
+/// Active snapshots of long work at once, and of all (S3).
+pub const MAX_LONG: usize = 64;
+pub const MAX_ACTIVE: usize = MAX_LONG + 32;
 
 /// Shards of a keyspace.
 pub const SHARDS: usize = 1 << segment::SHARD_BITS;
@@ -94,6 +97,8 @@ pub struct Keyspace {
     pub(crate) intents: AtomicUsize,
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
+    pub(crate) retained: retained::Retained,
+    closed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
 #[inline]
@@ -121,6 +126,8 @@ impl Keyspace {
             intents: AtomicUsize::new(0),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
+            retained: retained::Retained::default(),
+            closed: OnceLock::new(),
         })
     }
 

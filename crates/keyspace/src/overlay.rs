@@ -119,6 +119,9 @@ pub struct Conflict;
 #[derive(Debug)]
 pub struct Lost(pub Changes);
 
+/// Overlays of so many keys are dropped where they are: the reclaimer would have to be woken for each.
+const FEW_KEYS: usize = 32;
+
 impl Overlay {
     pub fn new(snapshot: Snapshot) -> Overlay {
         Overlay {
@@ -156,6 +159,16 @@ impl Overlay {
         self.places.swap(a, b);
         self.swaps.push((a, b));
         self.written = true;
+    }
+
+    /// Closes the snapshot at once; what is much of the rest is freed elsewhere, in its own time.
+    pub fn dispose(self) {
+        let Overlay { snapshot, slots, index, near, chunks, .. } = self;
+        drop(snapshot);
+        let known = slots.len() + near.keys.len() + chunks.len() * 64;
+        if known > FEW_KEYS {
+            stdx::reclaim::defer(known * 100, move || drop((slots, index, near, chunks)));
+        }
     }
 
     /// Keys known.

@@ -3,11 +3,14 @@
 //! - S1: a write draws its LSN while it holds the locks of every shard it changes, before the first change.
 //! - S2: a snapshot is published as active first and draws its LSN `s` then. So a writer that draws `n > s` sees it, and
 //!   keeps what was there before; a writer with `n < s` has its locks already, and whoever reads at `s` waits for them.
-//! - S3: at most [`MAX_ACTIVE`] snapshots are active; opening one more is refused.
+//! - S3: at most [`MAX_ACTIVE`] snapshots are active; opening one more is refused. The last places are for those who hold
+//!   theirs for a moment ([`Snapshot::open_short`]), so that long work never takes all.
+//! - S4: a snapshot may be revoked. From then on nothing is kept for it, and who used it must throw away what it read:
+//!   ask [`Snapshot::is_current`] after the last read, or with the locks of what is to be relied on.
 //!
 //! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
-use crate::MAX_ACTIVE;
+use crate::{MAX_ACTIVE, MAX_LONG};
 use std::sync::Arc;
 use stdx::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -17,6 +20,29 @@ pub type Lsn = u64;
 const FREE: Lsn = 0;
 /// Published, LSN not drawn yet: newer than everything.
 const OPENING: Lsn = Lsn::MAX;
+/// Revoked (S4): it was too old, or what was kept for it too much.
+const TOO_OLD: Lsn = Lsn::MAX - 1;
+const TOO_LARGE: Lsn = Lsn::MAX - 2;
+
+/// Why nothing may be read at a snapshot any more.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Ended {
+    /// FLUSHALL, FLUSHDB or SWAPDB replaced whole tables since.
+    Flushed,
+    /// It was active for too long.
+    TooOld,
+    /// Too much was kept for it and others, and it was the oldest.
+    TooLarge,
+}
+
+/// What a place says, revoked snapshots being none.
+fn active_lsn(place: Lsn) -> Lsn {
+    if is_revoked(place) { FREE } else { place }
+}
+
+fn is_revoked(place: Lsn) -> bool {
+    place == TOO_OLD || place == TOO_LARGE
+}
 
 pub(crate) struct Sequence {
     last: AtomicU64,
@@ -57,22 +83,25 @@ impl Sequence {
 
     /// The newest active snapshot, `OPENING` counting as newest; 0 if there is none.
     pub(crate) fn newest(&self) -> Lsn {
-        self.slots.iter().map(|slot| slot.load(Ordering::SeqCst)).max().unwrap_or(FREE)
+        self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst))).max().unwrap_or(FREE)
     }
 
     /// The oldest active snapshot; [`Lsn::MAX`] if there is none, 0 while one is being opened (its LSN may be drawn
     /// already, and what is kept for it must stay).
     pub(crate) fn oldest(&self) -> Lsn {
-        let lsns = self.slots.iter().map(|slot| slot.load(Ordering::SeqCst)).filter(|lsn| *lsn != FREE);
+        let lsns = self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst)));
+        let lsns = lsns.filter(|lsn| *lsn != FREE);
         lsns.map(|lsn| if lsn == OPENING { 0 } else { lsn }).min().unwrap_or(Lsn::MAX)
     }
 
-    /// Opens a snapshot: slot and LSN (S2). None at the limit (S3).
-    fn open(&self) -> Option<(usize, Lsn)> {
-        let slot = self.slots.iter().position(|slot| {
+    /// Opens a snapshot in one of some places: slot and LSN (S2). None at the limit (S3).
+    fn open(&self, places: std::ops::Range<usize>) -> Option<(usize, Lsn)> {
+        let (first, places) = (places.start, &self.slots[places]);
+        let place = places.iter().position(|slot| {
             slot.load(Ordering::Relaxed) == FREE
                 && slot.compare_exchange(FREE, OPENING, Ordering::SeqCst, Ordering::Relaxed).is_ok()
         })?;
+        let slot = first + place;
         self.active.fetch_add(1, Ordering::SeqCst);
         let lsn = self.draw();
         self.slots[slot].store(lsn, Ordering::SeqCst);
@@ -80,8 +109,27 @@ impl Sequence {
     }
 
     fn close(&self, slot: usize) {
-        self.slots[slot].store(FREE, Ordering::SeqCst);
-        self.active.fetch_sub(1, Ordering::SeqCst);
+        if !is_revoked(self.slots[slot].swap(FREE, Ordering::SeqCst)) {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Revokes the snapshot at this LSN (S4); false if it is no longer active.
+    pub(crate) fn revoke(&self, lsn: Lsn, why: Ended) -> bool {
+        let to = if why == Ended::TooOld { TOO_OLD } else { TOO_LARGE };
+        let swap =
+            |slot: &AtomicU64| slot.compare_exchange(lsn, to, Ordering::SeqCst, Ordering::Relaxed).is_ok();
+        let revoked = self.slots.iter().any(swap);
+        if revoked {
+            self.active.fetch_sub(1, Ordering::SeqCst);
+        }
+        revoked
+    }
+
+    /// The LSNs of active snapshots, in no order; those being opened are left out.
+    pub(crate) fn lsns(&self) -> impl Iterator<Item = Lsn> {
+        let lsns = self.slots.iter().map(|slot| active_lsn(slot.load(Ordering::SeqCst)));
+        lsns.filter(|lsn| *lsn != FREE && *lsn != OPENING)
     }
 }
 
@@ -96,8 +144,17 @@ pub struct Snapshot {
 impl Snapshot {
     /// None when too many are active (S3).
     pub fn open(keyspace: &Arc<crate::Keyspace>) -> Option<Snapshot> {
+        Snapshot::open_in(keyspace, 0..MAX_LONG)
+    }
+
+    /// For who closes it within a quantum or so: there is a place even when long work has taken all of its own.
+    pub fn open_short(keyspace: &Arc<crate::Keyspace>) -> Option<Snapshot> {
+        Snapshot::open_in(keyspace, MAX_LONG..MAX_ACTIVE).or_else(|| Snapshot::open(keyspace))
+    }
+
+    fn open_in(keyspace: &Arc<crate::Keyspace>, places: std::ops::Range<usize>) -> Option<Snapshot> {
         let generation = keyspace.generation();
-        let (slot, lsn) = keyspace.sequence.open()?;
+        let (slot, lsn) = keyspace.sequence.open(places)?;
         Some(Snapshot { keyspace: keyspace.clone(), slot, lsn, generation })
     }
 
@@ -105,9 +162,18 @@ impl Snapshot {
         self.lsn
     }
 
-    /// False once FLUSHALL, FLUSHDB or SWAPDB replaced whole tables since: then nothing may be read at it any more.
+    /// False once whole tables were replaced since, or it was revoked: then nothing may be read at it any more.
     pub fn is_current(&self) -> bool {
-        self.generation == self.keyspace.generation()
+        self.ended().is_none()
+    }
+
+    /// Why it is not current any more.
+    pub fn ended(&self) -> Option<Ended> {
+        match self.keyspace.sequence.slots[self.slot].load(Ordering::SeqCst) {
+            TOO_OLD => Some(Ended::TooOld),
+            TOO_LARGE => Some(Ended::TooLarge),
+            _ => (self.generation != self.keyspace.generation()).then_some(Ended::Flushed),
+        }
     }
 
     pub fn keyspace(&self) -> &Arc<crate::Keyspace> {
@@ -118,5 +184,6 @@ impl Snapshot {
 impl Drop for Snapshot {
     fn drop(&mut self) {
         self.keyspace.sequence.close(self.slot);
+        self.keyspace.closed_snapshot();
     }
 }

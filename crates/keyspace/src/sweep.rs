@@ -133,13 +133,19 @@ impl Sweep {
 }
 
 impl Keyspace {
-    /// Frees pre-images nobody can need any more. Cost: O(shards) look-ups; call it now and then.
-    pub fn prune(&self) {
-        for shard in 0..SHARDS {
+    /// Frees pre-images nobody can need any more; how many bytes the others keep alive. Cost: O(shards) look-ups; call it
+    /// now and then.
+    pub fn prune(&self) -> usize {
+        let prune = |shard| {
             let mut guard = self.shards.lock_one(shard);
+            let pre = &mut guard.get_mut(shard).pre;
             // Asked with the lock held: a snapshot opened later does not need what stands here.
-            guard.get_mut(shard).pre.prune(self.sequence.oldest());
-        }
+            pre.prune(self.sequence.oldest());
+            pre.bytes()
+        };
+        let bytes = (0..SHARDS).map(prune).sum();
+        self.retained.bytes.store(bytes as u64, Ordering::Relaxed);
+        bytes
     }
 
     /// Keys kept for snapshots. Cost: O(shards).

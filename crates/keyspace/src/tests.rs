@@ -914,3 +914,64 @@ fn an_overlay_exchanges_databases_as_the_keyspace_does() {
         twin.check_invariants();
     }
 }
+
+/// Snapshots that overlap without end: what they keep goes all the same, and a revoked one counts no more.
+#[test]
+fn what_is_kept_goes_while_others_are_open_and_with_who_is_revoked() {
+    let keyspace = Keyspace::new(1);
+    set(&keyspace, "k", "0", None, 0);
+    let mut open = std::collections::VecDeque::new();
+    for n in 1..200 {
+        open.push_back((Snapshot::open(&keyspace).unwrap(), n - 1));
+        set(&keyspace, "k", &n.to_string(), None, 0);
+        set(&keyspace, &format!("k{n}"), "x", None, 0);
+        if open.len() > 3 {
+            open.pop_front();
+        }
+        keyspace.prune();
+        for (snapshot, then) in &open {
+            let read = keyspace.read_at(0, b"k", snapshot.lsn()).unwrap();
+            assert!(
+                matches!(&read.value, Value::Str(s) if s.as_ref().to_vec() == then.to_string().into_bytes())
+            );
+        }
+    }
+    assert!(keyspace.pre_images() < 20, "{} keys are kept", keyspace.pre_images());
+
+    let large = "x".repeat(100_000);
+    set(&keyspace, "large", &large, None, 0);
+    open.clear();
+    let old = Snapshot::open(&keyspace).unwrap();
+    let limits = Limits { age_ms: 1000, bytes: 150_000 };
+    assert_eq!(keyspace.limit_snapshots(5, limits, 0), []);
+    assert!(keyspace.retained().0 < 1000);
+    assert!(del(&keyspace, "large", 0));
+    assert_eq!(keyspace.limit_snapshots(900, limits, 0), []);
+    let (bytes, age_ms) = keyspace.retained();
+    assert!((100_000..110_000).contains(&bytes) && age_ms == 895, "{bytes} bytes, {age_ms} ms");
+    // With what others keep it is too much.
+    let young = Snapshot::open(&keyspace).unwrap();
+    let revoked = keyspace.limit_snapshots(901, limits, 60_000);
+    assert_eq!(revoked.iter().map(|r| (r.lsn, r.why)).collect::<Vec<_>>(), [(old.lsn(), Ended::TooLarge)]);
+    assert_eq!((old.ended(), young.ended()), (Some(Ended::TooLarge), None));
+    assert!(keyspace.retained().0 == 0 && keyspace.active_snapshots() == 1);
+    assert_eq!(keyspace.limit_snapshots(1902, limits, 0)[0].why, Ended::TooOld);
+    assert!(!young.is_current() && keyspace.active_snapshots() == 0);
+    set(&keyspace, "k", "last", None, 0);
+    assert_eq!(keyspace.pre_images(), 0);
+    drop((old, young));
+    assert_eq!(keyspace.active_snapshots(), 0);
+}
+
+#[test]
+fn long_work_leaves_places_for_short_work() {
+    let keyspace = Keyspace::new(1);
+    let long: Vec<_> = (0..MAX_LONG).map(|_| Snapshot::open(&keyspace).unwrap()).collect();
+    assert!(Snapshot::open(&keyspace).is_none());
+    let short: Vec<_> = (MAX_LONG..MAX_ACTIVE).map(|_| Snapshot::open_short(&keyspace).unwrap()).collect();
+    assert!(Snapshot::open_short(&keyspace).is_none());
+    drop(short);
+    assert!(Snapshot::open(&keyspace).is_none() && Snapshot::open_short(&keyspace).is_some());
+    drop(long);
+    assert!(Snapshot::open(&keyspace).is_some());
+}

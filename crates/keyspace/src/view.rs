@@ -94,6 +94,30 @@ enum Store<'k> {
     Open,
 }
 
+/// What a write does to a key.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Touch {
+    /// The value is changed in place: what is kept of it shares most with what it becomes.
+    Edit,
+    /// The value goes, or another one takes its place.
+    Replace,
+}
+
+/// Bytes copied by a change of a shared value, on average at most.
+const EDIT_BYTES: usize = 2048;
+
+impl Touch {
+    /// Bytes that what is kept of a key keeps alive, at most (`PreImages` H3).
+    fn weigh(self, key: &[u8], before: Option<&Owned>, so_far: usize) -> usize {
+        let base = crate::preimages::KEPT + key.len();
+        let all = base + before.map_or(0, |owned| owned.value.mem_bytes());
+        match self {
+            Touch::Replace => all,
+            Touch::Edit => all.min(so_far.max(base) + EDIT_BYTES),
+        }
+    }
+}
+
 /// Keys fetched together.
 const TOGETHER: usize = 64;
 
@@ -494,16 +518,16 @@ impl<'k> View<'k> {
 
     /// Keeps what is there for active snapshots, before it changes (W1).
     #[inline]
-    fn touch(&mut self, hash: u64, key: &[u8]) {
+    fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
         if keep {
             let newest = self.keyspace.sequence.newest();
             let Shard { dbs, pre, .. } = shard;
-            pre.keep(self.db, key, self.changes.lsn, newest, || {
-                dbs[self.db].find(hash, key).map(|e| e.to_owned())
-            });
+            let before = || dbs[self.db].find(hash, key).map(|e| e.to_owned());
+            let weigh = |before: Option<&Owned>, so_far| how.weigh(key, before, so_far);
+            pre.keep(self.db, key, self.changes.lsn, newest, before, weigh);
         } else if !shard.pre.is_empty() {
             shard.pre.clear();
         }
@@ -521,7 +545,7 @@ impl<'k> View<'k> {
             // A long commit relies on it or is about to replace it; it stays absent to everybody meanwhile.
             return false;
         }
-        self.touch(hash, key);
+        self.touch(hash, key, Touch::Replace);
         let Store::Locked(guard) = &mut self.store else { return false };
         guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
         self.count(-1, -1);
@@ -551,7 +575,7 @@ impl<'k> View<'k> {
         if entry.kind() != kind {
             return Err(WrongType);
         }
-        self.touch(hash, key);
+        self.touch(hash, key, Touch::Edit);
         // Keeping a pre-image moves no entry, so `raw` still is the entry.
         Ok(Some(EntryMut::new(raw)))
     }
@@ -675,7 +699,7 @@ impl<'k> View<'k> {
             _ => None,
         };
         self.drop_expired(hash, key);
-        self.touch(hash, key);
+        self.touch(hash, key, Touch::Replace);
         let Store::Locked(guard) = &mut self.store else { return };
         let directory = &mut guard.get_mut(shard_of(hash)).dbs[self.db];
         let put = directory.put(hash, key, payload, expire_ms, access_tick(self.now_ms));
@@ -709,7 +733,7 @@ impl<'k> View<'k> {
             }
             Some(_) => {}
         }
-        self.touch(hash, key);
+        self.touch(hash, key, Touch::Replace);
         let Store::Locked(guard) = &mut self.store else { return false };
         let had_expire = guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
         self.count(-1, -i64::from(had_expire == Some(true)));
@@ -727,7 +751,7 @@ impl<'k> View<'k> {
         if self.drop_expired(hash, key) || !self.exists(key) {
             return None;
         }
-        self.touch(hash, key);
+        self.touch(hash, key, Touch::Replace);
         let Store::Locked(guard) = &mut self.store else { return None };
         let owned = guard.get_mut(shard_of(hash)).dbs[self.db].take(hash, key)?;
         self.count(-1, -i64::from(owned.expire_ms.is_some()));
@@ -763,7 +787,7 @@ impl<'k> View<'k> {
         if self.drop_expired(hash, key) || !self.exists(key) {
             return false;
         }
-        self.touch(hash, key);
+        self.touch(hash, key, Touch::Edit);
         let Store::Locked(guard) = &mut self.store else { return false };
         let had = guard.get_mut(shard_of(hash)).dbs[self.db].set_expire(hash, key, expire_ms);
         self.count(0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)));

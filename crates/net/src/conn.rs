@@ -88,6 +88,12 @@ pub(crate) struct Conn {
     blocked: bool,
     blocked_ns: Option<u64>,
     stream: Option<Box<dyn Stream>>,
+    /// When the loop first saw that stream, by the wall clock; 0: not yet.
+    pub(crate) stream_since_ms: u64,
+    /// In the loop's list of connections with a stream.
+    pub(crate) streaming: bool,
+    /// In the loop's list of connections over their soft limit.
+    pub(crate) limited: bool,
     /// A command of many bytes was found in the input: its words, and its end.
     large: Option<(Vec<Span>, usize)>,
     /// A command of many bytes that is to be run (again).
@@ -143,6 +149,9 @@ impl Conn {
             blocked: false,
             blocked_ns: None,
             stream: None,
+            stream_since_ms: 0,
+            streaming: false,
+            limited: false,
             large: None,
             held: None,
             behind: VecDeque::new(),
@@ -200,6 +209,7 @@ impl Conn {
         local.recorder.add(Counter::NetInputBytes, n as u64);
         local.recorder.add(Counter::ReadsProcessed, 1);
         if self.unread() + n > server.config.live.query_buffer_bytes.size() {
+            local.recorder.add(Counter::QueryBufferDisconnections, 1);
             log::warn!("client {} exceeded client-query-buffer-limit", self.session.id);
             return Next::Close;
         }
@@ -332,6 +342,7 @@ impl Conn {
                 }
                 if !stream.fill(&mut self.out, STREAM_PART) {
                     self.stream = None;
+                    self.stream_since_ms = 0;
                 }
                 local.lap();
                 continue;
@@ -613,6 +624,7 @@ impl Conn {
     ) -> std::io::Result<Flushed> {
         self.told = 0;
         if self.blocked {
+            self.session.info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
             return Ok(Flushed::Blocked);
         }
         let (bytes, from) = match self.unsent.take() {
@@ -640,6 +652,23 @@ impl Conn {
                 Ok(if blocked { Flushed::Blocked } else { Flushed::Part })
             }
         }
+    }
+
+    /// Whether its reply is being streamed.
+    pub(crate) fn streams(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// What its streamed reply keeps alive.
+    pub(crate) fn held(&self, held: &mut dyn FnMut(exec::Held)) {
+        if let Some(stream) = &self.stream {
+            stream.holds(held);
+        }
+    }
+
+    /// Whether more waits for it than the soft limit allows for long.
+    pub(crate) fn is_over_soft_limit(&self) -> bool {
+        self.soft_since.is_some()
     }
 
     /// Whether the client is to be cut off because it does not read.

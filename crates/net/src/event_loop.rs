@@ -1,5 +1,7 @@
 //! One event loop. See the crate's head for the order of a turn.
 
+mod limits;
+
 use crate::conn::{Conn, Flushed, Next, State};
 use crate::socket::Socket;
 use crate::timers::Timers;
@@ -7,6 +9,7 @@ use crate::transport::{Event, Pool, Received, Transport};
 use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::session::ClientInfo;
+use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
 use exec::{Local, Server, Session};
 use keyspace::{Sweep, Swept};
@@ -117,6 +120,12 @@ pub(crate) struct EventLoop {
     /// Which connections are looked at next for what CLIENT PAUSE held, and for idleness.
     releasing: Option<usize>,
     idling: Option<usize>,
+    /// Connections whose replies are being streamed; which is looked at next, and what was found so far.
+    streaming: Vec<u64>,
+    streams_at: usize,
+    streams: Vec<Streamed>,
+    /// Connections over their soft limit: they are cut off when their time is up, whether or not anything happens.
+    limited: VecDeque<u64>,
     /// Their last words are on the way; they are looked at again when those are out.
     leaving: Vec<usize>,
     closing: VecDeque<usize>,
@@ -172,6 +181,10 @@ impl EventLoop {
             told: 0,
             releasing: None,
             idling: None,
+            streaming: Vec::new(),
+            streams_at: 0,
+            streams: Vec::new(),
+            limited: VecDeque::new(),
             leaving: Vec::new(),
             closing: VecDeque::new(),
             mail: VecDeque::new(),
@@ -429,6 +442,18 @@ impl EventLoop {
         if let Some(at) = conn.new_deadline() {
             self.timers.add(at, conn.session.id);
         }
+        if conn.streams() && conn.stream_since_ms == 0 {
+            conn.stream_since_ms = self.local.now_ms;
+            if !std::mem::replace(&mut conn.streaming, true) {
+                self.streaming.push(conn.session.id);
+            }
+        }
+        if let Some(since_ns) = conn.session.reclaim_since_ns.get()
+            && !matches!(conn.state, State::Held(_))
+        {
+            conn.session.reclaim_since_ns.set(None);
+            self.local.end_reclaim(&self.server, &conn.session.info, since_ns);
+        }
         if let Some((holder, since_ns)) = conn.session.guarded.get()
             && !matches!(conn.state, State::Held(_))
         {
@@ -522,15 +547,10 @@ impl EventLoop {
             self.doom(slot);
             return false;
         }
-        if flushed == Flushed::Blocked && conn.exceeds_output_limit(&self.server, self.local.now_ms) {
-            log::warn!(
-                "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
-                conn.session.id,
-                conn.pending_out()
-            );
-            self.doom(slot);
+        if flushed == Flushed::Blocked && self.exceeds_output_limit(slot) {
             return false;
         }
+        let Some(conn) = self.conns[slot].as_mut() else { return false };
         let again = match flushed {
             Flushed::Queued if conn.is_finished() => {
                 self.leaving.push(slot);
@@ -764,6 +784,7 @@ impl EventLoop {
                     self.doom(slot);
                 }
             }
+            Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => self.releasing = Some(0),
             Mail::Adopt(any) => {
                 if let Ok(conn) = any.downcast::<Box<Conn>>() {
@@ -958,9 +979,11 @@ impl EventLoop {
         if self.server.config.live.timeout_s.get() > 0 && self.idling.is_none() {
             self.idling = Some(0);
         }
+        self.look_at_limited();
+        self.look_at_streams();
         if self.local.id == 0 {
-            self.server.keyspace.prune();
             self.server.keyspace.cursors.prune(self.local.now_ms);
+            exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
         exec::works::retry_waiting(&self.server, &mut self.local);
         exec::clients::cron(&self.server, &mut self.local);

@@ -9,6 +9,9 @@
 //! - R2: `pending_bytes` counts from `defer` until the closure has run.
 //! - R3: without a reclaimer thread (unit tests, tools) the closure runs at once; so it does on that thread itself.
 //!
+//! - R4: above a limit ([`set_limit`]) the reclaimer is *full* until a quarter of it is freed. Nobody waits here for that:
+//!   who causes more is held back by who called him ([`is_full`], [`deferred`]).
+//!
 //! Waking a sleeping thread costs about 20 µs, hence the batch: one wake-up per loop turn.
 
 use std::cell::{Cell, RefCell};
@@ -28,6 +31,9 @@ static RUNNING: AtomicBool = AtomicBool::new(false);
 static PENDING_BYTES: AtomicU64 = AtomicU64::new(0);
 static PENDING_ITEMS: AtomicU64 = AtomicU64::new(0);
 static RECLAIMED_ITEMS: AtomicU64 = AtomicU64::new(0);
+static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
+/// How often it became full, or stopped being so: odd while it is.
+static FULL: AtomicU64 = AtomicU64::new(0);
 
 struct Batch(Vec<Garbage>);
 
@@ -40,6 +46,7 @@ impl Drop for Batch {
 thread_local! {
     /// True on the reclaimer thread: what it frees may own more that is large, which is freed at once.
     static FREEING: Cell<bool> = const { Cell::new(false) };
+    static DEFERRED: Cell<u64> = const { Cell::new(0) };
     static LOCAL: RefCell<Batch> = const { RefCell::new(Batch(Vec::new())) };
 }
 
@@ -64,8 +71,12 @@ pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
     if !RUNNING.load(Ordering::Acquire) || FREEING.try_with(Cell::get).unwrap_or(true) {
         return f();
     }
-    PENDING_BYTES.fetch_add(bytes as u64, Ordering::Relaxed);
+    let pending = PENDING_BYTES.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
     PENDING_ITEMS.fetch_add(1, Ordering::Relaxed);
+    let _ = DEFERRED.try_with(|deferred| deferred.set(deferred.get() + bytes as u64));
+    if pending > LIMIT.load(Ordering::Relaxed) {
+        set_full(true);
+    }
     let mut garbage = Some(Garbage { bytes, free: Box::new(f) });
     let full = LOCAL.try_with(|local| {
         // A drop inside `free` on the reclaimer itself may come back here while the batch is borrowed: never,
@@ -104,6 +115,44 @@ pub fn reclaimed_items() -> u64 {
     RECLAIMED_ITEMS.load(Ordering::Relaxed)
 }
 
+/// Sets how many bytes may wait before it is full (R4).
+pub fn set_limit(bytes: u64) {
+    LIMIT.store(bytes, Ordering::Relaxed);
+    let pending = pending_bytes();
+    if pending > bytes || pending <= bytes / 4 * 3 {
+        set_full(pending > bytes);
+    }
+}
+
+/// How many bytes may wait before it is full.
+pub fn limit() -> u64 {
+    LIMIT.load(Ordering::Relaxed)
+}
+
+/// Whether too much waits to be freed. Cost: one relaxed load of what seldom changes.
+#[inline]
+pub fn is_full() -> bool {
+    FULL.load(Ordering::Relaxed) & 1 == 1
+}
+
+/// The time it is full for, as a number: another time it is another one.
+pub fn fullness() -> u64 {
+    FULL.load(Ordering::Relaxed)
+}
+
+/// Bytes this thread has handed over so far.
+pub fn deferred() -> u64 {
+    DEFERRED.get()
+}
+
+fn set_full(full: bool) {
+    let count = FULL.load(Ordering::Relaxed);
+    if (count & 1 == 1) != full {
+        // Who is beaten to it has nothing to do any more.
+        let _ = FULL.compare_exchange(count, count + 1, Ordering::Relaxed, Ordering::Relaxed);
+    }
+}
+
 fn send(batch: Vec<Garbage>) {
     if batch.is_empty() {
         return;
@@ -123,7 +172,10 @@ fn free(garbage: Garbage) {
         crate::points::reach(crate::points::Point::Reclaim);
     }
     (garbage.free)();
-    PENDING_BYTES.fetch_sub(garbage.bytes as u64, Ordering::Relaxed);
+    let pending = PENDING_BYTES.fetch_sub(garbage.bytes as u64, Ordering::Relaxed) - garbage.bytes as u64;
+    if pending <= LIMIT.load(Ordering::Relaxed) / 4 * 3 {
+        set_full(false);
+    }
     PENDING_ITEMS.fetch_sub(1, Ordering::Relaxed);
     RECLAIMED_ITEMS.fetch_add(1, Ordering::Relaxed);
 }
@@ -142,5 +194,20 @@ mod tests {
         defer(10, move || tx.send(2).unwrap());
         flush();
         assert_eq!(rx.recv().unwrap(), 2);
+
+        // What waits above the limit makes it full; when that is freed it is not (R4).
+        let (hold, held) = channel();
+        defer(100, move || held.recv().unwrap());
+        set_limit(150);
+        assert!(!is_full());
+        let before = deferred();
+        defer(100, || {});
+        assert!(is_full() && deferred() == before + 100);
+        flush();
+        hold.send(()).unwrap();
+        while is_full() {
+            std::thread::yield_now();
+        }
+        set_limit(u64::MAX);
     }
 }

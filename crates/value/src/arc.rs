@@ -45,6 +45,11 @@ impl Count {
         true
     }
 
+    /// Owners there are, at this moment.
+    pub fn owners(&self) -> usize {
+        self.0.load(Ordering::Relaxed) as usize
+    }
+
     /// True if there is exactly one owner (A2).
     #[inline]
     pub fn unique(&self) -> bool {
@@ -80,6 +85,11 @@ impl<T> Arc<T> {
     fn block(&self) -> &Block<T> {
         // SAFETY: the block lives as long as a handle does (A1).
         unsafe { self.block.as_ref() }
+    }
+
+    /// Handles there are, at this moment.
+    pub fn owners(&self) -> usize {
+        self.block().count.owners()
     }
 
     /// True if this is the only handle.

@@ -59,6 +59,11 @@ impl Hash {
         self.fields.is_empty()
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        self.fields.held()
+    }
+
     /// Bytes of all blocks, shared ones counted fully. O(1).
     pub fn mem_bytes(&self) -> usize {
         self.fields.mem_bytes()

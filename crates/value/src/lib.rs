@@ -24,6 +24,7 @@ mod cell;
 pub mod ctree;
 pub mod elem;
 pub mod hash;
+mod held;
 pub mod ints;
 pub mod limits;
 pub mod list;
@@ -38,6 +39,7 @@ pub mod zset;
 
 pub use elem::Elem;
 pub use hash::Hash;
+pub use held::Held;
 pub use list::List;
 pub use set::Set;
 pub use str::{Run, Str, StrRef};

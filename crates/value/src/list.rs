@@ -240,6 +240,11 @@ impl List {
         if self.tree.flags() & QUICK != 0 { Enc::QuickList } else { Enc::ListPack }
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        self.tree.held()
+    }
+
     /// Approximate bytes of everything the list owns, shared or not. O(1).
     pub fn mem_bytes(&self) -> usize {
         size_of::<List>() + self.tree.mem_bytes()

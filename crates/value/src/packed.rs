@@ -191,6 +191,16 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        let owners = match self.form() {
+            Form::Empty => return None,
+            Form::Flat(leaf) => leaf.owners(),
+            Form::Trie(root) => root.owners(),
+        };
+        Some(crate::Held { root: self.raw?.addr().get(), owners, bytes: self.mem_bytes() })
+    }
+
     /// The entry of a key, unless it is kept beside the trie.
     #[inline]
     pub fn get_hashed(&self, key: K::Key<'_>, hash: u64) -> Option<K::Entry<'_>> {

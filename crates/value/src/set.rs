@@ -61,6 +61,11 @@ impl Set {
         self.members.is_empty()
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        self.members.held()
+    }
+
     /// Bytes of all blocks, shared ones counted fully. O(1).
     pub fn mem_bytes(&self) -> usize {
         self.members.mem_bytes()

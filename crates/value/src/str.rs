@@ -292,6 +292,16 @@ impl Str {
         size_of::<Str>() + outside
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        if !self.is_chunked() {
+            return None;
+        }
+        // SAFETY: only looked at while `self` is borrowed; the count is left alone.
+        let owners = unsafe { ManuallyDrop::new(self.arc()) }.owners();
+        Some(crate::Held { root: self.raw.addr(), owners, bytes: self.mem_bytes() })
+    }
+
     /// Panics if an invariant does not hold.
     pub fn check_invariants(&self) {
         match self.as_ref() {

@@ -343,6 +343,11 @@ impl ZSet {
         if self.order().flags() & SKIP != 0 { Enc::SkipList } else { Enc::ListPack }
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        Some(crate::Held { bytes: self.mem_bytes(), ..self.order().held()? })
+    }
+
     /// Approximate bytes of everything the set owns, shared or not. O(1).
     pub fn mem_bytes(&self) -> usize {
         let members = self.pair().map_or(0, |pair| size_of::<Pair>() + 8 + pair.members.mem_bytes());

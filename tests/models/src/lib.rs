@@ -100,6 +100,7 @@ macro_rules! world {
 
             /// Snapshots at once, fewer than in the server: each is a step more per look.
             pub(crate) const MAX_ACTIVE: usize = 2;
+            pub(crate) const MAX_LONG: usize = MAX_ACTIVE;
 
             mod entry {
                 pub(crate) type Owned = u64;
@@ -115,6 +116,8 @@ macro_rules! world {
                 fn generation(&self) -> u64 {
                     0
                 }
+
+                fn closed_snapshot(&self) {}
             }
 
             mod sequence {

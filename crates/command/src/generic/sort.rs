@@ -9,7 +9,7 @@ use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::cmp::Ordering;
-use value::{List, Value, ValueRef};
+use value::{Held, List, Value, ValueRef};
 
 const BY_GET: &str = "For the optional BY/GET keyword: the key names follow from the elements";
 const STORE: &str = "For the optional STORE keyword, which may stand anywhere";
@@ -281,6 +281,10 @@ impl Stream for Elements {
             self.next += 1;
         }
         self.next < self.elements.len()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        held(Held::own(self, self.elements.len() * 48));
     }
 }
 

@@ -7,7 +7,7 @@ use crate::table::*;
 use crate::{Cx, Error, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
-use value::Hash;
+use value::{Hash, Held};
 
 pub(crate) static COMMANDS: &[Command] =
     &[Command::new("hrandfield", -2, Run::Read(hrandfield), READONLY, acl::HASH)
@@ -124,6 +124,10 @@ impl Stream for All {
         }
         self.next < self.hash.len()
     }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.hash.held().into_iter().for_each(held);
+    }
 }
 
 /// Random fields with repetitions, as many as wanted. The hash is not empty.
@@ -144,5 +148,9 @@ impl Stream for Repeated {
             self.left -= 1;
         }
         self.left > 0
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.hash.held().into_iter().for_each(held);
     }
 }

@@ -6,7 +6,7 @@ use crate::table::*;
 use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
-use value::Hash;
+use value::{Hash, Held};
 
 const KEY: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
 
@@ -109,6 +109,10 @@ impl Stream for Fields {
             }
         }
         self.next < self.hash.len()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.hash.held().into_iter().for_each(held);
     }
 }
 

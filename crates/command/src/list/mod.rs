@@ -10,7 +10,7 @@ use crate::options::is;
 use crate::{Error, Stream};
 use resp::Reply;
 use std::ops::Range;
-use value::{Elem, List};
+use value::{Elem, Held, List};
 
 /// A reply of long elements is streamed when it has become so large, however few they are.
 const STREAM_BYTES: usize = 64 << 10;
@@ -103,6 +103,10 @@ impl Stream for Slice {
             End::Right => self.left.end -= written,
         }
         !self.left.is_empty()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.list.held().into_iter().for_each(held);
     }
 }
 

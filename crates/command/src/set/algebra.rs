@@ -12,6 +12,7 @@ use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::ops::ControlFlow::{self, Break, Continue};
+use value::Held;
 use value::set::{algebra, algebra::Answer};
 use value::{Enc, Kind, Set, Value};
 
@@ -213,6 +214,10 @@ impl Stream for Chosen {
             out.len() < end
         })
     }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.0.held().into_iter().for_each(held);
+    }
 }
 
 /// Several results one after the other: a union is each set without those before it.
@@ -231,6 +236,10 @@ impl Stream for Union {
             self.parts.pop();
         }
         false
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.parts.iter().for_each(|part| part.holds(held));
     }
 }
 

@@ -8,7 +8,7 @@ use crate::table::{
 use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
-use value::{Elem, Set};
+use value::{Elem, Held, Set};
 
 pub(crate) static COMMANDS: &[Command] =
     &[
@@ -186,6 +186,10 @@ impl Stream for Members {
             }
         }
         self.next < self.set.len()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.set.held().into_iter().for_each(held);
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{Cx, Error, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::collections::HashSet;
-use value::{Elem, Set};
+use value::{Elem, Held, Set};
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("spop", -2, Run::Write(spop), WRITE | FAST, acl::SET)
@@ -195,5 +195,9 @@ impl Stream for Repeated {
             self.left -= 1;
         }
         self.left > 0
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.set.held().into_iter().for_each(held);
     }
 }

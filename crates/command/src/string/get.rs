@@ -12,7 +12,7 @@ use crate::table::{RW_ACCESS_DELETE, RW_ACCESS_UPDATE};
 use crate::{Cx, Effect, Error, Stream, options};
 use keyspace::Class;
 use resp::{Args, Reply};
-use value::{Str, StrRef, ValueRef};
+use value::{Held, Str, StrRef, ValueRef};
 
 const SUBSTRING_COST: &str = "O(N) where N is the length of the returned string. The complexity is ultimately \
     determined by the returned length, but because creating a substring from an existing string is very cheap, it can \
@@ -141,6 +141,10 @@ impl Stream for Texts {
             }
         }
         self.open.is_some() || self.rest.len() > 0
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.open.iter().for_each(|text| text.holds(held));
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{Budget, Cx, Error, Stream};
 use keyspace::View;
 use resp::Reply;
 use std::ops::Range;
-use value::{Str, StrRef, str::Run};
+use value::{Held, Str, StrRef, str::Run};
 
 /// Longer strings are answered as a stream.
 const STREAM_BYTES: usize = 64 << 10;
@@ -90,6 +90,10 @@ impl Stream for Text {
             out.end_bulk();
         }
         to < self.end
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.of.held().into_iter().for_each(held);
     }
 }
 

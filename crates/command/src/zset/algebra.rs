@@ -20,7 +20,7 @@ use std::borrow::Cow;
 use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::ops::ControlFlow::{self, Break, Continue};
-use value::{Elem, Set, ValueRef, ZSet};
+use value::{Elem, Held, Set, ValueRef, ZSet};
 
 const FROM: &[KeySpec] = &[KeySpec::numkeys(1, RO_ACCESS)];
 const INTO: &[KeySpec] = &[KeySpec::one(1, OW_UPDATE), KeySpec::numkeys(2, RO_ACCESS)];
@@ -439,6 +439,10 @@ impl Stream for Computed {
             }
         }
         self.next < self.items.len()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        held(Held::own(self, self.text.len() + self.items.len() * size_of::<(f64, usize)>()));
     }
 }
 

@@ -14,7 +14,7 @@ use crate::{Caller, Error, STREAM_FROM, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
 use std::ops::Range;
-use value::{LexBound, ScoreBound, ZSet, limits};
+use value::{Held, LexBound, ScoreBound, ZSet, limits};
 
 /// The group's name in COMMAND DOCS.
 const GROUP: &str = "sorted-set";
@@ -158,6 +158,10 @@ impl Stream for Slices {
             self.left.ranks.start += written;
         }
         !self.left.ranks.is_empty()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.set.held().into_iter().for_each(held);
     }
 }
 

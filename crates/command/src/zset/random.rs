@@ -7,7 +7,7 @@ use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, Run, acl};
 use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
-use value::ZSet;
+use value::{Held, ZSet};
 
 pub(crate) static COMMANDS: &[Command] =
     &[Command::new("zrandmember", -2, Run::Read(zrandmember), READONLY, acl::SORTEDSET)
@@ -131,6 +131,10 @@ impl Stream for Repeated {
         }
         self.left > 0
     }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.set.held().into_iter().for_each(held);
+    }
 }
 
 struct Chosen {
@@ -152,6 +156,10 @@ impl Stream for Chosen {
             }
         }
         self.next < self.ranks.len()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.set.held().into_iter().for_each(held);
     }
 }
 

@@ -12,6 +12,7 @@ mod docs;
 mod functions;
 mod hostile;
 mod info;
+mod limits;
 mod loading;
 mod messages;
 mod migrate;

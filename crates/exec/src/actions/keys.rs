@@ -2,17 +2,22 @@
 //! segment at a time; SCAN gives its own, weaker guarantee.
 
 use crate::call::Flow;
+use crate::job::Delivery;
 use crate::mail::Mail;
-use crate::{Server, Session};
-use command::Stream;
+use crate::waits::Spent;
+use crate::works::{Owner, Work};
+use crate::{Local, Server, Session, snapshots};
 use command::options::ScanOptions;
+use command::{Held, Stream};
 use keyspace::{Snapshot, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 /// Keys matched under one lock and in one slice: one segment has at most 1,000.
-struct Keys {
+pub struct Keys {
+    client: u64,
+    spent: Spent,
     snapshot: Option<Snapshot>,
     server: Arc<Server>,
     db: usize,
@@ -23,6 +28,8 @@ struct Keys {
     found: usize,
     /// The encoded keys in pieces, so that nothing large is ever copied or freed at once.
     pieces: VecDeque<Vec<u8>>,
+    /// Bytes of all pieces there were.
+    piece_bytes: usize,
     encoded: Reply,
     sending: bool,
 }
@@ -121,9 +128,12 @@ fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
     !pieces.is_empty()
 }
 
-/// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply).
-pub(crate) fn start(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Flow {
-    Flow::Stream(Box::new(Keys {
+/// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if there are too many
+/// snapshots.
+pub(crate) fn start(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
+    let mut keys = Box::new(Keys {
+        client: session.id,
+        spent: Spent::default(),
         snapshot: None,
         server: server.clone(),
         db: session.db,
@@ -132,21 +142,54 @@ pub(crate) fn start(server: &Arc<Server>, session: &Session, args: Args<'_>) -> 
         position: Some(0),
         found: 0,
         pieces: VecDeque::new(),
+        piece_bytes: 0,
         encoded: Reply::new(session.resp3),
         sending: false,
-    }))
+    });
+    if keys.open(local.id) {
+        return Flow::Stream(keys);
+    }
+    local.works.wait(Owner::Keys(keys));
+    local.away = true;
+    Flow::Parked(None)
+}
+
+/// Looks for a snapshot for a KEYS that waits for one.
+pub(crate) fn submit(_: &Server, local: &mut Local, mut keys: Box<Keys>) {
+    if !keys.open(local.id) {
+        return local.works.wait(Owner::Keys(keys));
+    }
+    let (client, spent) = (keys.client, Some(keys.spent));
+    local.works.push(Work::Deliver(Delivery { client, bytes: Vec::new(), stream: Some(keys), spent }));
 }
 
 impl Keys {
-    /// Opens the snapshot, or a new one if whole tables were replaced meanwhile; false if none is to be had now.
-    fn ready(&mut self) -> bool {
-        if self.snapshot.as_ref().is_some_and(Snapshot::is_current) {
-            return true;
+    fn open(&mut self, loop_id: usize) -> bool {
+        let server = self.server.clone();
+        let who = (self.client, "keys");
+        self.snapshot = server.snapshots.open(&server, loop_id, who, &mut self.spent.waits);
+        if self.snapshot.is_some() {
+            self.spent.got_snapshot();
         }
+        self.snapshot.is_some()
+    }
+
+    /// Makes sure of the snapshot. Opens a new one if whole tables were replaced meanwhile; false if none is to be had now.
+    fn ready(&mut self) -> Result<bool, String> {
+        let Some(snapshot) = &self.snapshot else { return Ok(self.reopen()) };
+        match snapshot.ended() {
+            None => Ok(true),
+            Some(_) => snapshots::refusal(snapshot).map_or_else(|| Ok(self.reopen()), Err),
+        }
+    }
+
+    fn reopen(&mut self) -> bool {
         self.position = Some(0);
         self.found = 0;
         self.encoded.clear();
         self.pieces.clear();
+        self.piece_bytes = 0;
+        self.snapshot = None;
         self.snapshot = Snapshot::open(&self.server.keyspace);
         self.snapshot.is_some()
     }
@@ -164,6 +207,7 @@ impl Keys {
                 }
             });
         if self.encoded.len() >= PIECE {
+            self.piece_bytes += self.encoded.len();
             self.pieces.push_back(self.encoded.take());
         }
     }
@@ -174,8 +218,14 @@ impl Stream for Keys {
         if self.sending {
             return send(&mut self.pieces, out, room);
         }
-        if !self.ready() {
-            return true;
+        match self.ready() {
+            Ok(true) => {}
+            Ok(false) => return true,
+            Err(refusal) => {
+                self.snapshot = None;
+                out.error(&refusal);
+                return false;
+            }
         }
         match self.position {
             Some(position) => self.collect(position),
@@ -187,5 +237,11 @@ impl Stream for Keys {
             }
         }
         true
+    }
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        // Before, its snapshot is what is limited.
+        if self.sending {
+            held(Held::own(self, self.piece_bytes));
+        }
     }
 }

@@ -129,6 +129,22 @@ pub(super) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
     ];
+    let (kept, oldest_ms) = server.keyspace.retained();
+    let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
+    let snapshots = &server.snapshots;
+    s.evenkeel.extend([
+        ("snapshots_waiting", snapshots.waiting() as u64),
+        ("snapshot_oldest_ms", oldest_ms),
+        ("snapshot_retained_bytes", kept),
+        ("stream_retained_bytes", snapshots.streamed()),
+        ("snapshots_revoked_age", count(&snapshots.revoked_old)),
+        ("snapshots_revoked_retained", count(&snapshots.revoked_large)),
+        ("reclaim_max_pending_bytes", stdx::reclaim::limit()),
+        ("reclaim_full", stdx::reclaim::is_full().into()),
+        ("reclaim_delays", count(&server.stats.reclaim_delays)),
+        ("streams_cut_age", count(&snapshots.cut_old)),
+        ("streams_cut_retained", count(&snapshots.cut_large)),
+    ]);
     s.evenkeel.extend(server.waits.seen.figures());
     s
 }

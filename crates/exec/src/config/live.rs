@@ -110,6 +110,12 @@ pub struct Live {
     /// By class: normal, replica, pubsub.
     pub output_limits: [OutputLimit; 3],
 
+    /// Seconds a snapshot may be active, and bytes kept for snapshots and by replies; 0: no limit, and a share of memory.
+    pub snapshot_age_s: Number,
+    pub snapshot_retained_bytes: Number,
+    /// Bytes that may wait to be freed; 0: a share of memory.
+    pub reclaim_pending_bytes: Number,
+
     // Commands.
     pub notify: Number,
     pub busy_reply_ms: Number,

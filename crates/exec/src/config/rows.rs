@@ -287,6 +287,16 @@ const LIMITS: &[Directive] = &[
     )
     .live(set_limits)
     .doc("Bytes that may wait for a slow reader, by class: at most; at most for so many seconds."),
+    int("snapshot-max-age", 0, INT, "600")
+        .unit("s")
+        .live(|l, v| l.snapshot_age_s.set(v.int()))
+        .doc("Time after which a long command must have ended that reads the keys as they were at one moment; 0 is no limit."),
+    memory("snapshot-max-retained", 0, "0")
+        .live(|l, v| l.snapshot_retained_bytes.set(v.int()))
+        .doc("Memory kept only for long commands and streamed replies; 0 is a quarter of maxmemory, or of the machine's."),
+    memory("reclaim-max-pending", 0, "0")
+        .live(|l, v| l.reclaim_pending_bytes.set(v.int()))
+        .doc("Memory given back but not freed yet, above which who gives back more waits; 0 is an eighth, as above."),
     special("maxmemory-clients", MemoryOrPercent, "0")
         .only(&["0"], "evicting clients is not supported yet; client-output-buffer-limit bounds each of them")
         .doc("Memory all connections together may take."),

@@ -24,15 +24,20 @@ impl Host {
         let word = |s: &std::ffi::CStr| s.to_string_lossy().into_owned();
         let os = [word(system.sysname()), word(system.release()), word(system.machine())].join(" ");
         let exe = std::env::current_exe().unwrap_or_default();
-        let info = rustix::system::sysinfo();
         Host {
             run_id: random_id(),
             os,
             executable: exe.display().to_string(),
             pid: std::process::id(),
-            memory_bytes: (info.totalram as u64).saturating_mul(u64::from(info.mem_unit)),
+            memory_bytes: machine_bytes(),
         }
     }
+}
+
+/// Memory of the machine.
+pub fn machine_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }
 
 /// Forty random hex digits. Every hasher starts from fresh random keys.

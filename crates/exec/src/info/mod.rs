@@ -12,7 +12,7 @@
 
 mod host;
 
-pub use host::{Cpu, Host, cpu, random_id, resident_bytes};
+pub use host::{Cpu, Host, cpu, machine_bytes, random_id, resident_bytes};
 
 use crate::stats::{CommandTotals, Counter, Rates, Registry};
 use std::collections::BTreeMap;

@@ -62,6 +62,8 @@ pub enum What {
     Commit,
     /// A worker or a script's thread, all of which were busy.
     Thread,
+    /// The client itself, which gave the reclaimer more to free than may wait for that.
+    Reclaim,
     /// The client itself, which did not read.
     Socket,
     /// The processor: the operating system ran something else.
@@ -69,12 +71,13 @@ pub enum What {
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 8] = [
+pub const WHATS: [(What, &str); 9] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
     (What::Commit, "commit"),
     (What::Thread, "thread"),
+    (What::Reclaim, "reclaim"),
     (What::Socket, "socket"),
     (What::Os, "os"),
     (What::Unknown, "unknown"),

@@ -3,6 +3,7 @@
 use super::{Culprit, HISTORY, SLOW_NS, STALL_NS};
 use crate::calls::Finished;
 use crate::session::ClientInfo;
+use crate::snapshots::Queued;
 use crate::stats::Phase;
 use crate::{Local, Server, Session};
 use command::Command;
@@ -20,10 +21,14 @@ pub struct Request {
     pub lock_ns: u64,
     /// Waited because others' long commits were protected.
     pub guard_ns: u64,
+    /// Waited until less of what it had removed waited to be freed.
+    pub reclaim_ns: u64,
     /// Waited for a key, a time or an answer.
     pub parked_ns: u64,
     /// Waited for a worker or a script's thread.
     pub queued_ns: u64,
+    /// Waited for one of the snapshots there may be at once.
+    pub snapshot_ns: u64,
     /// Ran on its event loop.
     pub inline_ns: u64,
     /// Ran on a thread, all attempts together.
@@ -45,8 +50,10 @@ impl Request {
             ("waited-for-loop", self.loop_ns),
             ("waited-for-lock", self.lock_ns),
             ("waited-for-commit", self.guard_ns),
+            ("waited-for-reclaim", self.reclaim_ns),
             ("parked", self.parked_ns),
             ("waited-for-thread", self.queued_ns),
+            ("waited-for-snapshot", self.snapshot_ns),
             ("ran-on-loop", self.inline_ns),
             ("ran-on-thread", self.thread_ns),
             ("descheduled", self.os_ns),
@@ -64,8 +71,10 @@ impl Request {
                 "waited-for-loop" => format!("waited up to {us} us for its event loop"),
                 "waited-for-lock" => format!("waited {us} us for a lock"),
                 "waited-for-commit" => format!("waited {us} us for a protected commit"),
+                "waited-for-reclaim" => format!("waited {us} us for memory it had given back to be freed"),
                 "parked" => format!("was parked for {us} us"),
                 "waited-for-thread" => format!("waited {us} us for a thread"),
+                "waited-for-snapshot" => format!("waited {us} us for a snapshot"),
                 "ran-on-loop" => format!("{us} us on its event loop"),
                 "ran-on-thread" => format!("{us} us on a thread of its own"),
                 "descheduled" => format!("{us} us of that the system ran something else"),
@@ -99,11 +108,25 @@ pub struct Spent {
     /// When it was put into the queue of the threads.
     pub queued_at_ns: u64,
     pub queued_ns: u64,
+    /// Waits for a snapshot: the one now, and how long all before took.
+    pub waits: Option<Queued>,
+    pub snapshot_ns: u64,
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
     /// Whom a thread served before this, if there was a wait for one: client, command, and how long it took.
     pub behind: Option<(u64, &'static str, u64)>,
+}
+
+impl Spent {
+    /// The wait for a snapshot, if there was one, is over.
+    pub(crate) fn got_snapshot(&mut self) {
+        if let Some(queued) = self.waits.take() {
+            let (ns, behind) = queued.over();
+            self.snapshot_ns += ns;
+            self.behind = behind.or(self.behind);
+        }
+    }
 }
 
 /// What a thread did last, for whoever waits for it.
@@ -123,7 +146,7 @@ impl Bench {
         let queued = self.began_ns.saturating_sub(spent.queued_at_ns);
         spent.queued_ns += queued;
         if queued >= STALL_NS {
-            spent.behind = self.last;
+            spent.behind = self.last.or(spent.behind);
         }
     }
 
@@ -169,14 +192,15 @@ pub fn ended(
     let Some(away) = session.away.take() else { return };
     let now = local.lap();
     let total_ns = now.saturating_sub(away.began_ns);
-    let Spent { queued_ns, thread_ns, os_ns, lost, behind, .. } = spent.unwrap_or_default();
-    let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + thread_ns);
+    let Spent { queued_ns, snapshot_ns, thread_ns, os_ns, lost, behind, .. } = spent.unwrap_or_default();
+    let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + thread_ns);
     let is_job = spent.is_some() && away.counts;
     let mut request = Request {
         unix_ms: local.now_ms,
         command: away.command.name,
         inline_ns: away.inline_ns,
         queued_ns,
+        snapshot_ns,
         thread_ns,
         os_ns,
         lost,
@@ -190,15 +214,20 @@ pub fn ended(
         }
         return;
     }
+    if away.command.is_write() && stdx::reclaim::is_full() {
+        // Long writes are done in slices, and who frees what in them is not looked at: most replace something large.
+        session.littered = stdx::reclaim::fullness();
+    }
     request.commit_ns = rest_ns;
     local.recorder.phase(Phase::Queued, queued_ns);
     local.recorder.phase(Phase::Thread, thread_ns);
     local.recorder.phase(Phase::Committing, rest_ns);
     // Behind its own work nobody waits for somebody else.
     let behind = behind.filter(|(client, ..)| *client != session.id);
-    if let (Some(behind), true) = (behind, queued_ns >= STALL_NS) {
+    let waited_ns = queued_ns + snapshot_ns;
+    if let (Some(behind), true) = (behind, waited_ns >= STALL_NS) {
         request.behind =
-            Some(local.waited_for_thread(server, &session.info, away.command.name, queued_ns, behind));
+            Some(local.waited_for_thread(server, &session.info, away.command.name, waited_ns, behind));
     }
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };

@@ -195,6 +195,12 @@ impl<K: Kind> Tree<K> {
         }
     }
 
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    pub fn held(&self) -> Option<crate::Held> {
+        let (root, owners) = self.node.as_ref()?.owners();
+        Some(crate::Held { root, owners, bytes: self.mem_bytes() })
+    }
+
     /// Approximate bytes of the tree and all that it owns. O(1), but O(entries) in a leaf with long entries.
     pub fn mem_bytes(&self) -> usize {
         match self.form() {

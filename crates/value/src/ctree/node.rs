@@ -210,6 +210,11 @@ impl<K: Kind> Node<K> {
         root
     }
 
+    /// Its address, and how many own it.
+    pub fn owners(&self) -> (usize, usize) {
+        (self.at.addr().get(), self.common().count.owners())
+    }
+
     /// The root, if this is one without other owners. What lies below must stay where it is.
     #[inline]
     pub fn unshared_root(&mut self) -> Option<&mut Root<K>> {

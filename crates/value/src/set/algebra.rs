@@ -216,6 +216,11 @@ impl Answer {
         self.len() == 0
     }
 
+    /// The set it keeps alive, if that is large. O(1).
+    pub fn held(&self) -> Option<crate::Held> {
+        self.set.held()
+    }
+
     /// Calls `f` for the elements that have not been taken, until it returns false. False if all have been taken.
     pub fn take(&mut self, f: &mut dyn FnMut(Elem<'_>) -> bool) -> bool {
         if let Some(from) = self.next_key {

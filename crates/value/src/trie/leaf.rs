@@ -317,6 +317,11 @@ impl<K: EntryKind> Leaf<K> {
         unsafe { K::heap(self.at(i)) }
     }
 
+    /// Owners there are, at this moment.
+    pub fn owners(&self) -> usize {
+        self.head().count.owners()
+    }
+
     /// Gives one count back and frees the leaf if it was the last.
     pub(crate) fn release(self) {
         if self.head().count.release() {

@@ -1,0 +1,347 @@
+//! What is kept for those who read is limited in age and bytes, and who is over a limit is told, by name, which one.
+
+use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
+use std::time::{Duration, Instant};
+
+const MANY: usize = 2000;
+
+/// A server with two large sets, or none if it is not ours.
+fn laden() -> Option<Server> {
+    if foreign() {
+        return None;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    for (key, step) in [("big", 1), ("other", 2)] {
+        let words: String = (0..MANY).map(|i| format!(" m{}", i * step)).collect();
+        client.call(&format!("SADD {key}{words}"));
+    }
+    Some(server)
+}
+
+/// A figure of INFO.
+fn figure(client: &mut Client, name: &str) -> u64 {
+    let info = client.call("INFO everything");
+    let at = info.find(&format!("{name}:")).unwrap_or_else(|| panic!("no {name} in INFO"));
+    let digits = info[at + name.len() + 1..].bytes().take_while(u8::is_ascii_digit).count();
+    info[at + name.len() + 1..][..digits].parse().expect("a number")
+}
+
+#[track_caller]
+fn await_figure(client: &mut Client, name: &str, fits: impl Fn(u64) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let value = figure(client, name);
+        if fits(value) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} stays {value}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[track_caller]
+fn await_reply(client: &mut Client, line: &str, reply: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while client.call(line) != reply {
+        assert!(Instant::now() < deadline, "{line} does not answer {reply}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+const TOO_OLD: &str = "-ERR snapshot-max-age exceeded: ";
+
+#[test]
+fn long_reads_that_never_end_are_ended() {
+    let Some(server) = laden() else { return };
+    let mut control = server.client();
+    control.expect("CONFIG SET snapshot-max-age 1", "+OK");
+    // A job and KEYS are held, a script runs for ever: each loses its snapshot and is told so.
+    for (n, (point, line)) in
+        [("job-end", "SDIFF big other"), ("stream", "KEYS *"), ("", "EVAL \"while true do end\" 0")]
+            .into_iter()
+            .enumerate()
+    {
+        if !point.is_empty() {
+            control.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
+        }
+        let mut reader = server.client();
+        reader.send(encode_line(line));
+        await_figure(&mut control, "snapshots_revoked_age", |revoked| revoked == n as u64 + 1);
+        if !point.is_empty() {
+            control.expect(&format!("DEBUG POINT {point} OFF"), "+OK");
+        }
+        let told = reader.reply();
+        assert!(told.starts_with(TOO_OLD), "{line}: {told}");
+        // The connection is as good as before.
+        reader.expect("SCARD big", &format!(":{MANY}"));
+    }
+    assert!(server.output().contains("snapshot-max-age exceeded"), "nothing in the log");
+    await_figure(&mut control, "snapshots_open", |open| open == 0);
+}
+
+#[test]
+fn a_write_that_lost_its_snapshot_did_nothing() {
+    let Some(server) = laden() else { return };
+    let mut control = server.client();
+    control.expect("CONFIG SET snapshot-max-age 1", "+OK");
+    control.expect("DEBUG POINT job-end HOLD 1", "+OK");
+    let mut writer = server.client();
+    writer.send(encode_line("SUNIONSTORE into big other"));
+    await_figure(&mut control, "snapshots_revoked_age", |revoked| revoked == 1);
+    control.expect("DEBUG POINT job-end OFF", "+OK");
+    assert!(writer.reply().starts_with(TOO_OLD));
+    writer.expect("EXISTS into", ":0");
+    assert!(writer.call("SUNIONSTORE into big other").starts_with(':'));
+}
+
+#[test]
+fn what_is_kept_for_a_snapshot_is_limited() {
+    let Some(server) = laden() else { return };
+    let mut control = server.client();
+    control.expect("CONFIG SET snapshot-max-retained 1mb", "+OK");
+    control.expect("DEBUG POINT job-end HOLD 1", "+OK");
+    let mut reader = server.client();
+    reader.send(encode_line("SDIFF big other"));
+    await_reply(&mut control, "DEBUG POINT job-end", ":1");
+    let mut other = server.client();
+    let value = "x".repeat(100_000);
+    (0..8).for_each(|i| other.expect(&format!("SET key:{i} {value}"), "+OK"));
+    // They came after the snapshot: nothing is kept of them.
+    await_figure(&mut control, "snapshot_retained_bytes", |bytes| bytes > 0 && bytes < 100_000);
+    control.expect("DEBUG POINT job-end OFF", "+OK");
+    assert!(reader.reply().contains("\"m1\""));
+    // These are there before, and go.
+    control.expect("DEBUG POINT job-end HOLD 1", "+OK");
+    (8..16).for_each(|i| other.expect(&format!("SET key:{i} {value}"), "+OK"));
+    reader.send(encode_line("SDIFF big other"));
+    await_reply(&mut control, "DEBUG POINT job-end", ":1");
+    (0..8).for_each(|i| other.expect(&format!("DEL key:{i}"), ":1"));
+    await_figure(&mut control, "snapshot_retained_bytes", |bytes| bytes > 800_000);
+    assert_eq!(figure(&mut control, "snapshots_revoked_retained"), 0);
+    (8..16).for_each(|i| other.expect(&format!("DEL key:{i}"), ":1"));
+    await_figure(&mut control, "snapshots_revoked_retained", |revoked| revoked == 1);
+    await_figure(&mut control, "snapshot_retained_bytes", |bytes| bytes == 0);
+    control.expect("DEBUG POINT job-end OFF", "+OK");
+    let told = reader.reply();
+    assert!(told.starts_with("-ERR snapshot-max-retained exceeded: "), "{told}");
+}
+
+#[test]
+fn who_reads_a_removed_value_too_slowly_is_cut_off() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut control, mut other) = (server.client(), server.client());
+    let value = "x".repeat(1 << 20);
+    for key in ["doomed", "shared"] {
+        (0..32).for_each(|i| other.expect(&format!("RPUSH {key} {i}{value}"), &format!(":{}", i + 1)));
+    }
+    control.expect("CONFIG SET snapshot-max-retained 40mb", "+OK");
+    // Two read what will be removed, one what stays; none of them reads on.
+    let mut readers: Vec<Client> = ["doomed", "doomed", "shared"]
+        .iter()
+        .map(|key| {
+            let mut reader = server.client();
+            reader.send(encode_line(&format!("LRANGE {key} 0 -1")));
+            reader
+        })
+        .collect();
+    await_figure(&mut control, "total_commands_processed", |commands| commands > 66);
+    other.expect("DEL doomed", ":1");
+    await_figure(&mut control, "stream_retained_bytes", |bytes| (32 << 20..40 << 20).contains(&bytes));
+    assert_eq!(figure(&mut control, "streams_cut_retained"), 0);
+    control.expect("CONFIG SET snapshot-max-retained 20mb", "+OK");
+    await_figure(&mut control, "streams_cut_retained", |cut| cut == 2);
+    await_figure(&mut control, "stream_retained_bytes", |bytes| bytes == 0);
+    assert!(server.output().contains("snapshot-max-retained exceeded"), "nothing in the log");
+    let mut patient = readers.pop().expect("three readers");
+    for mut cut in readers {
+        assert!(cut.is_closed_within(PATIENCE));
+    }
+    let element = "$1048577\r\n".len() + 1 + value.len() + 2;
+    patient.skip("*32\r\n".len() + 32 * element + 22);
+    patient.expect("PING", "+PONG");
+}
+
+#[test]
+fn who_comes_after_the_last_snapshot_waits_and_is_told_for_whom() {
+    let Some(server) = laden() else { return };
+    let mut control = server.client();
+    control.expect("DEBUG POINT job-end HOLD 64", "+OK");
+    let mut first: Vec<Client> = (0..64).map(|_| server.client()).collect();
+    for client in &mut first {
+        client.send(encode_line("SDIFF big other"));
+    }
+    await_reply(&mut control, "DEBUG POINT job-end", ":64");
+    let mut late: Vec<Client> = (0..3).map(|_| server.client()).collect();
+    for (client, line) in late.iter_mut().zip(["SDIFF big other", "KEYS *", "EVAL \"while true do end\" 0"]) {
+        client.send(encode_line(line));
+    }
+    await_figure(&mut control, "snapshots_waiting", |waiting| waiting == 3);
+    // Short work finds a place.
+    let mut other = server.client();
+    other.expect("EVAL \"return redis.call('SCARD', KEYS[1])\" 1 big", &format!(":{MANY}"));
+    other.expect("SET a 1", "+OK");
+    control.expect("DEBUG POINT job-end OFF", "+OK");
+    first.iter_mut().for_each(|client| assert!(client.reply().contains("\"m1\"")));
+    assert!(late[0].reply().contains("\"m1\""));
+    assert_eq!(late[1].reply().matches(", ").count(), 2);
+    await_reply(&mut control, "SCRIPT KILL", "+OK");
+    assert!(late[2].reply().contains("killed by user"));
+    for client in &mut late {
+        let id = client.call("CLIENT ID");
+        let why = control.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
+        assert!(why.contains("waited-for-snapshot") && why.to_lowercase().contains("sdiff"), "{why}");
+    }
+    await_figure(&mut control, "snapshots_waiting", |waiting| waiting == 0);
+}
+
+#[test]
+fn a_gigabyte_nobody_reads_is_little_memory_even_when_its_value_goes() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut reader, mut other) = (server.client(), server.client());
+    let value = "x".repeat(1 << 20);
+    (0..64).for_each(|_| {
+        other.call_bytes(&[b"RPUSH", b"list", value.as_bytes()]);
+    });
+    let before = server.resident_bytes();
+    reader.send("LRANGE list 0 -1\r\n".repeat(16));
+    await_figure(&mut other, "total_commands_processed", |commands| commands > 65);
+    // Overwritten three times, read on once: only the value that is being read stays.
+    for _ in 0..3 {
+        other.expect("DEL list", ":1");
+        (0..64).for_each(|_| {
+            other.call_bytes(&[b"RPUSH", b"list", value.as_bytes()]);
+        });
+    }
+    other.expect("DEL list", ":1");
+    await_figure(&mut other, "reclaim_pending_bytes", |bytes| bytes == 0);
+    let after = server.resident_bytes();
+    assert!(after < before + (96 << 20), "{before} bytes became {after}");
+    let element = "$1048576\r\n".len() + value.len() + 2;
+    reader.skip("*64\r\n".len() + 64 * element);
+    (1..16).for_each(|_| reader.expect_reply("[]"));
+    reader.expect("PING", "+PONG");
+}
+
+/// Publishes until so many bytes wait for the subscriber.
+fn fill(server: &Server, bytes: u64) {
+    let mut publisher = server.client();
+    let message = "x".repeat(1 << 20);
+    let waiting = |publisher: &mut Client| {
+        let list = publisher.call("CLIENT LIST TYPE pubsub");
+        let at = list.find(" obl=").map_or(0, |at| {
+            let digits = list[at + 5..].bytes().take_while(u8::is_ascii_digit).count();
+            list[at + 5..][..digits].parse().expect("a number")
+        });
+        (list.contains(" obl="), at)
+    };
+    for _ in 0..100 {
+        publisher.call_bytes(&[b"PUBLISH", b"news", message.as_bytes()]);
+        let (there, queued) = waiting(&mut publisher);
+        if !there || queued > bytes {
+            return;
+        }
+    }
+    panic!("100 MB were published, and nothing waits");
+}
+
+#[test]
+fn a_subscriber_over_the_hard_limit_is_cut_off() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut subscriber = server.client();
+    server.client().expect("CONFIG SET client-output-buffer-limit \"pubsub 8mb 0 0\"", "+OK");
+    assert!(subscriber.call("SUBSCRIBE news").starts_with('['));
+    fill(&server, 8 << 20);
+    assert!(subscriber.is_closed_within(PATIENCE));
+    let mut control = server.client();
+    await_figure(&mut control, "client_output_buffer_limit_disconnections", |cut| cut == 1);
+    assert!(server.output().contains("client-output-buffer-limit"));
+}
+
+#[test]
+fn a_subscriber_over_the_soft_limit_is_cut_off_when_its_time_is_up() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut patient, mut cut) = (server.client(), server.client());
+    let mut control = server.client();
+    control.expect("CONFIG SET client-output-buffer-limit \"pubsub 0 1mb 600\"", "+OK");
+    assert!(patient.call("SUBSCRIBE news").starts_with('['));
+    fill(&server, 1 << 20);
+    // Its time is not up, nothing more is published, and then it is.
+    assert_eq!(figure(&mut control, "client_output_buffer_limit_disconnections"), 0);
+    assert!(control.call("CLIENT LIST TYPE pubsub").contains(" obl="));
+    assert!(cut.call("SUBSCRIBE nothing").starts_with('['));
+    control.expect("CONFIG SET client-output-buffer-limit \"pubsub 0 1mb 1\"", "+OK");
+    await_figure(&mut control, "client_output_buffer_limit_disconnections", |cut| cut == 1);
+    assert!(patient.is_closed_within(PATIENCE));
+    cut.expect("PING", "[\"pong\", \"\"]");
+}
+
+#[test]
+fn a_large_reply_nobody_reads_counts_to_the_normal_limit() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut control, mut reader) = (server.client(), server.client());
+    control.expect("CONFIG SET client-output-buffer-limit \"normal 16mb 0 0\"", "+OK");
+    // One reply that does not stream: 64 MB at once.
+    reader.send(encode_line("EVAL \"return string.rep('x', 67108864)\" 0"));
+    await_figure(&mut control, "client_output_buffer_limit_disconnections", |cut| cut == 1);
+    assert!(reader.is_closed_within(PATIENCE));
+    // What streams waits in its value, not in the buffer.
+    control.expect("SETBIT wide 536870911 1", ":0");
+    let mut reader = server.client();
+    reader.send("GET wide\r\n");
+    reader.skip("$67108864\r\n".len() + (64 << 20) + 2);
+    reader.expect("PING", "+PONG");
+}
+
+#[test]
+fn who_gives_back_more_than_can_be_freed_waits_and_others_do_not() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut control, mut attacker, mut other) = (server.client(), server.client(), server.client());
+    let value = "x".repeat(1 << 20);
+    (0..30).for_each(|i| other.expect(&format!("SET big:{i} {value}"), "+OK"));
+    control.expect("CONFIG SET reclaim-max-pending 4mb", "+OK");
+    control.expect("DEBUG POINT reclaim HOLD 1", "+OK");
+    await_figure(&mut control, "reclaim_max_pending_bytes", |bytes| bytes == 4 << 20);
+    for i in 0..30 {
+        attacker.send(format!("DEL big:{i}\r\n"));
+    }
+    await_figure(&mut control, "reclaim_delays", |delays| delays > 0);
+    let pending = figure(&mut control, "reclaim_pending_bytes");
+    assert!((4 << 20..7 << 20).contains(&pending), "{pending} bytes wait");
+    // Others write, and remove what is small, and even something large once.
+    other.expect("SET a 1", "+OK");
+    other.expect("INCR a", ":2");
+    other.expect("DEL a", ":1");
+    other.expect("SET big:29 small", "+OK");
+    control.expect("EVAL \"return redis.call('SET', KEYS[1], 'x')\" 1 b", "+OK");
+    assert!(server.client().call("DEL big:28") == ":1");
+    // It still waits, and no more than that waits to be freed.
+    let pending = figure(&mut control, "reclaim_pending_bytes");
+    assert!(pending < 10 << 20, "{pending} bytes wait");
+    attacker.expect_reply(":1");
+    control.expect("EXISTS big:27", ":1");
+    control.expect("DEBUG POINT reclaim OFF", "+OK");
+    (1..28).for_each(|_| attacker.expect_reply(":1"));
+    attacker.expect_reply(":0");
+    attacker.expect_reply(":1");
+    await_figure(&mut control, "reclaim_pending_bytes", |bytes| bytes == 0);
+    assert!(control.call("EVENKEEL WAITS").contains("\"reclaim\""));
+}

@@ -1,0 +1,275 @@
+//! Who may hold a snapshot, for how long, and what becomes of those who held theirs for too long.
+//!
+//! ```text
+//! open ──none free, or others wait already──► queue (the loops of those who wait) ──a snapshot is closed──► Mail::Snapshot
+//! tend (first loop, ten times a second) ──too old, too large──► revoked: an error, or the client is cut
+//! ```
+//!
+//! - P1: places are given in the order they were asked for, over all loops.
+//! - P2: whoever waited is told for how long, and who had the oldest snapshot then.
+//! - P3: replies that stream hold no snapshot but values; what of those lives for them alone is counted with what is kept
+//!   for snapshots, and their clients are cut off when it is too much or for too long.
+//! - P4: a value lives for streamed replies alone if as many of them hold it as it has owners.
+
+use crate::Server;
+use crate::mail::Mail;
+use keyspace::{Ended, Limits, Lsn, Snapshot};
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
+
+/// Somebody's long work at a snapshot.
+struct Holder {
+    lsn: Lsn,
+    client: u64,
+    command: &'static str,
+    began_ns: u64,
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Snapshots {
+    /// The loops of those who wait for a place (P1).
+    queue: Mutex<VecDeque<usize>>,
+    /// The first of them, plus one; 0: nobody. A demoted thread asks, and takes no lock a loop may want.
+    first: AtomicUsize,
+    holders: Mutex<Vec<Holder>>,
+    /// Per loop: what replies that are being streamed keep alive, as of its last look.
+    streams: Mutex<Vec<Vec<Streamed>>>,
+    streamed: AtomicU64,
+    pub revoked_old: AtomicU64,
+    pub revoked_large: AtomicU64,
+    pub cut_old: AtomicU64,
+    pub cut_large: AtomicU64,
+}
+
+/// Since when somebody waits for a place, and behind whom: client, command, and how long that had run then.
+#[derive(Clone, Copy, Debug)]
+pub struct Queued {
+    since_ns: u64,
+    behind: Option<(u64, &'static str, u64)>,
+}
+
+impl Snapshots {
+    /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by [`Mail::Snapshot`].
+    /// `queued`: it waits already, and is the first of its loop.
+    pub(crate) fn open(
+        &self,
+        server: &Server,
+        loop_id: usize,
+        (client, command): (u64, &'static str),
+        queued: &mut Option<Queued>,
+    ) -> Option<Snapshot> {
+        let began_ns = stdx::clock::mono_ns();
+        let turn = match queued {
+            Some(_) => self.queue.lock().front() == Some(&loop_id),
+            None => self.first.load(SeqCst) == 0,
+        };
+        let snapshot = if turn { Snapshot::open(&server.keyspace) } else { None };
+        let Some(snapshot) = snapshot else {
+            if queued.is_none() {
+                *queued = Some(Queued { since_ns: began_ns, behind: self.oldest(server, began_ns) });
+                self.change(|queue| queue.push_back(loop_id));
+            }
+            return None;
+        };
+        if queued.is_some() {
+            self.leave(loop_id);
+        }
+        self.holders.lock().push(Holder { lsn: snapshot.lsn(), client, command, began_ns });
+        Some(snapshot)
+    }
+
+    /// One who waited on that loop got a place.
+    fn leave(&self, loop_id: usize) {
+        self.change(|queue| {
+            if let Some(at) = queue.iter().position(|id| *id == loop_id) {
+                queue.remove(at);
+            }
+        });
+    }
+
+    fn change(&self, change: impl FnOnce(&mut VecDeque<usize>)) {
+        let mut queue = self.queue.lock();
+        change(&mut queue);
+        self.first.store(queue.front().map_or(0, |id| id + 1), SeqCst);
+    }
+
+    /// A place may be free: the loop of the first that waits, if anybody does.
+    pub(crate) fn next(&self) -> Option<usize> {
+        self.first.load(SeqCst).checked_sub(1)
+    }
+
+    fn oldest(&self, server: &Server, now_ns: u64) -> Option<(u64, &'static str, u64)> {
+        let active = server.keyspace.snapshot_lsns();
+        let holders = self.holders.lock();
+        let holders = holders.iter().filter(|holder| active.contains(&holder.lsn));
+        let oldest = holders.min_by_key(|holder| holder.lsn)?;
+        Some((oldest.client, oldest.command, now_ns.saturating_sub(oldest.began_ns)))
+    }
+
+    /// How many wait for a place.
+    pub fn waiting(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    /// Takes what a loop's streamed replies keep alive.
+    pub fn note_streams(&self, loop_id: usize, found: Vec<Streamed>) {
+        let mut streams = self.streams.lock();
+        if streams.len() <= loop_id {
+            streams.resize_with(loop_id + 1, Vec::new);
+        }
+        let old = std::mem::replace(&mut streams[loop_id], found);
+        drop(streams);
+        drop(old);
+    }
+
+    /// Bytes that live only for replies that are being streamed, at most.
+    pub fn streamed(&self) -> u64 {
+        self.streamed.load(Relaxed)
+    }
+
+    /// What lives only for streamed replies: whose owners all are such (P4).
+    fn only_streamed(&self, now_ms: u64) -> Vec<Streamed> {
+        let streams = self.streams.lock();
+        let old = streams
+            .iter()
+            .flatten()
+            .filter(|one| one.held.bytes >= LARGE && now_ms.saturating_sub(one.since_ms) >= SETTLED_MS);
+        let mut all: Vec<Streamed> = old.copied().collect();
+        drop(streams);
+        let mut readers: HashMap<usize, usize> = HashMap::new();
+        all.iter().for_each(|one| *readers.entry(one.held.root).or_default() += 1);
+        all.retain(|one| readers[&one.held.root] >= one.held.owners);
+        all
+    }
+}
+
+/// What a streamed reply keeps alive.
+#[derive(Clone, Copy, Debug)]
+pub struct Streamed {
+    pub client: u64,
+    pub loop_id: usize,
+    /// By the wall clock.
+    pub since_ms: u64,
+    pub held: command::Held,
+}
+
+/// What is smaller is not worth a look.
+const LARGE: usize = 64 * 1024;
+/// A reply that is streamed for less long is not looked at: loops look ten times a second, each at its own time.
+const SETTLED_MS: u64 = 1000;
+
+impl Queued {
+    /// The wait is over: its nanoseconds, and behind whom it was.
+    pub(crate) fn over(self) -> (u64, Option<(u64, &'static str, u64)>) {
+        (stdx::clock::mono_ns().saturating_sub(self.since_ns), self.behind)
+    }
+}
+
+/// A limit in bytes; 0 stands for a share of `maxmemory`, or of the machine's memory.
+fn share(server: &Server, bytes: usize, parts: u64) -> u64 {
+    match (bytes as u64, server.config.live.maxmemory_bytes.size() as u64) {
+        (0, 0) => server.memory_bytes / parts,
+        (0, max) => max / parts,
+        (bytes, _) => bytes,
+    }
+}
+
+/// The limits of the configuration.
+fn limits(server: &Server) -> Limits {
+    let live = &server.config.live;
+    let bytes = share(server, live.snapshot_retained_bytes.size(), 4);
+    Limits { age_ms: live.snapshot_age_s.size() as u64 * 1000, bytes }
+}
+
+/// Frees what nobody reads any more, and ends those who keep too much of it, or for too long. Called by one loop, now and
+/// then. Cost: O(shards), and O(n) for n replies that are being streamed.
+pub fn tend(server: &Server, mono_ms: u64, now_ms: u64) {
+    let limits = limits(server);
+    stdx::reclaim::set_limit(share(server, server.config.live.reclaim_pending_bytes.size(), 8));
+    let kept = tend_streams(server, limits, now_ms);
+    let snapshots = &server.snapshots;
+    let revoked = server.keyspace.limit_snapshots(mono_ms, limits, kept);
+    let active = server.keyspace.snapshot_lsns();
+    let mut holders = snapshots.holders.lock();
+    for one in &revoked {
+        let counter =
+            if one.why == Ended::TooOld { &snapshots.revoked_old } else { &snapshots.revoked_large };
+        counter.fetch_add(1, Relaxed);
+        let holder = holders.iter().find(|holder| holder.lsn == one.lsn);
+        let (client, command) =
+            holder.map_or((0, "a short command"), |holder| (holder.client, holder.command));
+        log::warn!(
+            "client {client} loses the snapshot of its {command}: {} exceeded ({} ms, {} bytes kept for snapshots)",
+            name(one.why),
+            one.age_ms,
+            one.bytes
+        );
+        if let Some(holder) = holder {
+            server.scripts.stop(holder.client);
+        }
+    }
+    holders.retain(|holder| active.contains(&holder.lsn));
+}
+
+/// Cuts off who reads something too slowly that lives only for that (P3). Gives the bytes that do.
+fn tend_streams(server: &Server, limits: Limits, now_ms: u64) -> u64 {
+    let snapshots = &server.snapshots;
+    let only = snapshots.only_streamed(now_ms);
+    let mut roots: HashMap<usize, u64> = HashMap::new();
+    roots.extend(only.iter().map(|one| (one.held.root, one.held.bytes as u64)));
+    let bytes: u64 = roots.values().sum();
+    snapshots.streamed.store(bytes, Relaxed);
+    let cut = |one: &Streamed, why, counter: &AtomicU64| {
+        counter.fetch_add(1, Relaxed);
+        let ms = now_ms.saturating_sub(one.since_ms);
+        log::warn!(
+            "client {} closed: {} exceeded by a reply that keeps {} removed bytes alive, for {ms} ms now",
+            one.client,
+            name(why),
+            one.held.bytes
+        );
+        server.send(one.loop_id, Mail::Kill { client: one.client });
+    };
+    let age_ms = |one: &&Streamed| now_ms.saturating_sub(one.since_ms);
+    if limits.age_ms > 0 {
+        let old = only.iter().filter(|one| age_ms(one) > limits.age_ms);
+        old.for_each(|one| cut(one, Ended::TooOld, &snapshots.cut_old));
+    }
+    if limits.bytes > 0
+        && bytes + server.keyspace.retained().0 > limits.bytes
+        && bytes > server.keyspace.retained().0
+        && let Some(one) = only.iter().max_by_key(|one| one.held.bytes)
+    {
+        cut(one, Ended::TooLarge, &snapshots.cut_large);
+    }
+    bytes
+}
+
+/// The directive that was exceeded.
+pub fn name(why: Ended) -> &'static str {
+    match why {
+        Ended::TooOld => "snapshot-max-age",
+        Ended::TooLarge => "snapshot-max-retained",
+        Ended::Flushed => "flushed",
+    }
+}
+
+/// What a client is told whose snapshot was revoked; None if it was not.
+pub(crate) fn refusal(snapshot: &Snapshot) -> Option<String> {
+    match snapshot.ended()? {
+        Ended::Flushed => None,
+        why => Some(format!(
+            "ERR {} exceeded: the command had not ended when what it read from was given up, and nothing of it was done",
+            name(why)
+        )),
+    }
+}
+
+/// Has the loop of the first that waits for a place look for one. May be called by any thread.
+pub(crate) fn closed(server: &Server) {
+    if let Some(loop_id) = server.snapshots.next() {
+        server.send(loop_id, Mail::Snapshot);
+    }
+}

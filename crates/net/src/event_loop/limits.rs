@@ -1,0 +1,70 @@
+//! Clients that do not read: what waits for them, and what their replies keep alive, is limited.
+//!
+//! Looked at ten times a second, some connections at a time: those over the soft `client-output-buffer-limit` are cut off
+//! when their time is up even if nothing else happens to them; what replies that are being streamed keep alive is told to
+//! `exec::snapshots`, which knows the limits.
+
+use super::{EventLoop, LOOKS};
+use exec::snapshots::Streamed;
+use exec::stats::Counter;
+
+impl EventLoop {
+    /// Cuts a client off that does not read; true if it is.
+    pub(super) fn exceeds_output_limit(&mut self, slot: usize) -> bool {
+        let Some(conn) = self.conns[slot].as_mut() else { return false };
+        if !conn.exceeds_output_limit(&self.server, self.local.now_ms) {
+            if conn.is_over_soft_limit() && !std::mem::replace(&mut conn.limited, true) {
+                self.limited.push_back(conn.session.id);
+            }
+            return false;
+        }
+        log::warn!(
+            "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
+            conn.session.id,
+            conn.pending_out()
+        );
+        self.local.recorder.add(Counter::OutputBufferDisconnections, 1);
+        self.doom(slot);
+        true
+    }
+
+    /// Looks at some of the connections that are over their soft limit.
+    pub(super) fn look_at_limited(&mut self) {
+        for _ in 0..self.limited.len().min(LOOKS) {
+            let Some(client) = self.limited.pop_front() else { return };
+            let Some(&slot) = self.by_id.get(&client) else { continue };
+            if self.exceeds_output_limit(slot) {
+                continue;
+            }
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            conn.limited = conn.is_over_soft_limit();
+            if conn.limited {
+                self.limited.push_back(client);
+            }
+        }
+    }
+
+    /// Looks at some of the replies that are being streamed; at the end of each round tells what they keep alive.
+    pub(super) fn look_at_streams(&mut self) {
+        for _ in 0..LOOKS {
+            let Some(client) = self.streaming.get(self.streams_at).copied() else {
+                self.streams_at = 0;
+                let found = std::mem::take(&mut self.streams);
+                return self.server.snapshots.note_streams(self.local.id, found);
+            };
+            let conn = self.by_id.get(&client).and_then(|slot| self.conns[*slot].as_mut());
+            let Some(conn) = conn.filter(|conn| conn.streaming) else {
+                self.streaming.swap_remove(self.streams_at);
+                continue;
+            };
+            conn.streaming = conn.streams();
+            if !conn.streaming {
+                self.streaming.swap_remove(self.streams_at);
+                continue;
+            }
+            self.streams_at += 1;
+            let (loop_id, since_ms, streams) = (self.local.id, conn.stream_since_ms, &mut self.streams);
+            conn.held(&mut |held| streams.push(Streamed { client, loop_id, since_ms, held }));
+        }
+    }
+}
