@@ -10,6 +10,11 @@ pub mod num;
 pub mod pages;
 pub mod points;
 pub mod reclaim;
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
+pub mod stacks;
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+#[path = "no_stacks.rs"]
+pub mod stacks;
 pub mod sync;
 pub mod threads;
 pub mod turns;

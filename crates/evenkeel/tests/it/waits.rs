@@ -178,3 +178,23 @@ fn answers_about_waits_are_maps_and_mistakes_are_told() {
     assert!(modern.call("EVENKEEL WAITS 3").starts_with("{\"causes\": {"));
     assert!(modern.call("EVENKEEL PHASES").contains("\"waited-for-loop\": {\"count\": :"));
 }
+
+#[test]
+fn a_stall_shows_the_functions_it_was_in() {
+    if foreign() {
+        return;
+    }
+    let (server, mut control) = server();
+    let (mut culprit, _) = astray(&server, &mut control, "the-culprit");
+    let (mut victim, _) = astray(&server, &mut control, "the-victim");
+    // A short stall may be over before the loop is asked what it does.
+    until("a stall with a backtrace", || {
+        stall(&mut control, &mut culprit, &mut victim);
+        let stalls = control.call("EVENKEEL STALLS 100");
+        stalls.contains("points::") && stalls.contains("net::event_loop::EventLoop")
+    });
+    until("a line of the log with a backtrace", || {
+        stall(&mut control, &mut culprit, &mut victim);
+        server.output().contains("; in ")
+    });
+}

@@ -32,6 +32,9 @@ const HELP: &[&str] = &[
 /// Waits, stalls and culprits shown without a count.
 const SHOWN: usize = 10;
 
+/// Functions shown of a stall.
+const FRAMES: usize = 12;
+
 fn count(word: Option<&[u8]>) -> Result<usize, Error> {
     let Some(word) = word else { return Ok(SHOWN) };
     let count = stdx::num::parse_i64(word).and_then(|n| usize::try_from(n).ok());
@@ -179,7 +182,7 @@ fn stalls(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn write_stall(stall: &Stall, out: &mut Reply) {
-    out.map(6);
+    out.map(7);
     int(out, "time-ms", stall.unix_ms);
     int(out, "loop", stall.loop_id as u64);
     int(out, "us", stall.ns / 1000);
@@ -187,6 +190,11 @@ fn write_stall(stall: &Stall, out: &mut Reply) {
     text(out, "for", stall.culprit.what.name());
     out.bulk(b"behind");
     write_culprit(Some(&stall.culprit), out);
+    // What it was seen doing, innermost first.
+    out.bulk(b"in");
+    let frames = &stall.stack[..stall.stack.len().min(FRAMES)];
+    out.array(frames.len());
+    frames.iter().for_each(|address| out.bulk(stdx::stacks::name(*address).as_bytes()));
 }
 
 /// `EVENKEEL PHASES`.

@@ -166,6 +166,8 @@ pub struct Stall {
     pub ns: u64,
     pub commands: u32,
     pub culprit: Arc<Culprit>,
+    /// The functions that were under way when the watchdog asked, innermost first: addresses for `stdx::stacks::name`.
+    pub stack: Arc<[u64]>,
 }
 
 /// What one culprit, or one kind of wait, added up to.
@@ -322,6 +324,14 @@ impl Waits {
     /// The stall of a loop that began then.
     pub(crate) fn stall(&self, loop_id: usize, began_ns: u64) -> Option<Stall> {
         self.logs[loop_id].lock().stalls.iter().rev().find(|stall| stall.began_ns == began_ns).cloned()
+    }
+
+    /// Adds what was seen of the loop in a stall.
+    pub(crate) fn add_stack(&self, loop_id: usize, began_ns: u64, stack: Arc<[u64]>) {
+        let mut log = self.logs[loop_id].lock();
+        if let Some(stall) = log.stalls.iter_mut().rev().find(|stall| stall.began_ns == began_ns) {
+            stall.stack = stack;
+        }
     }
 
     /// By what was waited for.

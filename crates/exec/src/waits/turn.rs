@@ -277,7 +277,15 @@ impl Local {
             (turn.before, turn.late_until) = (Some((turn.began_ns, culprit.clone())), None);
             if ns >= STALL_NS {
                 let (unix_ms, loop_id, began_ns) = (self.now_ms, self.id, turn.began_ns);
-                let stall = Stall { unix_ms, loop_id, began_ns, ns, commands: turn.commands, culprit };
+                let stall = Stall {
+                    unix_ms,
+                    loop_id,
+                    began_ns,
+                    ns,
+                    commands: turn.commands,
+                    culprit,
+                    stack: Arc::default(),
+                };
                 server.waits.add_stall(stall);
                 let threshold_ms = server.config.live.latency_threshold_ms.get();
                 server.stats.events.add("loop-stall", self.now_ms / 1000, ns / 1_000_000, threshold_ms);

@@ -6,6 +6,8 @@
 //!
 //! - D1: it takes no lock a loop waits for, and only reads; the log line of a stall is written here, not by the loop.
 //! - D2: a stall is judged when the loop has had [`GRACE`] rounds to say whose it was.
+//! - D4: at the begin of a stall the loop is asked, by a signal, what it does (`stdx::stacks`); the answer is fetched a round
+//!   later and belongs to the stall if it was given during it. One question at a time.
 //! - D3: at most one line a second is logged, with the number of those left out.
 
 use super::turn::decode;
@@ -14,12 +16,17 @@ use crate::Server;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
+use stdx::stacks;
 
 const PERIOD: Duration = Duration::from_millis(1);
 /// While no loop has begun a turn for [`QUIET`] rounds.
 const SLEEPY: Duration = Duration::from_millis(20);
 const QUIET: u32 = 100;
 const GRACE: u32 = 4;
+/// Rounds an answer is waited for.
+const PATIENCE: u32 = 50;
+/// Functions named in a line of the log.
+const NAMED: usize = 3;
 /// A stall that lasts so long is logged before it ends.
 const LASTS_NS: u64 = 100_000_000;
 
@@ -76,6 +83,9 @@ struct Open {
 /// Starts the thread; it ends with the server.
 pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
     let (server, waits) = (Arc::downgrade(server), server.waits.clone());
+    if !stacks::install() {
+        log::warn!("stalls will be without backtraces: no signal handler");
+    }
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
         let mut dog = Watchdog::new(waits);
         while server.strong_count() > 0 {
@@ -94,13 +104,19 @@ struct Watchdog {
     quiet: u32,
     logged_ns: u64,
     left_out: u64,
+    /// The question that is open, and since how many rounds (D4).
+    asked: Option<(usize, u32)>,
+    /// By loop: when it was seen last in what it did, and that.
+    stacks: Vec<(u64, Arc<[u64]>)>,
 }
 
 impl Watchdog {
     fn new(waits: Arc<Waits>) -> Watchdog {
         let loops = waits.pulses.len();
         let (open, last) = (vec![None; loops], vec![0; loops]);
-        Watchdog { waits, open, ended: Vec::new(), last, quiet: 0, logged_ns: 0, left_out: 0 }
+        let stacks = vec![(0, Arc::default()); loops];
+        let (ended, asked) = (Vec::new(), None);
+        Watchdog { waits, open, ended, last, quiet: 0, logged_ns: 0, left_out: 0, asked, stacks }
     }
 
     fn period(&self) -> Duration {
@@ -109,6 +125,7 @@ impl Watchdog {
 
     fn look(&mut self, now: u64, server: &Weak<Server>) {
         self.quiet = self.quiet.saturating_add(1);
+        self.hear();
         for id in 0..self.open.len() {
             self.look_at(id, now, server);
         }
@@ -119,6 +136,30 @@ impl Watchdog {
             if !self.judge(id, &open, now) {
                 self.ended.push((id, open));
             }
+        }
+    }
+
+    /// Asks a loop what it does (D4).
+    fn ask(&mut self, id: usize) {
+        let thread = self.waits.pulses[id].thread();
+        // An answer that came too late for its question is thrown away.
+        let ask = || stacks::ask(thread) || stacks::take().is_some() && stacks::ask(thread);
+        if self.asked.is_none() && thread != 0 && ask() {
+            self.asked = Some((id, 0));
+        }
+    }
+
+    /// Fetches the answer, if there is one.
+    fn hear(&mut self) {
+        let Some((id, rounds)) = &mut self.asked else { return };
+        let id = *id;
+        *rounds += 1;
+        if let Some(sample) = stacks::take() {
+            self.stacks[id] = (sample.at_ns, sample.frames().into());
+            self.asked = None;
+        } else if *rounds > PATIENCE {
+            stacks::withdraw();
+            self.asked = None;
         }
     }
 
@@ -147,7 +188,8 @@ impl Watchdog {
             logged: false,
             over: 0,
         };
-        let mut open = self.open[id].unwrap_or_else(begin);
+        let known = self.open[id];
+        let mut open = known.unwrap_or_else(begin);
         let age = now.saturating_sub(since_ns);
         if age >= open.doing_ns {
             (open.doing, open.doing_ns) = (doing, age);
@@ -164,6 +206,9 @@ impl Watchdog {
             );
         }
         self.open[id] = Some(open);
+        if known.is_none() {
+            self.ask(id);
+        }
     }
 
     /// Whose stall it was; false if the loop has not said yet (D2).
@@ -179,6 +224,10 @@ impl Watchdog {
         };
         seen.stalls.fetch_add(1, Relaxed);
         seen.longest_us.fetch_max(stall.ns / 1000, Relaxed);
+        let (seen_ns, stack) = &self.stacks[id];
+        let fits = (stall.began_ns..=stall.began_ns + stall.ns).contains(seen_ns);
+        let stack = if fits { stack.clone() } else { Arc::default() };
+        self.waits.add_stack(id, stall.began_ns, stack.clone());
         let culprit = &stall.culprit;
         let counter = match culprit.what {
             What::Os => &seen.os,
@@ -205,15 +254,22 @@ impl Watchdog {
         };
         log::warn!(
             "event loop {id} stalled for {} us: {} behind {}; not running for {} us, of it {} us waiting for a \
-             processor{more}",
+             processor{}{more}",
             stall.ns / 1000,
             culprit.what.name(),
             culprit.sentence(),
             culprit.os_ns / 1000,
             runnable.min(stall.ns) / 1000,
+            within(&stack),
         );
         true
     }
+}
+
+/// The innermost functions, as the end of a sentence.
+fn within(stack: &[u64]) -> String {
+    let names: Vec<String> = stack.iter().take(NAMED).map(|address| stacks::name(*address)).collect();
+    if names.is_empty() { String::new() } else { format!("; in {}", names.join(", called by ")) }
 }
 
 /// Nanoseconds a thread was ready to run and did not get a processor, ever; 0 where the system does not say.
@@ -263,6 +319,7 @@ mod tests {
                     ns: 5_000_000,
                     commands: 1,
                     culprit,
+                    stack: Arc::default(),
                 });
             }
             (0..6).for_each(|round| dog.look(now + 6_000_000 + round, &nobody));
