@@ -910,16 +910,6 @@ impl EventLoop {
         }
     }
 
-    fn close_if_idle(&mut self, slot: usize) {
-        let Some(conn) = self.conns[slot].as_ref() else { return };
-        let idle_ms = self.local.now_ms.saturating_sub(conn.session.info.last_ms.load(Ordering::Relaxed));
-        let limit_ms = self.server.config.live.timeout_s.get() as u64 * 1000;
-        if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
-        {
-            self.doom(slot);
-        }
-    }
-
     /// A parked client's deadline has come, or a held one may run again.
     fn time_out(&mut self, client: u64) {
         let Some(&slot) = self.by_id.get(&client) else { return };

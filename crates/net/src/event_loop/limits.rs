@@ -2,9 +2,9 @@
 //!
 //! Looked at ten times a second, some connections at a time: those over the soft `client-output-buffer-limit` are cut off
 //! when their time is up even if nothing else happens to them; what replies that are being streamed keep alive is told to
-//! `exec::snapshots`, which knows the limits.
+//! `exec::snapshots`, which knows the limits. And those who say nothing for longer than `timeout` are closed.
 
-use super::{EventLoop, LOOKS};
+use super::{EventLoop, LOOKS, Ordering, State};
 use exec::snapshots::Streamed;
 use exec::stats::Counter;
 
@@ -65,6 +65,16 @@ impl EventLoop {
             self.streams_at += 1;
             let (loop_id, since_ms, streams) = (self.local.id, conn.stream_since_ms, &mut self.streams);
             conn.held(&mut |held| streams.push(Streamed { client, loop_id, since_ms, held }));
+        }
+    }
+
+    pub(super) fn close_if_idle(&mut self, slot: usize) {
+        let Some(conn) = self.conns[slot].as_ref() else { return };
+        let idle_ms = self.local.now_ms.saturating_sub(conn.session.info.last_ms.load(Ordering::Relaxed));
+        let limit_ms = self.server.config.live.timeout_s.get() as u64 * 1000;
+        if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
+        {
+            self.doom(slot);
         }
     }
 }
