@@ -75,6 +75,10 @@ impl Snapshots {
         };
         if queued.is_some() {
             self.leave(loop_id);
+            // There may be a place for the next as well.
+            if let Some(next) = self.next().filter(|next| *next != loop_id) {
+                server.send(next, Mail::Snapshot);
+            }
         }
         self.holders.lock().push(Holder { lsn: snapshot.lsn(), client, command, began_ns });
         Some(snapshot)
@@ -191,7 +195,8 @@ pub fn tend(server: &Server, mono_ms: u64, now_ms: u64) {
     let kept = tend_streams(server, limits, now_ms);
     let snapshots = &server.snapshots;
     let revoked = server.keyspace.limit_snapshots(mono_ms, limits, kept);
-    let active = server.keyspace.snapshot_lsns();
+    let mut active = server.keyspace.snapshot_lsns();
+    active.sort_unstable();
     let mut holders = snapshots.holders.lock();
     for one in &revoked {
         let counter =
@@ -210,7 +215,7 @@ pub fn tend(server: &Server, mono_ms: u64, now_ms: u64) {
             server.scripts.stop(holder.client);
         }
     }
-    holders.retain(|holder| active.contains(&holder.lsn));
+    holders.retain(|holder| active.binary_search(&holder.lsn).is_ok());
 }
 
 /// Cuts off who reads something too slowly that lives only for that (P3). Gives the bytes that do.

@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::points::{self, Point};
 use stdx::turns::Turns;
 
-/// Threads at most: as many as there may be snapshots, without which no job runs.
-const THREADS: usize = keyspace::MAX_ACTIVE;
+/// Threads at most: as many as there may be snapshots for long work, without which no job runs.
+const THREADS: usize = keyspace::MAX_LONG;
 
 type Done = Arc<dyn Fn(Box<Job>) + Send + Sync>;
 
