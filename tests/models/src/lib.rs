@@ -156,7 +156,7 @@ macro_rules! world {
 macro_rules! commit_world {
     ($world:ident, $dir:literal) => {
         mod $world {
-            pub(crate) use stage::{Conflict, Keyspace, MAX_ACTIVE, SHARDS, shard_of};
+            pub(crate) use stage::{Conflict, Keyspace, MAX_ACTIVE, MAX_LONG, SHARDS, shard_of};
 
             mod entry {
                 pub(crate) use super::stage::Owned;

@@ -13,6 +13,7 @@ use std::sync::Arc;
 
 /// Snapshots at once.
 pub(crate) const MAX_ACTIVE: usize = 2;
+pub(crate) const MAX_LONG: usize = MAX_ACTIVE;
 pub(crate) const SHARDS: usize = 2;
 
 /// Key `a` is in the first shard, `b` in the second.
@@ -88,6 +89,8 @@ impl Keyspace {
     pub(crate) fn generation(&self) -> u64 {
         0
     }
+
+    pub(crate) fn closed_snapshot(&self) {}
 
     /// As `overlay.rs` does it.
     pub(crate) fn read_at(&self, key: &[u8], s: Lsn) -> Option<Owned> {
@@ -186,7 +189,7 @@ impl<'k> View<'k> {
         let (lsn, newest, keep) = (self.lsn, self.keyspace.sequence.newest(), self.keep);
         let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();
         if keep {
-            pre.keep(0, key, lsn, newest, || dbs[0].0.clone());
+            pre.keep(0, key, lsn, newest, || dbs[0].0.clone(), |_, _| 1);
         } else if !pre.is_empty() {
             pre.clear();
         }
