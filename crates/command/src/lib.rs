@@ -18,6 +18,7 @@ pub mod options;
 pub mod places;
 mod pubsub;
 pub mod registry;
+mod roaring;
 mod scripting;
 pub mod serial;
 mod server;

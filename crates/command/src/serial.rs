@@ -10,10 +10,13 @@
 //!
 //! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no value.
 
+mod roaring;
+
 use crate::Error;
 use rdb::{Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload};
+use roaring::Refused;
 use value::trie::NEVER;
-use value::{Elem, Hash, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
+use value::{Elem, Hash, Ints, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
 
 /// What may stop a long run.
 pub type Charge<'c> = dyn FnMut(usize) -> Result<(), Error> + 'c;
@@ -34,6 +37,7 @@ pub fn write_cost(value: value::ValueRef<'_>) -> usize {
         value::ValueRef::Hash(v) => v.len(),
         value::ValueRef::Set(v) => v.len(),
         value::ValueRef::ZSet(v) => v.len(),
+        value::ValueRef::Roaring(v) | value::ValueRef::Roaring64(v) => return roaring::write_cost(v),
     };
     elements * 2 * WRITE_STEPS
 }
@@ -54,6 +58,14 @@ pub fn encode(value: &Value, now_ms: u64, charge: &mut Charge<'_>) -> Result<Opt
         Value::Set(v) => plain(set_body(v, charge)?.into_body()),
         Value::ZSet(v) => plain(zset_body(v, charge)?.into_body()),
         Value::Hash(v) => hash_body(v, now_ms, charge)?.into_body(Dialect::Redis),
+        Value::Roaring(v) => plain(Some(rdb::module_body(
+            roaring::NARROW,
+            roaring::VERSION,
+            &roaring::encode(v, false, charge)?,
+        ))),
+        Value::Roaring64(v) => {
+            plain(Some(rdb::module_body(roaring::WIDE, roaring::VERSION, &roaring::encode(v, true, charge)?)))
+        }
     };
     let Some((mut payload, version)) = body else { return Ok(None) };
     rdb::seal_in_pieces(&mut payload, version, &mut |bytes| charge(bytes / BYTES_PER_STEP))?;
@@ -196,6 +208,7 @@ enum Made {
     Hash(Hash),
     Set(Set),
     ZSet(ZSet),
+    Value(Value),
 }
 
 impl Made {
@@ -208,6 +221,7 @@ impl Made {
             Made::Hash(v) => Value::Hash(v),
             Made::Set(v) => Value::Set(v),
             Made::ZSet(v) => Value::ZSet(v),
+            Made::Value(v) => v,
         }))
     }
 }
@@ -254,6 +268,23 @@ impl Sink for Maker<'_, '_> {
         }
         let Made::ZSet(set) = &mut self.made else { return false };
         member.with(|member| set.insert(member, score)).is_none()
+    }
+
+    fn module(&mut self, name: &[u8; 9], version: u16, data: &[u8]) -> Result<bool, Error> {
+        let (wide, make): (bool, fn(Ints) -> Value) = match name {
+            roaring::NARROW => (false, Value::Roaring),
+            roaring::WIDE => (true, Value::Roaring64),
+            _ => return Ok(false),
+        };
+        if version != roaring::VERSION {
+            return Ok(false);
+        }
+        match roaring::decode(data, wide, self.charge) {
+            Ok(bits) => self.made = Made::Value(make(bits)),
+            Err(Refused::Malformed) => return Ok(false),
+            Err(Refused::Stopped(error)) => return Err(error),
+        }
+        Ok(true)
     }
 
     fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool {

@@ -246,6 +246,13 @@ impl Command {
         if self.arity >= 0 { args == self.arity as usize } else { args >= self.arity.unsigned_abs() as usize }
     }
 
+    /// The error of a call with too many or too few arguments. Commands that Redis has from a module are named as that writes
+    /// them.
+    pub fn arity_error(&self) -> Error {
+        let module = self.group == "roaring";
+        Error::Arity(if module { self.name.to_ascii_uppercase() } else { self.name.to_owned() })
+    }
+
     /// The part of the name after the container's.
     pub fn sub_name(&self) -> &'static str {
         self.name.split_once('|').map_or(self.name, |(_, sub)| sub)

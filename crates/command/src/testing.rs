@@ -183,7 +183,7 @@ impl Db {
             command = sub;
         }
         if !command.arity_fits(args.len()) {
-            return Err(Error::Arity(command.name.to_owned()));
+            return Err(command.arity_error());
         }
         let ran = match self.over {
             Over::Locks => self.run_locked(command, args, out),

@@ -125,7 +125,7 @@ pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
         command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(args))?;
     }
     if !command.arity_fits(args.len()) {
-        return Err(Error::Arity(command.name.to_string()));
+        return Err(command.arity_error());
     }
     Ok(command)
 }
@@ -344,7 +344,7 @@ fn run(
             }
         }
         Run::Container => {
-            out.error(&Error::Arity(command.name.to_string()).text());
+            out.error(&command.arity_error().text());
             Flow::Done
         }
     }
@@ -532,7 +532,7 @@ pub(crate) fn step(
             };
             actions::perform(&mut inner, command, args).map(Some)
         }
-        Run::Container => Err(Error::Arity(command.name.to_string())),
+        Run::Container => Err(command.arity_error()),
     };
     match result {
         Ok(flow) => flow,

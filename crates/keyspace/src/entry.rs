@@ -20,7 +20,7 @@ use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, size_of};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
-use value::{Hash, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
+use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
 
 const FORM: u8 = 0x0f;
 const EXPIRE: u8 = 0x10;
@@ -33,6 +33,22 @@ const LIST: u8 = 3;
 const HASH: u8 = 4;
 const SET: u8 = 5;
 const ZSET: u8 = 6;
+const ROARING: u8 = 7;
+const ROARING_64: u8 = 8;
+
+/// The form of an entry with a handle.
+#[inline]
+const fn form_of(kind: Kind) -> u8 {
+    match kind {
+        Kind::Str => STR,
+        Kind::List => LIST,
+        Kind::Hash => HASH,
+        Kind::Set => SET,
+        Kind::ZSet => ZSET,
+        Kind::Roaring => ROARING,
+        Kind::Roaring64 => ROARING_64,
+    }
+}
 
 /// Keys up to this length stand in the entry.
 const KEY_INLINE_MAX: usize = 192;
@@ -40,7 +56,8 @@ const KEY_INLINE_MAX: usize = 192;
 const TEXT_ENTRY_MAX: usize = 320;
 
 const _: () = assert!(size_of::<Str>() == 8 && size_of::<List>() == 8 && size_of::<Hash>() == 8);
-const _: () = assert!(size_of::<Set>() == 8 && size_of::<ZSet>() == 8 && size_of::<Header>() == 8);
+const _: () = assert!(size_of::<Set>() == 8 && size_of::<ZSet>() == 8 && size_of::<Ints>() == 8);
+const _: () = assert!(size_of::<Header>() == 8);
 
 #[repr(C)]
 struct Header {
@@ -226,6 +243,8 @@ impl Raw {
             HASH => ValueRef::Hash(self.handle()),
             SET => ValueRef::Set(self.handle()),
             ZSET => ValueRef::ZSet(self.handle()),
+            ROARING => ValueRef::Roaring(self.handle()),
+            ROARING_64 => ValueRef::Roaring64(self.handle()),
             form => unreachable!("entry of form {form}"),
         }
     }
@@ -241,6 +260,8 @@ impl Raw {
             HASH => Value::Hash(self.handle::<Hash>().clone()),
             SET => Value::Set(self.handle::<Set>().clone()),
             ZSET => Value::ZSet(self.handle::<ZSet>().clone()),
+            ROARING => Value::Roaring(self.handle::<Ints>().clone()),
+            ROARING_64 => Value::Roaring64(self.handle::<Ints>().clone()),
             form => unreachable!("entry of form {form}"),
         }
     }
@@ -257,6 +278,8 @@ impl Raw {
                 HASH => Value::Hash(at.cast::<Hash>().read()),
                 SET => Value::Set(at.cast::<Set>().read()),
                 ZSET => Value::ZSet(at.cast::<ZSet>().read()),
+                ROARING => Value::Roaring(at.cast::<Ints>().read()),
+                ROARING_64 => Value::Roaring64(at.cast::<Ints>().read()),
                 form => unreachable!("entry of form {form}"),
             }
         };
@@ -297,11 +320,7 @@ impl Raw {
                 vlen = bytes.len() as u16;
                 TEXT | if *raw { RAW } else { 0 }
             }
-            Payload::Handle(Value::Str(_)) => STR,
-            Payload::Handle(Value::List(_)) => LIST,
-            Payload::Handle(Value::Hash(_)) => HASH,
-            Payload::Handle(Value::Set(_)) => SET,
-            Payload::Handle(Value::ZSet(_)) => ZSET,
+            Payload::Handle(value) => form_of(value.kind()),
         };
         let klen = key_room(key) as u16;
         *self.header_mut() = Header { form, access: AtomicU8::new(access), units, klen, vlen };
@@ -338,6 +357,7 @@ impl Raw {
                 Value::Hash(v) => at.cast::<Hash>().write(v),
                 Value::Set(v) => at.cast::<Set>().write(v),
                 Value::ZSet(v) => at.cast::<ZSet>().write(v),
+                Value::Roaring(v) | Value::Roaring64(v) => at.cast::<Ints>().write(v),
             }
         }
     }
@@ -362,13 +382,7 @@ impl Raw {
                 unsafe { self.offset(at).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
             }
             Payload::Handle(value) if same_outline && form & FORM != TEXT => {
-                let kind_form = match value {
-                    Value::Str(_) => STR,
-                    Value::List(_) => LIST,
-                    Value::Hash(_) => HASH,
-                    Value::Set(_) => SET,
-                    Value::ZSet(_) => ZSET,
-                };
+                let kind_form = form_of(value.kind());
                 let old = {
                     // The key box stays with the entry: only the handle leaves.
                     let unboxed = form & !BOXED_KEY;
@@ -482,6 +496,8 @@ impl<'a> EntryRef<'a> {
             HASH => Kind::Hash,
             SET => Kind::Set,
             ZSET => Kind::ZSet,
+            ROARING => Kind::Roaring,
+            ROARING_64 => Kind::Roaring64,
             _ => Kind::Str,
         }
     }
@@ -558,5 +574,11 @@ impl<'a> EntryMut<'a> {
     #[inline]
     pub fn zset(self) -> Option<&'a mut ZSet> {
         (self.0.form() & FORM == ZSET).then(|| self.0.handle_mut())
+    }
+
+    /// The bits of a compressed bitmap, of 32 or 64 bits.
+    #[inline]
+    pub fn ints(self) -> Option<&'a mut Ints> {
+        matches!(self.0.form() & FORM, ROARING | ROARING_64).then(|| self.0.handle_mut())
     }
 }

@@ -12,7 +12,7 @@
 //!   allocates, copies or frees in proportion to the number of keys.
 //! - K2: locks are taken in ascending shard order, all at once (`stdx::locks`), and released at the end of the command.
 //! - K3: an expired key is absent to every reader from its millisecond on, whether or not it was swept already.
-//! - K4: a collection that became empty does not stay.
+//! - K4: a collection that became empty does not stay; a compressed bitmap does.
 //! - K5: a write is visible, kept for older snapshots, counted, and told to whoever watches, under the same locks.
 
 pub mod cursors;

@@ -20,7 +20,7 @@ use std::cell::RefCell;
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard};
-use value::{Hash, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
+use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
 
 /// The key holds another type than the command is for.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
@@ -504,6 +504,17 @@ impl<'k> View<'k> {
         }
     }
 
+    /// The bits of a compressed bitmap of this kind, [`Kind::Roaring`] or [`Kind::Roaring64`].
+    #[inline]
+    pub fn ints(&self, key: &[u8], kind: Kind) -> Result<Option<&Ints>, WrongType> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(ValueRef::Roaring(v)) if kind == Kind::Roaring => Ok(Some(v)),
+            Some(ValueRef::Roaring64(v)) if kind == Kind::Roaring64 => Ok(Some(v)),
+            Some(_) => Err(WrongType),
+        }
+    }
+
     // ----- writing ---------------------------------------------------------------------------------------------
 
     /// W1. Returns whether pre-images must be kept.
@@ -632,6 +643,18 @@ impl<'k> View<'k> {
         Ok(self.entry_mut(key, Kind::ZSet)?.and_then(EntryMut::zset))
     }
 
+    /// See [`View::ints`].
+    pub fn ints_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Ints>, WrongType> {
+        if self.is_overlay() {
+            let value = self.owned_mut(key, kind)?;
+            return Ok(value.and_then(|value| match value {
+                Value::Roaring(v) | Value::Roaring64(v) => Some(v),
+                _ => None,
+            }));
+        }
+        Ok(self.entry_mut(key, kind)?.and_then(EntryMut::ints))
+    }
+
     /// The list, made empty if there is none. Whoever asks must add something, or `remove_if_empty` (K4).
     pub fn list_or_new(&mut self, key: &[u8]) -> Result<&mut List, WrongType> {
         self.make(key, Kind::List, || Value::List(List::new()))?;
@@ -654,6 +677,16 @@ impl<'k> View<'k> {
     pub fn zset_or_new(&mut self, key: &[u8]) -> Result<&mut ZSet, WrongType> {
         self.make(key, Kind::ZSet, || Value::ZSet(ZSet::new()))?;
         Ok(self.zset_mut(key)?.expect("made above"))
+    }
+
+    /// The bits, none if there is no such key. It may stay without any.
+    pub fn ints_or_new(&mut self, key: &[u8], kind: Kind) -> Result<&mut Ints, WrongType> {
+        let empty: fn() -> Value = match kind {
+            Kind::Roaring64 => || Value::Roaring64(Ints::new()),
+            _ => || Value::Roaring(Ints::new()),
+        };
+        self.make(key, kind, empty)?;
+        Ok(self.ints_mut(key, kind)?.expect("made above"))
     }
 
     fn make(&mut self, key: &[u8], kind: Kind, empty: fn() -> Value) -> Result<(), WrongType> {
@@ -761,7 +794,8 @@ impl<'k> View<'k> {
     /// Removes a collection that became empty and notifies `del` (K4); true if it did.
     pub fn remove_if_empty(&mut self, key: &[u8]) -> bool {
         let empty = match self.value(key) {
-            None | Some(ValueRef::Str(_)) => false,
+            // A bitmap without bits stays.
+            None | Some(ValueRef::Str(_) | ValueRef::Roaring(_) | ValueRef::Roaring64(_)) => false,
             Some(ValueRef::List(v)) => v.is_empty(),
             Some(ValueRef::Hash(v)) => v.is_empty(),
             Some(ValueRef::Set(v)) => v.is_empty(),

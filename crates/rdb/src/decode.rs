@@ -11,11 +11,12 @@
 //!  22 23 24 25            fields that expire: see `Decoder::fields`                              hash
 //! ```
 //!
-//! Streams and values of modules are refused. What follows the object is not looked at, as in Redis.
+//! Streams are refused, and so are values of modules, but for those of one string that the sink knows ([`crate::module_body`]).
+//! What follows the object is not looked at, as in Redis.
 
 use crate::pack::{Intset, Listpack, Ziplist, Zipmap};
 use crate::string::Text;
-use crate::{Item, Malformed, Reader, VERSION_VALKEY_9, types};
+use crate::{Item, Malformed, Reader, VERSION_VALKEY_9, module, types};
 
 /// Is given what is decoded. A sink that was given something before an error must throw it away.
 pub trait Sink {
@@ -40,6 +41,13 @@ pub trait Sink {
 
     /// A field of a hash, and when it expires (milliseconds since 1970); false if it is there already.
     fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool;
+
+    /// A module's value of one string; false if the module, its version or the string are none it knows. What it takes long
+    /// for it says or charges itself.
+    fn module(&mut self, name: &[u8; 9], version: u16, data: &[u8]) -> Result<bool, Self::Stop> {
+        let _ = (name, version, data);
+        Ok(false)
+    }
 }
 
 /// Why nothing came of a payload.
@@ -107,6 +115,7 @@ fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
         types::LIST_QUICKLIST => (1, 0, false),
         types::LIST_QUICKLIST_2 => (1, 0, true),
         types::HASH_METADATA => (2, 0, true),
+        types::MODULE_2 => return module::estimate(body),
         types::HASH_LISTPACK_EX => {
             reader.array::<8>()?;
             return packed_estimate(reader.unpacked_len()?);
@@ -182,8 +191,23 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
             types::HASH_ZIPMAP => self.packed(|this, blob| this.pairs(Zipmap::new(blob)?)),
             types::HASH_ZIPLIST => self.packed(|this, blob| this.pairs(Ziplist::new(blob)?)),
             types::HASH_LISTPACK => self.packed(|this, blob| this.pairs(Listpack::new(blob)?)),
+            types::MODULE_2 => self.module(),
             _ => self.fields(kind, version),
         }
+    }
+
+    fn module(&mut self) -> Outcome<S> {
+        let (name, version) = module::name_and_version(self.reader.len()?);
+        if self.reader.len()? != module::PIECE_STRING {
+            return Err(Failure::Malformed);
+        }
+        let data = self.text()?;
+        if self.reader.len()? != module::PIECES_END {
+            return Err(Failure::Malformed);
+        }
+        let data = data.bytes()?;
+        let known = self.sink.module(&name, version, data).map_err(Failure::Stopped)?;
+        if known { Ok(()) } else { Err(Failure::Malformed) }
     }
 
     /// Hashes whose fields expire.

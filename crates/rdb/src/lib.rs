@@ -25,6 +25,7 @@ mod crc64;
 mod decode;
 mod item;
 mod lzf;
+mod module;
 mod pack;
 mod payload;
 mod string;
@@ -36,6 +37,7 @@ pub use build::{
 pub use crc64::crc64;
 pub use decode::{Failure, Sink, decode, estimate};
 pub use item::Item;
+pub use module::module_body;
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
 

@@ -6,6 +6,8 @@ pub(crate) const SET: u8 = 2;
 pub(crate) const ZSET: u8 = 3;
 pub(crate) const HASH: u8 = 4;
 pub(crate) const ZSET_2: u8 = 5;
+/// A value of a module, in the form that can be skipped.
+pub(crate) const MODULE_2: u8 = 7;
 pub(crate) const HASH_ZIPMAP: u8 = 9;
 pub(crate) const LIST_ZIPLIST: u8 = 10;
 pub(crate) const SET_INTSET: u8 = 11;

@@ -1,14 +1,13 @@
-//! The values: strings, lists, hashes, sets and sorted sets that are cloned in O(1).
+//! The values: strings, lists, hashes, sets, sorted sets and compressed bitmaps that are cloned in O(1).
 //!
 //! ```text
 //! Value ─┬─ Str    flat bytes, or a counted tree of chunks          str.rs
 //!        ├─ List   counted tree of packed leaves                    list.rs   ctree/
 //!        ├─ Hash   one packed leaf, or a hash trie of packed leaves hash.rs   trie/
 //!        ├─ Set    the same; integers of large ones in containers   set.rs    trie/ ints/
-//!        └─ ZSet   counted tree by (score, member) and a hash trie  zset.rs   ctree/ trie/
+//!        ├─ ZSet   counted tree by (score, member) and a hash trie  zset.rs   ctree/ trie/
+//!        └─ Ints   integers in order, of 32 bits or 64              ints/
 //! ```
-//!
-//! [`ints::Ints`] are sets of integers in order, part of sets and for themselves.
 //!
 //! - V1: cloning any value is O(1): one count goes up, whatever its size. A clone never sees later changes of the
 //!   original, nor the other way round.
@@ -40,6 +39,7 @@ pub mod zset;
 pub use elem::Elem;
 pub use hash::Hash;
 pub use held::Held;
+pub use ints::Ints;
 pub use list::List;
 pub use set::Set;
 pub use str::{Run, Str, StrRef};
@@ -53,6 +53,10 @@ pub enum Value {
     Hash(Hash),
     Set(Set),
     ZSet(ZSet),
+    /// Bits below 2^32, compressed.
+    Roaring(Ints),
+    /// Bits below 2^64, compressed.
+    Roaring64(Ints),
 }
 
 /// A borrowed value of any type; strings may also be bytes that live inside a key's entry.
@@ -63,9 +67,11 @@ pub enum ValueRef<'a> {
     Hash(&'a Hash),
     Set(&'a Set),
     ZSet(&'a ZSet),
+    Roaring(&'a Ints),
+    Roaring64(&'a Ints),
 }
 
-/// The five types of value.
+/// The types of value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum Kind {
@@ -74,6 +80,8 @@ pub enum Kind {
     Hash,
     Set,
     ZSet,
+    Roaring,
+    Roaring64,
 }
 
 /// How Redis would say the value is encoded (`OBJECT ENCODING`). Ours is another matter.
@@ -100,6 +108,9 @@ impl Kind {
             Kind::Hash => "hash",
             Kind::Set => "set",
             Kind::ZSet => "zset",
+            // As the module calls them that clients know them from.
+            Kind::Roaring => "reroaring",
+            Kind::Roaring64 => "roaring64",
         }
     }
 }
@@ -130,10 +141,12 @@ impl Value {
             Value::Hash(_) => Kind::Hash,
             Value::Set(_) => Kind::Set,
             Value::ZSet(_) => Kind::ZSet,
+            Value::Roaring(_) => Kind::Roaring,
+            Value::Roaring64(_) => Kind::Roaring64,
         }
     }
 
-    /// Bytes of a string, elements of a collection. O(1).
+    /// Bytes of a string, elements of a collection; of the 2^64 bits of a full bitmap all but one. O(1).
     pub fn len(&self) -> usize {
         match self {
             Value::Str(v) => v.len(),
@@ -141,10 +154,11 @@ impl Value {
             Value::Hash(v) => v.len(),
             Value::Set(v) => v.len(),
             Value::ZSet(v) => v.len(),
+            Value::Roaring(v) | Value::Roaring64(v) => usize::try_from(v.len()).unwrap_or(usize::MAX),
         }
     }
 
-    /// True for the empty string and for collections without elements (which a keyspace does not keep).
+    /// True for the empty string and for collections without elements (of which a keyspace keeps bitmaps only).
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -157,6 +171,7 @@ impl Value {
             Value::Hash(v) => v.mem_bytes(),
             Value::Set(v) => v.mem_bytes(),
             Value::ZSet(v) => v.mem_bytes(),
+            Value::Roaring(v) | Value::Roaring64(v) => v.mem_bytes(),
         }
     }
 
@@ -168,6 +183,8 @@ impl Value {
             Value::Hash(v) => v.encoding(),
             Value::Set(v) => v.encoding(),
             Value::ZSet(v) => v.encoding(),
+            // What Redis says of any module's value.
+            Value::Roaring(_) | Value::Roaring64(_) => Enc::Raw,
         }
     }
 
@@ -179,6 +196,8 @@ impl Value {
             Value::Hash(v) => ValueRef::Hash(v),
             Value::Set(v) => ValueRef::Set(v),
             Value::ZSet(v) => ValueRef::ZSet(v),
+            Value::Roaring(v) => ValueRef::Roaring(v),
+            Value::Roaring64(v) => ValueRef::Roaring64(v),
         }
     }
 }
@@ -198,6 +217,8 @@ impl ValueRef<'_> {
             ValueRef::Hash(_) => Kind::Hash,
             ValueRef::Set(_) => Kind::Set,
             ValueRef::ZSet(_) => Kind::ZSet,
+            ValueRef::Roaring(_) => Kind::Roaring,
+            ValueRef::Roaring64(_) => Kind::Roaring64,
         }
     }
 
@@ -209,6 +230,8 @@ impl ValueRef<'_> {
             ValueRef::Hash(v) => Value::Hash(v.clone()),
             ValueRef::Set(v) => Value::Set(v.clone()),
             ValueRef::ZSet(v) => Value::ZSet(v.clone()),
+            ValueRef::Roaring(v) => Value::Roaring(v.clone()),
+            ValueRef::Roaring64(v) => Value::Roaring64(v.clone()),
         }
     }
 }

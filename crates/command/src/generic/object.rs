@@ -51,6 +51,8 @@ pub(crate) fn encoding_of(view: &View<'_>, key: &[u8]) -> Option<Enc> {
         ValueRef::Hash(v) => v.encoding(),
         ValueRef::Set(v) => v.encoding(),
         ValueRef::ZSet(v) => v.encoding(),
+        // What Redis says of any module's value.
+        ValueRef::Roaring(_) | ValueRef::Roaring64(_) => Enc::Raw,
     })
 }
 
@@ -141,6 +143,7 @@ fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         Some(ValueRef::Hash(v)) => v.mem_bytes(),
         Some(ValueRef::Set(v)) => v.mem_bytes(),
         Some(ValueRef::ZSet(v)) => v.mem_bytes(),
+        Some(ValueRef::Roaring(v) | ValueRef::Roaring64(v)) => v.mem_bytes(),
     };
     // A slot of the table and its share of the empty ones: about 11 bytes.
     cx.out.int((cx.view.entry_bytes(key) + 11 + inside) as i64);

@@ -20,6 +20,7 @@ mod muted;
 mod no_wait;
 mod one_moment;
 mod renames;
+mod roaring;
 mod serialized;
 mod startup;
 mod support;

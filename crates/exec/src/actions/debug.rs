@@ -13,7 +13,7 @@ use resp::{Args, Reply};
 use sha1_smol::Sha1;
 use std::sync::Arc;
 use stdx::points::{self, Mode, Point};
-use value::{Enc, Kind, Run, Value, ValueRef};
+use value::{Enc, Ints, Kind, Run, Value, ValueRef};
 
 pub(super) const ACTIONS: &[Row] = &[Row("debug", debug, KEYSPACE)];
 
@@ -400,7 +400,16 @@ fn value_digest(value: &Value) -> Digest {
             // Zero has two signs and is one score.
             mixed(all, part(&[b"zset", member, &(score + 0.0).to_le_bytes()]))
         }),
+        ValueRef::Roaring(bits) => bits_digest(b"roaring", bits),
+        ValueRef::Roaring64(bits) => bits_digest(b"roaring64", bits),
     }
+}
+
+/// The digest of a bitmap, by its ranges of bits in a row: a full one has as many bits as there are numbers.
+fn bits_digest(name: &[u8], bits: &Ints) -> Digest {
+    bits.runs().fold(part(&[name]), |so_far, (first, last)| {
+        part(&[&so_far, &first.to_le_bytes(), &last.to_le_bytes()])
+    })
 }
 
 /// The digest of some texts, told apart by their lengths.

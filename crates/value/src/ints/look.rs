@@ -263,6 +263,17 @@ impl Ints {
         next(&self.root, 0, ALL, from)
     }
 
+    /// The elements as ranges of numbers in a row, both ends included, ascending. Each O(16 d + a leaf).
+    pub fn runs(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        let mut from = Some(0);
+        std::iter::from_fn(move || {
+            let first = self.next(from?)?;
+            let last = self.next_absent(first).map_or(u64::MAX, |end| end - 1);
+            from = last.checked_add(1);
+            Some((first, last))
+        })
+    }
+
     /// The first number from `from` on that is no element: the place of the first 0. O(16 d + a leaf).
     pub fn next_absent(&self, from: u64) -> Option<u64> {
         next_absent(&self.root, 0, ALL, from)

@@ -51,10 +51,14 @@ pub struct Statistics {
     pub branches: u64,
     pub sparse: u64,
     pub sparse_elements: u64,
+    /// Chunks of 65,536 numbers that the elements of sparse leaves lie in.
+    pub sparse_chunks: u64,
     pub arrays: u64,
     pub array_elements: u64,
     pub runs: u64,
     pub run_elements: u64,
+    /// Runs in all of them.
+    pub run_count: u64,
     pub bitmaps: u64,
     pub bitmap_elements: u64,
     /// Slots that are full, of whatever width.
@@ -122,6 +126,11 @@ impl Ints {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.root.is_empty()
+    }
+
+    /// What this handle keeps alive; None if that is nothing.
+    pub fn held(&self) -> Option<crate::Held> {
+        self.root.held()
     }
 
     /// Bytes of all blocks, shared ones counted fully. O(1).
@@ -469,6 +478,17 @@ fn add_statistics(node: &Node, span: u32, statistics: &mut Statistics) {
             branch.child.iter().for_each(|child| add_statistics(child, branch.shift, statistics));
         }
         View::Leaf(leaf) => {
+            match leaf.content() {
+                Content::Runs(runs) => statistics.run_count += runs.len() as u64,
+                Content::Sparse4(items) => {
+                    statistics.sparse_chunks +=
+                        chunks(items.iter().map(|&item| leaf.base() + u64::from(item)));
+                }
+                Content::Sparse8(items) => {
+                    statistics.sparse_chunks += chunks(items.iter().map(|&item| leaf.base() + item));
+                }
+                _ => {}
+            }
             let (containers, elements) = match leaf.content() {
                 Content::Array(_) => (&mut statistics.arrays, &mut statistics.array_elements),
                 Content::Runs(_) => (&mut statistics.runs, &mut statistics.run_elements),
@@ -479,6 +499,15 @@ fn add_statistics(node: &Node, span: u32, statistics: &mut Statistics) {
             *elements += leaf.len();
         }
     }
+}
+
+/// How many chunks some ascending numbers lie in.
+fn chunks(numbers: impl Iterator<Item = u64>) -> u64 {
+    let (mut chunks, mut last) = (0, None);
+    for chunk in numbers.map(|x| x >> CHUNK) {
+        chunks += u64::from(last.replace(chunk) != Some(chunk));
+    }
+    chunks
 }
 
 fn check(node: &Node, base: u64, span: u32) {

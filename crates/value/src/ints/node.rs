@@ -278,6 +278,16 @@ impl Node {
         }
     }
 
+    /// What somebody who has the node keeps alive. O(1).
+    pub(super) fn held(&self) -> Option<crate::Held> {
+        let owners = match self.view() {
+            View::Empty | View::Full => return None,
+            View::Branch(branch) => branch.count.owners(),
+            View::Leaf(leaf) => leaf.head().count.owners(),
+        };
+        Some(crate::Held { root: self.raw.addr(), owners, bytes: self.bytes() })
+    }
+
     /// Bytes of the node and everything below it. O(1).
     #[inline]
     pub(super) fn bytes(&self) -> usize {

@@ -98,6 +98,7 @@ fn span(rng: &mut Rng) -> u64 {
 }
 
 fn compare(ints: &Ints, model: &Model, rng: &mut Rng) {
+    assert!(ints.runs().take(2_000).eq(model.runs().into_iter().take(2_000)));
     ints.check_invariants();
     assert_eq!((ints.len(), ints.is_empty()), (model.len(), model.edges.is_empty()));
     let runs = model.runs();

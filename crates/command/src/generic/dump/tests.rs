@@ -28,6 +28,10 @@ const FILLED: &[(&str, &str)] = &[
     ("hset x f 1 g 2 h 3", "3"),
     ("hpexpireat x 1800000000000 fields 1 f", "[1]"),
     ("hpexpireat x 1700000001000 fields 1 g", "[1]"),
+    ("r.setintarray o 7 1 4294967295", "OK"),
+    ("r64.setrange w 5 18446744", "OK"),
+    ("r64.setbit w 18446744073709551615 1", "0"),
+    ("r.setrange v 1 1", "OK"),
 ];
 
 const READ: &[(&str, &str)] = &[
@@ -42,6 +46,10 @@ const READ: &[(&str, &str)] = &[
     (r#"hmget h f "" g"#, r#"["v", "1", ""]"#),
     ("hmget x f g h", r#"["1", "2", "3"]"#),
     ("hpexpiretime x fields 3 f g h", "[1800000000000, 1700000001000, -1]"),
+    ("r.getintarray o", "[1, 7, 4294967295]"),
+    ("r64.bitcount w", r#""18446740""#),
+    ("r64.max w", r#""18446744073709551615""#),
+    ("r.bitcount v", "0"),
 ];
 
 #[test]
@@ -50,14 +58,14 @@ fn every_type_comes_back() {
         db.check(FILLED);
         db.check(READ);
         let encodings: Vec<String> =
-            "snezlimrhx".chars().map(|key| db.line(&format!("object encoding {key}"))).collect();
-        for key in "snezlimrhx".chars().map(String::from) {
+            "snezlimrhxowv".chars().map(|key| db.line(&format!("object encoding {key}"))).collect();
+        for key in "snezlimrhxowv".chars().map(String::from) {
             let bytes = payload(&mut db, &key);
             assert_eq!(db.line(&format!("del {key}")), "1");
             assert_eq!(restore(&mut db, &key, "0", &bytes, &[]), "OK", "{key}");
         }
         db.check(READ);
-        for (key, encoding) in "snezlimrhx".chars().zip(encodings) {
+        for (key, encoding) in "snezlimrhxowv".chars().zip(encodings) {
             // What APPEND and its kin left behind is a whole string again.
             let encoding = if key == 'z' { r#""raw""#.to_owned() } else { encoding };
             assert_eq!(db.line(&format!("object encoding {key}")), encoding, "{key}");

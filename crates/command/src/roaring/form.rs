@@ -1,0 +1,111 @@
+//! How a bitmap is kept: OPTIMIZE, STAT.
+
+use super::{Narrow, Wide, Width, paced, present, rows, whole};
+use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, RW_UPDATE, Run, WRITE, acl};
+use crate::{Cx, Error};
+use keyspace::View;
+use resp::Args;
+use value::{Ints, ValueRef};
+
+rows! {
+    "optimize", -2, Write(optimize), WRITE, &[KeySpec::one(1, RW_UPDATE)], whole_cost, "O(N) for N containers.",
+        "Brings each container of a compressed bitmap into its smallest form.";
+    "stat", -2, Read(stat), READONLY, &[KeySpec::one(1, RO_ACCESS)], whole_cost, "O(N) for N containers.",
+        "Tells of how many containers of which kinds a compressed bitmap is made.";
+}
+
+fn whole_cost(view: &View<'_>, args: Args<'_>) -> usize {
+    whole(view, args.at(1))
+}
+
+/// `R.OPTIMIZE key [MEM]`: MEM changes nothing, containers are never larger than they need.
+///
+/// Errors: WRONGTYPE, no such key.
+fn optimize<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    // A clone: if the run is broken off, nothing has happened.
+    let mut bits = present::<W>(cx.view, args.at(1))?.clone();
+    paced(&mut cx.budget, |pause| bits.optimize(pause).then_some(()))?;
+    if let Some(place) = cx.view.ints_mut(args.at(1), W::KIND)? {
+        *place = bits;
+    }
+    cx.out.ok();
+    Ok(())
+}
+
+/// `R.STAT key [TEXT | JSON]`, of either width: null if there is no such key.
+///
+/// Errors: WRONGTYPE, arity.
+fn stat<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    if args.len() > 3 {
+        return Err(Error::Arity(W::STAT.to_owned()));
+    }
+    let json = args.get(2).is_some_and(|word| *word == *b"JSON");
+    let text = match cx.view.value(args.at(1)) {
+        None => None,
+        Some(ValueRef::Roaring(bits)) => Some(told::<Narrow>(bits, json)),
+        Some(ValueRef::Roaring64(bits)) => Some(told::<Wide>(bits, json)),
+        Some(_) => return Err(Error::WrongType),
+    };
+    cx.view.count_lookup(args.at(1), text.is_some());
+    match text {
+        Some(text) => cx.out.verbatim("txt", text.as_bytes()),
+        None => cx.out.null(),
+    }
+    Ok(())
+}
+
+/// Containers of one kind, as the portable serialized form would have them.
+struct Part {
+    containers: u128,
+    values: u128,
+    bytes: u128,
+}
+
+/// Arrays, bitsets, runs. Of what is kept otherwise here, small and wide leaves count as arrays, full ones as runs.
+fn parts(bits: &Ints) -> [Part; 3] {
+    let s = bits.statistics();
+    let in_arrays = u128::from(s.array_elements + s.sparse_elements);
+    let full = s.full_elements >> 16;
+    let of_runs = u128::from(s.runs) + full;
+    [
+        Part { containers: (s.arrays + s.sparse_chunks).into(), values: in_arrays, bytes: in_arrays * 2 },
+        Part {
+            containers: s.bitmaps.into(),
+            values: s.bitmap_elements.into(),
+            bytes: u128::from(s.bitmaps) * 8192,
+        },
+        Part {
+            containers: of_runs,
+            values: u128::from(s.run_elements) + s.full_elements,
+            bytes: of_runs * 2 + (u128::from(s.run_count) + full) * 4,
+        },
+    ]
+}
+
+fn told<W: Width>(bits: &Ints, json: bool) -> String {
+    let parts = parts(bits);
+    let containers: u128 = parts.iter().map(|part| part.containers).sum();
+    let (kind, len) = (W::TYPE, bits.len());
+    // Without bits the ends are the wrong way round.
+    let (min, max) = (bits.min().unwrap_or(W::MAX), bits.max().unwrap_or(0));
+    if json {
+        let [array, bitset, run] = parts.map(|Part { containers, values, bytes }| {
+            format!(
+                r#"{{"number_of_containers":"{containers}","container_cardinality":"{values}","container_allocated_bytes":"{bytes}"}}"#
+            )
+        });
+        return format!(
+            r#"{{"type":"{kind}","cardinality":"{len}","number_of_containers":"{containers}","max_value":"{max}","min_value":"{min}","array_container":{array},"bitset_container":{bitset},"run_container":{run}}}"#
+        );
+    }
+    let mut text = format!(
+        "type: {kind}\ncardinality: {len}\nnumber of containers: {containers}\nmax value: {max}\nmin value: {min}\n"
+    );
+    let names = [("number of array", "array"), ("bitset ", "bitset "), ("run", "run")];
+    for ((number, name), Part { containers, values, bytes }) in names.into_iter().zip(parts) {
+        text += &format!(
+            "{number} containers: {containers}\n\t{name} container values: {values}\n\t{name} container bytes: {bytes}\n"
+        );
+    }
+    text
+}

@@ -1,0 +1,63 @@
+//! Values of modules: who wrote them, and one string.
+//!
+//! ```text
+//! 7 ─► id, a length of 8 bytes: nine characters of 6 bits, a version of 10 ─► 5 ─► string ─► 0
+//! ```
+
+use crate::{Malformed, put_len, types};
+
+/// The characters of names, by their numbers.
+const CHARACTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
+const VERSION_BITS: u32 = 10;
+
+/// What precedes a string, and what follows the last piece.
+pub(crate) const PIECE_STRING: u64 = 5;
+pub(crate) const PIECES_END: u64 = 0;
+
+/// The body of a module's value of one string, which is written as it is. O(bytes).
+pub fn module_body(name: &[u8; 9], version: u16, data: &[u8]) -> Vec<u8> {
+    let number = |byte: &u8| CHARACTERS.iter().position(|of| of == byte).unwrap_or_default() as u64;
+    let id = name.iter().fold(0, |id, byte| id << 6 | number(byte));
+    let mut out = Vec::with_capacity(data.len() + 24);
+    out.push(types::MODULE_2);
+    put_len(&mut out, id << VERSION_BITS | u64::from(version) & ((1 << VERSION_BITS) - 1));
+    put_len(&mut out, PIECE_STRING);
+    put_len(&mut out, data.len() as u64);
+    out.extend_from_slice(data);
+    put_len(&mut out, PIECES_END);
+    out
+}
+
+/// The name and version in an id.
+pub(crate) fn name_and_version(id: u64) -> ([u8; 9], u16) {
+    let mut name = [0; 9];
+    let mut rest = id >> VERSION_BITS;
+    for byte in name.iter_mut().rev() {
+        *byte = CHARACTERS[(rest & 63) as usize];
+        rest >>= 6;
+    }
+    (name, (id & ((1 << VERSION_BITS) - 1)) as u16)
+}
+
+/// How much work a body is, at most: nobody looks into it.
+pub(crate) fn estimate(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
+    Ok(Some((body.len() / 2, body.len())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Reader;
+
+    #[test]
+    fn an_id_is_nine_characters_and_a_version() {
+        let body = module_body(b"reroaring", 1, b"data");
+        let mut reader = Reader::new(&body);
+        assert_eq!(reader.byte(), Ok(7));
+        let id = reader.len().expect("an id");
+        assert_eq!(name_and_version(id), (*b"reroaring", 1));
+        assert_eq!((reader.len(), reader.len()), (Ok(PIECE_STRING), Ok(4)));
+        assert_eq!((reader.bytes(4), reader.len()), (Ok(&b"data"[..]), Ok(PIECES_END)));
+        assert_eq!(name_and_version(u64::MAX), (*b"_________", 1023));
+    }
+}
