@@ -50,6 +50,7 @@ pub struct Row {
 
 impl Row {
     /// For tests.
+    #[cfg(test)]
     pub fn of(fields: &[(&str, &str)]) -> Row {
         Row {
             names: fields.iter().map(|(name, _)| (*name).to_owned()).collect(),
@@ -267,8 +268,10 @@ fn plain(value: Value) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    /// A row's line and fields.
+    type Numbered = (u64, Vec<(String, String)>);
 
-    fn all(text: &str, format: Format) -> Vec<Result<(u64, Vec<(String, String)>), String>> {
+    fn all(text: &str, format: Format) -> Vec<Result<Numbered, String>> {
         let input = Input::Stream(Box::new(io::Cursor::new(text.as_bytes().to_vec())));
         let mut rows = Rows::open(input, format, None, Place::default()).expect("opens");
         let mut found = Vec::new();
