@@ -102,19 +102,44 @@ impl Stream for Muted {
     }
 }
 
-/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones.
-pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) {
-    let mut hashes = [0u64; 32];
-    let mut n = 0;
-    for i in 0..batch.len().min(hashes.len()) {
-        let args = batch.args(i, input);
-        if args.len() > 1 {
-            // For a command without a key there this fetches something for nothing; that is rare and harmless.
-            hashes[n] = stdx::hash::hash_bytes(args.at(1));
+/// Commands of a batch whose keys are looked at before they run.
+const LOOKED_AT: usize = 32;
+/// Different keys from which on fetching them together pays.
+const FETCH_FROM: usize = 4;
+
+/// Hashes of the first arguments of a batch's commands, as far as they are known.
+#[derive(Default)]
+pub struct Hashes {
+    hashes: [u64; LOOKED_AT],
+    known: u32,
+}
+
+impl Hashes {
+    #[inline]
+    pub fn of(&self, i: usize) -> Option<u64> {
+        (i < LOOKED_AT && self.known >> i & 1 == 1).then(|| self.hashes[i])
+    }
+}
+
+/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones, and tells their hashes.
+pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) -> Hashes {
+    let (mut known, mut different, mut n) = (Hashes::default(), [0u64; LOOKED_AT], 0);
+    let mut last: (&[u8], u64) = (&[], 0);
+    for i in 0..batch.len().min(LOOKED_AT) {
+        let Some(key) = batch.args(i, input).get(1) else { continue };
+        // For a command without a key there this fetches something for nothing; that is rare and harmless.
+        if n == 0 || key != last.0 {
+            last = (key, stdx::hash::hash_bytes(key));
+            different[n] = last.1;
             n += 1;
         }
+        known.hashes[i] = last.1;
+        known.known |= 1 << i;
     }
-    server.keyspace.prefetch(session.db, &hashes[..n]);
+    if n >= FETCH_FROM {
+        server.keyspace.prefetch(session.db, &different[..n]);
+    }
+    known
 }
 
 /// Finds the row, subcommands included, and checks the number of arguments.
@@ -224,7 +249,7 @@ fn admit(
     }
     let reply = &out.as_bytes()[mark..];
     session.info.last_ns.store(ns, Ordering::Relaxed);
-    let ran = Ran { command, ns, args, reply, spent: spent.as_ref() };
+    let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
     server.stats.called(local, &server.config.live, session, ran);
     flow
 }
@@ -423,8 +448,13 @@ fn keyed(
         return job::start(server, local, session, (command, handler, args), out);
     }
     let mark = out.len();
-    let mut view = match command.single_key().and_then(|at| args.get(at)) {
-        Some(key) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
+    let known = local.key_hash.take();
+    let key = command.single_key().and_then(|at| Some((args.get(at)?, known.filter(|_| at == 1))));
+    let mut view = match key {
+        Some((key, Some(hash))) => {
+            View::locked_hashed(&server.keyspace, key, hash, session.db, local.now_ms)
+        }
+        Some((key, None)) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
         None => {
             let mut keys = KeySet::default();
             command.each_key(args, &mut |i, _| keys.add(args.at(i)));
@@ -441,8 +471,7 @@ fn keyed(
     let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
     let mut cx = Cx::new(&mut view, out, caller, Budget::steps(4 * INLINE_STEPS), local.random());
     let result = handler(&mut cx, args);
-    let outcome = std::mem::take(&mut cx.outcome);
-    let effects = std::mem::take(&mut cx.effects);
+    let Cx { outcome, effects, .. } = cx;
     if let Err(error) = result {
         out.truncate(mark);
         server.after(local, view.finish());

@@ -32,6 +32,8 @@ pub struct Calls {
 /// One command's run.
 pub(crate) struct Ran<'a> {
     pub command: &'static Command,
+    /// Its place.
+    pub number: usize,
     pub ns: u64,
     pub args: Args<'a>,
     /// Its reply, as far as it was written at once.
@@ -78,7 +80,7 @@ impl Calls {
     #[inline]
     pub(crate) fn called(&self, local: &Local, live: &Live, session: &Session, ran: Ran<'_>) {
         let failed = ran.reply.first() == Some(&b'-');
-        local.recorder.command(places::of(ran.command), ran.ns, failed, live.latency_tracking.get());
+        local.recorder.command(ran.number, ran.ns, failed, live.latency_tracking.get());
         if failed {
             local.recorder.error(&ran.reply[1..]);
         }

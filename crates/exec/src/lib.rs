@@ -118,6 +118,8 @@ pub struct Local {
     pub subscribers: pubsub::Subscribers,
     /// The words of the command that is about to run, if they are many: whoever keeps them takes a share instead of a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
+    /// The hash of the first argument of the command that is about to run, if that is known.
+    pub key_hash: Option<u64>,
     /// What this loop does for long work, in slices.
     pub works: works::Works,
     /// What this loop counts.
@@ -145,6 +147,7 @@ impl Local {
             lua: None,
             subscribers: pubsub::Subscribers::default(),
             incoming: None,
+            key_hash: None,
             works: works::Works::default(),
             recorder: server.stats.recorder(),
         }
@@ -174,9 +177,12 @@ impl Local {
         self.clock_ns
     }
 
+    /// A fresh random number; nobody may rely on its being hard to guess.
+    #[inline]
     pub fn random(&mut self) -> u64 {
-        self.random = stdx::hash::hash_u64(self.random);
-        self.random
+        // A step of a linear congruential generator, whose weak low bits go to the top and into the others.
+        self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+        self.random.rotate_left(32) ^ self.random
     }
 }
 
@@ -314,9 +320,13 @@ impl Server {
     /// `tell`, and serves the waiters.
     #[inline]
     pub fn after(&self, local: &mut Local, changes: Changes) {
-        if changes.events.is_empty() && changes.ready.is_empty() {
-            return;
+        if !changes.events.is_empty() || !changes.ready.is_empty() {
+            self.tell_and_serve(local, changes);
         }
+    }
+
+    #[cold]
+    fn tell_and_serve(&self, local: &mut Local, changes: Changes) {
         let ready = self.tell(changes);
         if !ready.is_empty() {
             self.park.serve(self, local, ready);

@@ -179,6 +179,8 @@ const LAST_MAX: usize = 16 * 1024;
 #[derive(Default)]
 pub struct Scripts {
     bodies: Mutex<HashMap<Sha, Arc<[u8]>>>,
+    /// How often all were forgotten: what was known before may not be now.
+    flushes: AtomicU64,
     /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
     long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
@@ -217,8 +219,8 @@ pub struct LuaState {
     functions: HashMap<String, script::Function>,
     /// What the script that ran last called.
     tally: Tally,
-    /// The script that came last, so that its text need not be hashed again.
-    last: Option<(Arc<[u8]>, Sha, script::ScriptFlags)>,
+    /// The script that came last, so that its text need not be hashed again, and [`Scripts::flushes`] at that time.
+    last: Option<(Arc<[u8]>, Sha, script::ScriptFlags, u64)>,
 }
 
 impl LuaState {
@@ -313,7 +315,11 @@ impl Scripts {
 
     /// SCRIPT FLUSH.
     pub fn flush(&self) {
-        let bodies = std::mem::take(&mut *self.bodies.lock());
+        let bodies = {
+            let mut bodies = self.bodies.lock();
+            self.flushes.fetch_add(1, Ordering::Release);
+            std::mem::take(&mut *bodies)
+        };
         stdx::reclaim::defer(bodies.len() * 256, move || drop(bodies));
         self.long.lock().clear();
         self.has_long.store(false, Ordering::Release);
@@ -750,10 +756,11 @@ pub(crate) fn compile(
     body: &[u8],
 ) -> Result<(Sha, Arc<[u8]>, script::ScriptFlags), String> {
     let lua = local.lua.get_or_insert_with(|| Box::new(LuaState::new()));
-    if let Some((known, sha, flags)) = &lua.last
+    let flushes = server.scripts.flushes.load(Ordering::Acquire);
+    if let Some((known, sha, flags, at)) = &lua.last
+        && *at == flushes
         && **known == *body
         && lua.engine.has(sha)
-        && server.scripts.get(sha).is_some()
     {
         return Ok((*sha, known.clone(), *flags));
     }
@@ -761,7 +768,7 @@ pub(crate) fn compile(
     let flags = lua.engine.flags(&sha).unwrap_or_default();
     let body = server.scripts.add(sha, body);
     if body.len() <= LAST_MAX {
-        lua.last = Some((body.clone(), sha, flags));
+        lua.last = Some((body.clone(), sha, flags, flushes));
     }
     Ok((sha, body, flags))
 }

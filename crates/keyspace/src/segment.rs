@@ -142,6 +142,20 @@ struct Place {
     slot: usize,
 }
 
+/// A key that was found. It says nothing any more once something is put into its shard or removed.
+#[derive(Clone, Copy)]
+pub(crate) struct Spot {
+    segment: Segment,
+    place: Place,
+}
+
+impl Spot {
+    #[inline]
+    pub(crate) fn entry(self) -> Raw {
+        self.segment.at(self.place)
+    }
+}
+
 /// A segment's table; the directory owns it and copies this pointer into several places.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Segment {
@@ -488,6 +502,12 @@ impl Directory {
         Some((segment, segment.find(hash, key)?))
     }
 
+    /// Where a key stands, to be put there without looking it up again.
+    #[inline]
+    pub(crate) fn spot(&self, hash: u64, key: &[u8]) -> Option<Spot> {
+        self.locate(hash, key).map(|(segment, place)| Spot { segment, place })
+    }
+
     #[inline]
     pub(crate) fn find(&self, hash: u64, key: &[u8]) -> Option<EntryRef<'_>> {
         let (segment, place) = self.locate(hash, key)?;
@@ -529,22 +549,26 @@ impl Directory {
         }
     }
 
-    /// Inserts or replaces. Cost: O(1) plus, now and then, a split or compaction.
-    pub(crate) fn put(
+    /// Inserts or replaces, where [`Directory::spot`] found the key, or did not, and nothing was put or removed since.
+    /// Cost: O(1) plus, now and then, a split or compaction.
+    pub(crate) fn put_at(
         &mut self,
+        spot: Option<Spot>,
         hash: u64,
         key: &[u8],
         payload: Payload,
         expire: Option<u64>,
         access: u8,
     ) -> Put {
-        let Some((segment, place)) = self.locate(hash, key) else {
+        let Some(Spot { segment, place }) = spot else {
             self.insert(hash, key, payload, expire, access);
             return Put { was_there: false, had_expire: false };
         };
         let mut entry = segment.at(place);
+        debug_assert!(entry.key() == key);
         let old_expire = entry.expire_ms();
         let had_expire = old_expire.is_some();
+        entry.access().store(access, std::sync::atomic::Ordering::Relaxed);
         if let Some(payload) = entry.overwrite(payload, expire) {
             self.replace(hash, key, payload, expire);
         } else {

@@ -11,8 +11,9 @@
 
 mod whole;
 
-use crate::entry::{EntryMut, EntryRef, Owned, Payload, StrMut};
+use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut};
 use crate::overlay::Overlay;
+use crate::segment::Spot;
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
@@ -186,7 +187,19 @@ impl<'k> View<'k> {
     /// A view for a command with a single key, which must stay where it is: it is hashed once.
     #[inline]
     pub fn locked_one(keyspace: &'k Keyspace, key: &[u8], db: usize, now_ms: u64) -> View<'k> {
-        let hash = hash_bytes(key);
+        View::locked_hashed(keyspace, key, hash_bytes(key), db, now_ms)
+    }
+
+    /// `locked_one` for whoever knows the key's [`hash_bytes`].
+    #[inline]
+    pub fn locked_hashed(
+        keyspace: &'k Keyspace,
+        key: &[u8],
+        hash: u64,
+        db: usize,
+        now_ms: u64,
+    ) -> View<'k> {
+        debug_assert_eq!(hash, hash_bytes(key));
         let mut view =
             View::new(keyspace, Store::Locked(keyspace.shards.lock_one(shard_of(hash))), db, now_ms);
         view.memo = (key.as_ptr() as usize, key.len(), hash);
@@ -257,6 +270,7 @@ impl<'k> View<'k> {
         self.counted.2 += expires;
     }
 
+    #[inline]
     fn settle_counts(&mut self) {
         let (db, keys, expires) = std::mem::take(&mut self.counted);
         self.keyspace.count(db, keys, expires);
@@ -575,6 +589,31 @@ impl<'k> View<'k> {
     /// The entry, ready to be changed: not expired, kept for snapshots.
     #[inline]
     fn entry_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<EntryMut<'_>>, WrongType> {
+        Ok(self.raw_mut(key, kind)?.map(EntryMut::new))
+    }
+
+    /// The same, made empty if there is none. Not in an overlay.
+    #[inline]
+    fn entry_or_new(
+        &mut self,
+        key: &[u8],
+        kind: Kind,
+        empty: fn() -> Value,
+    ) -> Result<EntryMut<'_>, WrongType> {
+        let raw = match self.raw_mut(key, kind)? {
+            Some(raw) => raw,
+            None => {
+                self.put(key, empty(), None);
+                let hash = self.hash_of(key);
+                let made = self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].find_raw(hash, key));
+                made.expect("put above")
+            }
+        };
+        Ok(EntryMut::new(raw))
+    }
+
+    #[inline]
+    fn raw_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<Raw>, WrongType> {
         let hash = self.hash_of(key);
         let Store::Locked(guard) = &self.store else { return Ok(None) };
         let Some(raw) = guard.get(shard_of(hash)).dbs[self.db].find_raw(hash, key) else { return Ok(None) };
@@ -586,9 +625,13 @@ impl<'k> View<'k> {
         if entry.kind() != kind {
             return Err(WrongType);
         }
+        let tick = access_tick(self.now_ms);
+        if !self.quiet && entry.access() != tick {
+            entry.set_access(tick);
+        }
         self.touch(hash, key, Touch::Edit);
         // Keeping a pre-image moves no entry, so `raw` still is the entry.
-        Ok(Some(EntryMut::new(raw)))
+        Ok(Some(raw))
     }
 
     #[inline]
@@ -657,26 +700,42 @@ impl<'k> View<'k> {
 
     /// The list, made empty if there is none. Whoever asks must add something, or `remove_if_empty` (K4).
     pub fn list_or_new(&mut self, key: &[u8]) -> Result<&mut List, WrongType> {
-        self.make(key, Kind::List, || Value::List(List::new()))?;
-        Ok(self.list_mut(key)?.expect("made above"))
+        const EMPTY: fn() -> Value = || Value::List(List::new());
+        if self.is_overlay() {
+            self.make(key, Kind::List, EMPTY)?;
+            return Ok(self.list_mut(key)?.expect("made above"));
+        }
+        Ok(self.entry_or_new(key, Kind::List, EMPTY)?.list().expect("of this kind"))
     }
 
     /// See `list_or_new`.
     pub fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Hash, WrongType> {
-        self.make(key, Kind::Hash, || Value::Hash(Hash::new()))?;
-        Ok(self.hash_mut(key)?.expect("made above"))
+        const EMPTY: fn() -> Value = || Value::Hash(Hash::new());
+        if self.is_overlay() {
+            self.make(key, Kind::Hash, EMPTY)?;
+            return Ok(self.hash_mut(key)?.expect("made above"));
+        }
+        Ok(self.entry_or_new(key, Kind::Hash, EMPTY)?.hash().expect("of this kind"))
     }
 
     /// See `list_or_new`.
     pub fn set_or_new(&mut self, key: &[u8]) -> Result<&mut Set, WrongType> {
-        self.make(key, Kind::Set, || Value::Set(Set::new()))?;
-        Ok(self.set_mut(key)?.expect("made above"))
+        const EMPTY: fn() -> Value = || Value::Set(Set::new());
+        if self.is_overlay() {
+            self.make(key, Kind::Set, EMPTY)?;
+            return Ok(self.set_mut(key)?.expect("made above"));
+        }
+        Ok(self.entry_or_new(key, Kind::Set, EMPTY)?.set().expect("of this kind"))
     }
 
     /// See `list_or_new`.
     pub fn zset_or_new(&mut self, key: &[u8]) -> Result<&mut ZSet, WrongType> {
-        self.make(key, Kind::ZSet, || Value::ZSet(ZSet::new()))?;
-        Ok(self.zset_mut(key)?.expect("made above"))
+        const EMPTY: fn() -> Value = || Value::ZSet(ZSet::new());
+        if self.is_overlay() {
+            self.make(key, Kind::ZSet, EMPTY)?;
+            return Ok(self.zset_mut(key)?.expect("made above"));
+        }
+        Ok(self.entry_or_new(key, Kind::ZSet, EMPTY)?.zset().expect("of this kind"))
     }
 
     /// The bits, none if there is no such key. It may stay without any.
@@ -725,17 +784,68 @@ impl<'k> View<'k> {
         self.put_payload(key, Payload::raw_text(key, bytes), expire_ms);
     }
 
+    /// Changes the integer a key holds, whose text is given to `change` if there is any, and keeps its expiry. Gives the new
+    /// one. Cost: O(1), one look-up.
+    #[inline]
+    pub fn change_int<E: From<WrongType>>(
+        &mut self,
+        key: &[u8],
+        change: impl FnOnce(Option<StrRef<'_>>) -> Result<i64, E>,
+    ) -> Result<i64, E> {
+        let mut digits = itoa::Buffer::new();
+        let hash = self.hash_of(key);
+        let spot = self.spot(hash, key);
+        let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms);
+        if self.is_overlay() || spot.is_some_and(due) {
+            let (old, expire_ms) = self.string_and_expire(key)?.unzip();
+            let new = change(old)?;
+            self.put_string(key, digits.format(new).as_bytes(), expire_ms.flatten());
+            return Ok(new);
+        }
+        let (new, expire_ms) = match spot.map(|spot| (spot.entry().value(), spot.entry().expire_ms())) {
+            None => (change(None)?, None),
+            Some((ValueRef::Str(old), expire_ms)) => (change(Some(old))?, expire_ms),
+            Some(_) => return Err(WrongType.into()),
+        };
+        self.put_at(spot, hash, key, Payload::text(key, digits.format(new).as_bytes()), expire_ms);
+        Ok(new)
+    }
+
+    /// Where a key stands, expired or not. None in an overlay.
+    #[inline]
+    fn spot(&self, hash: u64, key: &[u8]) -> Option<Spot> {
+        self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].spot(hash, key))
+    }
+
     fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, expire_ms: Option<u64>) {
         let hash = self.hash_of(key);
+        let mut spot = self.spot(hash, key);
+        let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms);
+        if spot.is_some_and(due) && self.drop_expired(hash, key) {
+            spot = None;
+        }
+        self.put_at(spot, hash, key, payload, expire_ms);
+    }
+
+    /// Puts it where the key was found, or not found. What was found has not expired, or a long commit keeps it.
+    #[inline]
+    fn put_at(
+        &mut self,
+        spot: Option<Spot>,
+        hash: u64,
+        key: &[u8],
+        payload: Payload<'_>,
+        expire_ms: Option<u64>,
+    ) {
         let fields = match &payload {
             Payload::Handle(Value::Hash(hash)) => hash.next_expiry(),
             _ => None,
         };
-        self.drop_expired(hash, key);
+        // Keeping a pre-image moves no entry, so `spot` stays true.
         self.touch(hash, key, Touch::Replace);
         let Store::Locked(guard) = &mut self.store else { return };
         let directory = &mut guard.get_mut(shard_of(hash)).dbs[self.db];
-        let put = directory.put(hash, key, payload, expire_ms, access_tick(self.now_ms));
+        let put = directory.put_at(spot, hash, key, payload, expire_ms, access_tick(self.now_ms));
         let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
         self.count(i64::from(!put.was_there), expires);
         if let Some(at) = fields {

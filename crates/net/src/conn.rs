@@ -28,7 +28,7 @@ use stdx::points::{self, Point};
 
 /// Commands parsed at once.
 const BATCH: usize = 32;
-/// Commands in a batch from which on fetching their keys together pays.
+/// Commands in a batch from which on looking at their keys together pays.
 const PREFETCH_FROM: usize = 4;
 /// An argument of which more than this is missing is received straight into the connection's own buffer.
 const BULK: usize = 16 * 1024;
@@ -373,9 +373,8 @@ impl Conn {
         // What is allowed after AUTH is not known before it ran.
         let max = if self.session.authenticated { BATCH } else { 1 };
         let filled = batch.fill(&mut self.parser, &input[from..], max);
-        if batch.len() >= PREFETCH_FROM {
-            exec::call::prefetch(server, &self.session, batch, &input[from..]);
-        }
+        let hashes = (batch.len() >= PREFETCH_FROM)
+            .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
             let authenticated = self.session.authenticated;
             if batch.bytes(i) >= exec::job::MANY_BYTES {
@@ -387,6 +386,7 @@ impl Conn {
                 self.session.got_nothing();
             }
             let args = batch.args(i, &input[from..]);
+            local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
             if self.session.authenticated != authenticated {
                 self.parser.set_authenticated(self.session.authenticated);
@@ -451,6 +451,7 @@ impl Conn {
     fn run_held(&mut self, server: &Arc<Server>, local: &mut Local) {
         let Some(kept) = self.held.take() else { return };
         local.incoming = Some(kept.clone());
+        local.key_hash = None;
         let flow = exec::execute(server, local, &mut self.session, kept.args(), &mut self.out);
         local.incoming = None;
         match flow {

@@ -204,7 +204,7 @@ impl Engine {
         let room = eval_room(&mut self.eval, &self.limits);
         let globals = room.globals;
         let many = keys.len() + args.len() > 1_000;
-        let ended = room.run(host, out, resp3, &sha.hex(), |s| {
+        let ended = room.run(host, out, resp3, Name::Script(sha), |s| {
             s.push_ref(function);
             s.push_ref(globals.real);
             for (name, list) in [(globals.keys, keys), (globals.argv, args)] {
@@ -244,7 +244,7 @@ impl Engine {
             out.extend_from_slice(b"-ERR Function not found\r\n");
             return Ok(());
         };
-        let ended = room.run(host, out, resp3, name.as_bytes(), |s| {
+        let ended = room.run(host, out, resp3, Name::Function(name), |s| {
             s.push_ref(function.reference);
             push_list(s, keys);
             push_list(s, args);
@@ -374,6 +374,21 @@ fn push_list(s: &mut State<'_>, list: &[&[u8]]) {
     }
 }
 
+/// What an error says that failed; written out only then.
+enum Name<'a> {
+    Script(&'a Sha),
+    Function(&'a str),
+}
+
+impl Name<'_> {
+    fn write(&self, text: &mut Vec<u8>) {
+        match self {
+            Name::Script(sha) => text.extend_from_slice(&sha.hex()),
+            Name::Function(name) => text.extend_from_slice(name.as_bytes()),
+        }
+    }
+}
+
 enum Ended {
     Done,
     Stopped(Stop),
@@ -387,7 +402,7 @@ impl Room {
         host: &mut dyn Host,
         out: &mut Vec<u8>,
         resp3: bool,
-        name: &[u8],
+        name: Name<'_>,
         prepare: impl FnOnce(&mut State<'_>) -> i32,
     ) -> Ended {
         let start = out.len();
@@ -455,7 +470,7 @@ impl Room {
 }
 
 /// Appends the error reply for the error value on top.
-fn write_failure(s: &mut State<'_>, name: &[u8], out: &mut Vec<u8>) {
+fn write_failure(s: &mut State<'_>, name: Name<'_>, out: &mut Vec<u8>) {
     let mut text = Vec::new();
     if s.type_of(-1) == Type::Table {
         let table = s.top();
@@ -466,7 +481,7 @@ fn write_failure(s: &mut State<'_>, name: &[u8], out: &mut Vec<u8>) {
         s.push_field(table, "line");
         if s.text(-1).is_some() && s.text(-2).is_some() {
             text.extend_from_slice(b" script: ");
-            text.extend_from_slice(name);
+            name.write(&mut text);
             text.extend_from_slice(b", on ");
             text.extend_from_slice(s.bytes(-2).unwrap_or_default());
             text.push(b':');
@@ -475,7 +490,7 @@ fn write_failure(s: &mut State<'_>, name: &[u8], out: &mut Vec<u8>) {
         }
     } else {
         text.extend_from_slice(b"ERR Error running script ");
-        text.extend_from_slice(name);
+        name.write(&mut text);
         text.extend_from_slice(b", ");
         let message = s.text(-1).unwrap_or(b"execution failure");
         text.extend_from_slice(&message[..message.len().min(100)]);

@@ -77,6 +77,17 @@ impl Bits {
         self
     }
 
+    /// Calls `f` with the indices in ascending order.
+    #[inline]
+    fn each(self, mut f: impl FnMut(usize)) {
+        for (word, mut bits) in self.0.into_iter().enumerate() {
+            while bits != 0 {
+                f(word * 64 + bits.trailing_zeros() as usize);
+                bits &= bits - 1;
+            }
+        }
+    }
+
     /// The indices in ascending order.
     #[inline]
     pub fn iter(self) -> impl Iterator<Item = usize> {
@@ -132,9 +143,7 @@ impl<T> Sharded<T> {
     /// Locks all of `set`, in ascending order (L2). Cost: O(shards in the set).
     #[inline]
     pub fn lock(&self, set: Bits) -> Guard<'_, T> {
-        for i in set.iter() {
-            take(&self.cells[i].lock);
-        }
+        set.each(|i| take(&self.cells[i].lock));
         Guard { owner: self, held: set }
     }
 
@@ -175,10 +184,8 @@ impl<T> Guard<'_, T> {
 impl<T> Drop for Guard<'_, T> {
     #[inline]
     fn drop(&mut self) {
-        for i in self.held.iter() {
-            // SAFETY: this guard locked `i` and has not unlocked it.
-            unsafe { self.owner.cells[i].lock.unlock() }
-        }
+        // SAFETY: this guard locked `i` and has not unlocked it.
+        self.held.each(|i| unsafe { self.owner.cells[i].lock.unlock() });
     }
 }
 

@@ -65,12 +65,10 @@ fn decrby(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 #[inline]
 fn add(cx: &mut Cx<'_, '_>, key: &[u8], by: i64) -> Result<(), Error> {
-    let (old, expire) = match cx.view.string_and_expire(key)? {
-        Some((s, expire)) => (s.as_i64().ok_or(Error::NotInteger)?, expire),
-        None => (0, None),
-    };
-    let new = old.checked_add(by).ok_or(Error::new("ERR increment or decrement would overflow"))?;
-    cx.view.put_string(key, itoa::Buffer::new().format(new).as_bytes(), expire);
+    let new = cx.view.change_int(key, |old| {
+        let old = old.map_or(Some(0), |text| text.as_i64()).ok_or(Error::NotInteger)?;
+        old.checked_add(by).ok_or(Error::new("ERR increment or decrement would overflow"))
+    })?;
     cx.view.changed(key, Class::String, "incrby");
     cx.out.int(new);
     Ok(())

@@ -21,10 +21,9 @@ mod transaction;
 use crate::call::Flow;
 use crate::mail::Mail;
 use crate::{Local, Server, Session};
-use command::{Command, Error};
+use command::{Command, Error, places};
 use keyspace::View;
 use resp::{Args, Reply};
-use std::collections::HashMap;
 use std::sync::{Arc, LazyLock};
 
 /// What an action works with.
@@ -65,23 +64,30 @@ static TOPICS: &[&[Row]] = &[
     transaction::ACTIONS,
 ];
 
-static BY_NAME: LazyLock<HashMap<&'static str, &'static Row>> =
-    LazyLock::new(|| TOPICS.iter().flat_map(|topic| topic.iter()).map(|row| (row.0, row)).collect());
+/// By the commands' numbers.
+static BY_NUMBER: LazyLock<Vec<Option<&'static Row>>> = LazyLock::new(|| {
+    let rows = || TOPICS.iter().flat_map(|topic| topic.iter());
+    places::all().iter().map(|command| rows().find(|row| row.0 == command.name)).collect()
+});
+
+fn row(command: &'static Command) -> Option<&'static Row> {
+    BY_NUMBER.get(places::of(command)).copied().flatten().filter(|row| row.0 == command.name)
+}
 
 pub(crate) fn perform(
     act: &mut Act<'_, '_>,
     command: &'static Command,
     args: Args<'_>,
 ) -> Result<Flow, Error> {
-    match BY_NAME.get(command.name) {
+    match row(command) {
         Some(row) => row.1(act, args),
         None => Err(Error::from(format!("ERR '{}' does not exist in Evenkeel yet", command.name))),
     }
 }
 
 /// Whether an action looks at keys.
-pub(crate) fn needs_keyspace(command: &Command) -> bool {
-    BY_NAME.get(command.name).is_some_and(|row| row.2)
+pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
+    row(command).is_some_and(|row| row.2)
 }
 
 pub(crate) use pubsub::leave_all;
@@ -150,9 +156,10 @@ mod tests {
     fn every_row_that_exec_performs_has_an_action_and_every_action_a_row() {
         let exec = |command: &&&Command| matches!(command.run, Run::Exec);
         let rows: Vec<&str> = command::places::all().iter().filter(exec).map(|c| c.name).collect();
-        let without: Vec<_> = rows.iter().filter(|name| !BY_NAME.contains_key(*name)).collect();
+        let actions: Vec<&str> = TOPICS.iter().flat_map(|topic| topic.iter()).map(|row| row.0).collect();
+        let without: Vec<_> = rows.iter().filter(|name| !actions.contains(name)).collect();
         assert!(without.is_empty(), "{without:?}");
-        let strangers: Vec<_> = BY_NAME.keys().filter(|name| !rows.contains(name)).collect();
+        let strangers: Vec<_> = actions.iter().filter(|name| !rows.contains(name)).collect();
         assert!(strangers.is_empty(), "{strangers:?}");
     }
 }
