@@ -315,8 +315,11 @@ mod tests {
             }
         }
         for (name, command) in &names.by_name {
-            let cased: Vec<u8> =
-                name.iter().zip(word(name.len(), b"01")).map(|(b, up)| if up == b'1' { b.to_ascii_uppercase() } else { *b }).collect();
+            let cased: Vec<u8> = name
+                .iter()
+                .zip(word(name.len(), b"01"))
+                .map(|(b, up)| if up == b'1' { b.to_ascii_uppercase() } else { *b })
+                .collect();
             assert_eq!(names.find(&cased).map(|c| c.name), Some(command.name));
             assert!(names.find(&[&cased[..], b"\0"].concat()).is_none());
             assert!(names.find(&cased[..name.len() - 1]).is_none_or(|c| c.name != command.name));

@@ -451,9 +451,7 @@ fn keyed(
     let known = local.key_hash.take();
     let key = command.single_key().and_then(|at| Some((args.get(at)?, known.filter(|_| at == 1))));
     let mut view = match key {
-        Some((key, Some(hash))) => {
-            View::locked_hashed(&server.keyspace, key, hash, session.db, local.now_ms)
-        }
+        Some((key, Some(hash))) => View::locked_hashed(&server.keyspace, key, hash, session.db, local.now_ms),
         Some((key, None)) => View::locked_one(&server.keyspace, key, session.db, local.now_ms),
         None => {
             let mut keys = KeySet::default();
@@ -481,7 +479,7 @@ fn keyed(
         out.error(&error.text());
         return Flow::Done;
     }
-    if view.changes().lsn != 0 {
+    if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
         server.log_effect(command, args, &effects, &view);
     }
     let changes = view.finish();

@@ -621,8 +621,11 @@ mod tests {
         busy.command(0, 500, false, true);
         assert_eq!(registry.commands()[0].calls, 1);
         assert_eq!(registry.histogram(0).total(), 1);
+        busy.finished(0, 300, false, true);
+        // Not in the table.
         busy.command(7, 500, false, true);
         assert_eq!(registry.counter(Counter::CommandsProcessed), 2);
+        assert_eq!(registry.counter(Counter::LoopCommandsNs), 500);
     }
 
     #[test]

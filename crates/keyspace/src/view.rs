@@ -192,13 +192,7 @@ impl<'k> View<'k> {
 
     /// `locked_one` for whoever knows the key's [`hash_bytes`].
     #[inline]
-    pub fn locked_hashed(
-        keyspace: &'k Keyspace,
-        key: &[u8],
-        hash: u64,
-        db: usize,
-        now_ms: u64,
-    ) -> View<'k> {
+    pub fn locked_hashed(keyspace: &'k Keyspace, key: &[u8], hash: u64, db: usize, now_ms: u64) -> View<'k> {
         debug_assert_eq!(hash, hash_bytes(key));
         let mut view =
             View::new(keyspace, Store::Locked(keyspace.shards.lock_one(shard_of(hash))), db, now_ms);
@@ -605,7 +599,8 @@ impl<'k> View<'k> {
             None => {
                 self.put(key, empty(), None);
                 let hash = self.hash_of(key);
-                let made = self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].find_raw(hash, key));
+                let made =
+                    self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].find_raw(hash, key));
                 made.expect("put above")
             }
         };

@@ -73,6 +73,10 @@ pub fn parse_f64(text: &[u8]) -> Option<f64> {
 
 /// `text` starts with a digit or a point.
 fn decimal_float(text: &[u8]) -> Option<f64> {
+    // A double holds every integer of so few digits.
+    if text.len() <= 15 && text.iter().all(u8::is_ascii_digit) {
+        return Some(text.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')) as f64);
+    }
     // The standard library takes the same decimal forms as strtod, and rounds as exactly.
     let value: f64 = std::str::from_utf8(text).ok()?.parse().ok()?;
     let out_of_range = value.is_infinite() || (value == 0.0 && has_nonzero_mantissa(text));
@@ -312,6 +316,29 @@ fn lay_out(digits: &[u8], exponent: i32, out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn integers_are_read_as_the_standard_library_reads_them() {
+        let plain = [
+            "0",
+            "7",
+            "007",
+            "10",
+            "999999999999999",
+            "9999999999999999",
+            "000000000000000",
+            "123456789012345678",
+        ];
+        for text in plain {
+            assert_eq!(parse_f64(text.as_bytes()), Some(text.parse::<f64>().unwrap()), "{text}");
+            assert_eq!(
+                parse_f64(format!("-{text}").as_bytes()),
+                Some(-text.parse::<f64>().unwrap()),
+                "-{text}"
+            );
+        }
+        assert!(parse_f64(b"-0").unwrap().is_sign_negative());
+    }
     use proptest::prelude::*;
 
     #[test]

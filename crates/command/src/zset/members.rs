@@ -86,6 +86,10 @@ impl Options {
     /// Reads the words in front of the pairs; also tells how many they are.
     fn parse(words: Args<'_>) -> (Options, usize) {
         let mut options = Options::default();
+        // Most often there is none.
+        if words.first().and_then(|word| word.first()).is_some_and(u8::is_ascii_digit) {
+            return (options, 0);
+        }
         for (i, word) in words.iter().enumerate() {
             let option = match word.len() {
                 2 if is(word, "nx") => &mut options.nx,
@@ -168,7 +172,7 @@ fn add(
     scores: &[f64],
     pairs: Args<'_>,
 ) -> Result<(), Error> {
-    let each = || scores.iter().zip(pairs.iter().skip(1).step_by(2));
+    let each = || scores.iter().enumerate().map(|(i, score)| (score, pairs.at(2 * i + 1)));
     if options.any_condition() {
         // Nothing is touched if nothing will change.
         let admitted = match cx.view.zset(key)? {
