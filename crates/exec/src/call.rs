@@ -441,6 +441,17 @@ fn keyed(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
+    if args.len() >= job::MANY_WORDS
+        && let Some(flow) = job::start_bulk(local, session, command, args, out)
+    {
+        // It never ends an older commit, so nobody has to be asked before.
+        return flow;
+    }
+    if args.len() >= job::MANY_WORDS
+        && let Some(flow) = actions::gather::start(server, session, command, args, local.incoming.as_ref())
+    {
+        return flow;
+    }
     if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
         return wait_for_guard(session, local);
     }

@@ -118,8 +118,7 @@ impl Pause {
         }
         let changes = command.is_write()
             || command.may_replicate()
-            || command.name == "exec"
-                && session.multi.as_ref().is_some_and(|m| m.queue.iter().any(|(c, _)| c.is_write()));
+            || command.name == "exec" && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
         !matches!(command.name, "client|unpause" | "client|pause")
             && (changes || !self.writes_only.load(Ordering::Relaxed))
     }

@@ -13,6 +13,7 @@
 //!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 
+use crate::queue::{self, Queue};
 use crate::session::{ReplyMode, Watch};
 use crate::tally::Tally;
 use crate::waits::Spent;
@@ -21,7 +22,7 @@ use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
 use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, View, Words};
-use resp::{OwnedArgs, Reply};
+use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::clock::Ticker;
@@ -51,8 +52,8 @@ pub struct Call {
 /// What a job runs.
 pub enum Body {
     One(Call),
-    /// The commands of an EXEC.
-    Exec(Vec<Call>),
+    /// The commands of an EXEC, all of them functions of keys.
+    Exec(Queue),
 }
 
 impl Body {
@@ -64,22 +65,40 @@ impl Body {
         }
     }
 
-    fn calls(&self) -> &[Call] {
+    fn len(&self) -> usize {
         match self {
-            Body::One(call) => std::slice::from_ref(call),
-            Body::Exec(calls) => calls,
+            Body::One(_) => 1,
+            Body::Exec(queue) => queue.len(),
+        }
+    }
+
+    fn at(&self, i: usize) -> (&'static Command, Args<'_>) {
+        match self {
+            Body::One(call) => (call.command, call.args.args()),
+            Body::Exec(queue) => queue.at(i),
+        }
+    }
+
+    /// The words of a command, for whoever keeps them.
+    fn kept(&self, i: usize) -> Arc<OwnedArgs> {
+        match self {
+            Body::One(call) => call.args.clone(),
+            Body::Exec(queue) => Arc::new(queue.at(i).1.to_owned()),
         }
     }
 
     fn name<'a>(&'a self, name: &'a Name) -> &'a [u8] {
         match name {
             Name::Own(key) => key,
-            Name::Word(call, word) => self.calls()[*call as usize].args.args().at(*word as usize),
+            Name::Word(call, word) => self.at(*call as usize).1.at(*word as usize),
         }
     }
 
     fn is_write(&self) -> bool {
-        self.calls().iter().any(|call| call.command.is_write())
+        match self {
+            Body::One(call) => call.command.is_write(),
+            Body::Exec(queue) => queue.has_writes(),
+        }
     }
 }
 
@@ -257,8 +276,8 @@ impl Job {
     fn wanted(&self, overlay: &Overlay) -> Wanted {
         let mut wanted = Vec::new();
         let mut seen = std::collections::HashSet::new();
-        for (call, Call { command, args, .. }) in self.body.calls().iter().enumerate() {
-            let args = args.args();
+        for call in 0..self.body.len() {
+            let (command, args) = self.body.at(call);
             // MSET does not look at what it replaces.
             if command.name != "mset" {
                 command.each_key(args, &mut |i, _| {
@@ -283,13 +302,15 @@ impl Job {
         self.effects.clear();
         self.tally.clear();
         let ticker = Ticker::new();
-        if let Body::Exec(calls) = &self.body {
-            self.out.array(calls.len());
+        if let Body::Exec(queue) = &self.body {
+            self.out.array(queue.len());
         }
         let alone = matches!(self.body, Body::One(_));
         let cancel = (!self.body.is_write()).then_some(&*self.cancel);
         let mut stream = None;
-        for Call { command, handler, args } in self.body.calls() {
+        for i in 0..self.body.len() {
+            let (command, args) = self.body.at(i);
+            let Some(handler) = queue::handler(command) else { continue };
             turn.check();
             let (mark, began_ns) = (self.out.len(), ticker.now_ns());
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
@@ -298,7 +319,7 @@ impl Job {
             let caller = Caller { may_stream, client_id: self.client, attempt, ..Caller::default() };
             let budget = Budget::unlimited(cancel).in_turns(Some(turn));
             let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);
-            let result = handler(&mut cx, args.args());
+            let result = handler(&mut cx, args);
             self.random = cx.random();
             let outcome = std::mem::take(&mut cx.outcome);
             let effects = std::mem::take(&mut cx.effects);
@@ -310,7 +331,7 @@ impl Job {
             }
             if wrote && keyspace.sink().is_some() {
                 match command.effect {
-                    command::Effect::Itself if effects.is_empty() => self.effects.push(args.clone()),
+                    command::Effect::Itself if effects.is_empty() => self.effects.push(self.body.kept(i)),
                     _ => self.effects.extend(effects.into_iter().map(Arc::new)),
                 }
             }
@@ -363,11 +384,6 @@ pub(crate) fn start(
     out: &mut Reply,
 ) -> Flow {
     let (command, handler, args) = call;
-    if args.len() >= MANY_WORDS
-        && let Some(flow) = start_bulk(local, session, command, args, out)
-    {
-        return flow;
-    }
     let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let few = args.len() < MANY_WORDS;
     let mut job = Job::new(local, session, Body::One(Call { command, handler, args }), out);
@@ -400,7 +416,7 @@ enum Answer {
 enum BulkWords {
     Pairs(Arc<OwnedArgs>),
     Keys(Arc<OwnedArgs>),
-    Sets(Vec<Arc<OwnedArgs>>),
+    Sets(Queue),
 }
 
 impl Words for BulkWords {
@@ -416,7 +432,20 @@ impl Words for BulkWords {
         match self {
             BulkWords::Pairs(words) => words.args().at(1 + 2 * i),
             BulkWords::Keys(words) => words.args().at(1 + i),
-            BulkWords::Sets(sets) => sets[i].args().at(1),
+            BulkWords::Sets(sets) => sets.at(i).1.at(1),
+        }
+    }
+
+    fn prefetch(&self, i: usize, step: usize) {
+        let (words, at) = match self {
+            BulkWords::Pairs(words) => (words, 1 + 2 * i),
+            BulkWords::Keys(words) => (words, 1 + i),
+            BulkWords::Sets(sets) => return sets.prefetch(i, step),
+        };
+        match step {
+            1 => words.args().prefetch_place(at),
+            2 => words.args().prefetch_word(at),
+            _ => {}
         }
     }
 
@@ -424,7 +453,7 @@ impl Words for BulkWords {
         match self {
             BulkWords::Pairs(words) => Some(words.args().at(2 + 2 * i)),
             BulkWords::Keys(_) => None,
-            BulkWords::Sets(sets) => Some(sets[i].args().at(2)),
+            BulkWords::Sets(sets) => Some(sets.at(i).1.at(2)),
         }
     }
 }
@@ -453,7 +482,7 @@ impl BulkJob {
                     sink.effect(lsn, db, &mut words.args().iter());
                 }
                 BulkWords::Sets(sets) => {
-                    sets.iter().for_each(|set| sink.effect(lsn, db, &mut set.args().iter()));
+                    sets.iter().for_each(|(_, args)| sink.effect(lsn, db, &mut args.iter()));
                 }
             }
         })
@@ -467,12 +496,13 @@ impl BulkJob {
     /// It is committed.
     pub(crate) fn deliver(self: Box<Self>, server: &Server, local: &Local, found: usize) -> Delivery {
         let mut out = Reply::new(self.resp3);
+        let mut stream: Option<Box<dyn Stream>> = None;
         match self.answer {
             Answer::Ok => out.ok(),
             Answer::Count => out.int(found as i64),
             Answer::Oks(n) => {
                 out.array(n);
-                (0..n).for_each(|_| out.ok());
+                stream = Some(Box::new(Oks(n)));
                 // They ran as one: each is said to have taken its share.
                 let mut tally = Tally::default();
                 let each_ns = stdx::clock::mono_ns().saturating_sub(self.races.age) / n.max(1) as u64;
@@ -483,9 +513,21 @@ impl BulkJob {
             }
         }
         let spent = Some(Spent { lost: self.races.lost, ..Spent::default() });
-        let delivery = Delivery { client: self.client, bytes: out.into_bytes(), stream: None, spent };
+        let delivery = Delivery { client: self.client, bytes: out.into_bytes(), stream, spent };
         discard(self);
         delivery
+    }
+}
+
+/// So many times OK.
+struct Oks(usize);
+
+impl Stream for Oks {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let count = self.0.min(room / 5 + 1);
+        (0..count).for_each(|_| out.ok());
+        self.0 -= count;
+        self.0 > 0
     }
 }
 
@@ -508,36 +550,25 @@ pub(crate) fn start_bulk(
     Some(BulkJob::start(local, session, words, answer, out.resp3()))
 }
 
-/// Runs an EXEC of plain SETs as a bulk. Gives the calls back if they are anything else, or keys are watched.
-pub(crate) fn start_bulk_exec(
-    local: &mut Local,
-    session: &Session,
-    calls: Vec<Call>,
-    out: &Reply,
-) -> Result<Flow, Vec<Call>> {
-    let plain = |call: &Call| call.command.name == "set" && call.args.len() == 3;
-    if !session.watch.keys.is_empty() || !calls.iter().all(plain) {
-        return Err(calls);
-    }
-    let answer = Answer::Oks(calls.len());
-    let sets = calls.into_iter().map(|call| call.args).collect();
-    Ok(BulkJob::start(local, session, BulkWords::Sets(sets), answer, out.resp3()))
+/// Whether the commands of an EXEC can be a bulk: plain SETs, and nothing is watched.
+pub(crate) fn is_bulk(session: &Session, queue: &Queue) -> bool {
+    session.watch.keys.is_empty() && queue.is_sets()
 }
 
-/// Sends the queue of an EXEC to a worker.
+/// Sends the queue of an EXEC to a worker, or has it committed as a bulk. Cost: O(1).
 pub(crate) fn start_exec(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
-    calls: Vec<Call>,
+    queue: Queue,
     out: &mut Reply,
 ) -> Flow {
-    let calls = match start_bulk_exec(local, session, calls, out) {
-        Ok(flow) => return flow,
-        Err(calls) => calls,
-    };
+    if is_bulk(session, &queue) {
+        let answer = Answer::Oks(queue.len());
+        return BulkJob::start(local, session, BulkWords::Sets(queue), answer, out.resp3());
+    }
     let watch = std::mem::take(&mut session.watch);
-    let mut job = Job::new(local, session, Body::Exec(calls), out);
+    let mut job = Job::new(local, session, Body::Exec(queue), out);
     job.watch = Some(watch);
     local.away = true;
     submit(server, local, job);
@@ -553,7 +584,7 @@ pub(crate) fn submit(server: &Server, local: &mut Local, mut job: Box<Job>) {
     job.spent.got_snapshot();
     let mut overlay = Overlay::new(snapshot);
     if job.planned && job.races.lost == 0 {
-        for call in job.body.calls() {
+        if let Body::One(call) = &job.body {
             let args = call.args.args();
             call.command.each_key(args, &mut |i, _| overlay.load(job.db, [args.at(i)]));
         }

@@ -28,6 +28,7 @@ pub mod latency;
 pub mod mail;
 pub mod park;
 pub mod pubsub;
+pub mod queue;
 pub mod scripts;
 pub mod session;
 pub mod slowlog;

@@ -1,9 +1,8 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
+use crate::queue::Queue;
 use crate::waits::{Away, Request};
-use command::Command;
 use parking_lot::Mutex;
-use resp::OwnedArgs;
 use std::cell::Cell;
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
@@ -143,10 +142,7 @@ pub enum ReplyMode {
 /// Commands queued by MULTI.
 #[derive(Default)]
 pub struct Multi {
-    pub queue: Vec<(&'static Command, Arc<OwnedArgs>)>,
-    pub bytes: usize,
-    /// Words of all commands.
-    pub words: usize,
+    pub queue: Queue,
     /// A command could not be queued: EXEC refuses the whole.
     pub broken: bool,
 }

@@ -10,12 +10,12 @@
 
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
+use crate::queue::Queue;
 use crate::session::{Multi, flag};
 use crate::{Local, Server, Session, job};
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
-use resp::{Args, OwnedArgs, Reply};
-use std::sync::Arc;
+use resp::{Args, Reply};
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
@@ -29,18 +29,15 @@ pub(crate) fn queue(
     out: &mut Reply,
 ) -> Flow {
     let limit = server.config.live.query_buffer_bytes.size();
-    let kept = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let Some(multi) = &mut session.multi else { return Flow::Done };
-    multi.bytes += args.bytes() + 16 * args.len();
-    if multi.bytes > limit {
+    multi.queue.push(command, args, local.incoming.clone());
+    if multi.queue.bytes() > limit {
         // The queue is bounded like the query buffer; beyond that the transaction cannot run.
         multi.broken = true;
-        multi.queue = Vec::new();
+        multi.queue.clear();
         out.error("ERR the transaction is larger than client-query-buffer-limit");
         return Flow::Done;
     }
-    multi.words += args.len();
-    multi.queue.push((command, kept));
     session.info.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
     out.simple("QUEUED");
     Flow::Done
@@ -121,12 +118,17 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         leave(act.server, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
     }
+    let plain = multi.queue.is_keyed();
+    let long = multi.queue.words() >= job::MANY_WORDS || multi.queue.bytes() >= job::MANY_BYTES;
+    if plain && long && job::is_bulk(act.session, &multi.queue) {
+        // It never ends an older commit, so nobody has to be asked before.
+        return Ok(start_job(act, multi));
+    }
     if act.server.keyspace.has_guards() && any_guarded(act, &multi.queue) {
         act.session.multi = Some(multi);
         return Ok(crate::call::wait_for_guard(act.session, act.local));
     }
-    let plain = multi.queue.iter().all(|(command, _)| matches!(command.run, Run::Read(_) | Run::Write(_)));
-    if plain && (multi.words >= job::MANY_WORDS || multi.bytes >= job::MANY_BYTES) {
+    if plain && long {
         return Ok(start_job(act, multi));
     }
     let shards = shards_needed(act.session, &multi.queue);
@@ -150,11 +152,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let mut end = Flow::Done;
     let timed = act.server.config.live.latency_tracking.get();
     let mut began_ns = act.local.lap();
-    for (command, args) in &multi.queue {
+    for (i, (command, args)) in multi.queue.iter().enumerate() {
         view.select(act.session.db);
-        act.local.incoming = (multi.bytes >= job::MANY_BYTES).then(|| args.clone());
+        act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
-        if let Some(Flow::Close) = step(act, &mut view, command, args.args()) {
+        if let Some(Flow::Close) = step(act, &mut view, command, args) {
             end = Flow::Close;
         }
         let (failed, now_ns) = (act.out.as_bytes().get(mark) == Some(&b'-'), act.local.lap());
@@ -175,52 +177,45 @@ fn settle(session: &Session, multi: &Multi, shards: Bits, view: &mut View<'_>) {
     if shards == Bits::below(keyspace::SHARDS) {
         return view.settle_all();
     }
-    let calls = multi.queue.iter().map(|(command, args)| (*command, args.args()));
-    let writes = multi.queue.iter().any(|(command, _)| command.is_write());
     let mut keys: Vec<(usize, &[u8])> = session.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
-    for (command, args) in calls {
+    for (command, args) in multi.queue.iter() {
         command.each_key(args, &mut |i, _| keys.push((session.db, args.at(i))));
     }
-    view.settle(&keys, writes);
+    view.settle(&keys, multi.queue.has_writes());
 }
 
 /// Whether the commands are estimated to take longer than a loop has.
 fn is_long(multi: &Multi, view: &View<'_>) -> bool {
-    let cost = |(command, args): &(&'static Command, Arc<OwnedArgs>)| {
-        command.cost.map_or(1, |cost| cost(view, args.args()))
-    };
+    let cost =
+        |(command, args): (&'static Command, Args<'_>)| command.cost.map_or(1, |cost| cost(view, args));
     multi.queue.iter().map(cost).fold(0, usize::saturating_add) > crate::call::INLINE_STEPS
 }
 
-fn any_guarded(act: &Act<'_, '_>, queue: &[(&'static Command, Arc<OwnedArgs>)]) -> bool {
+fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
     let mut writes = queue.iter().filter(|(command, _)| command.is_write());
-    writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args.args()))
+    writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args))
 }
 
 /// Runs the queue elsewhere (T3); the session is out of the transaction at once.
 fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
-    let calls = multi.queue.into_iter().filter_map(|(command, args)| match command.run {
-        Run::Read(handler) | Run::Write(handler) => Some(job::Call { command, handler, args }),
-        _ => None,
-    });
-    let flow = job::start_exec(act.server, act.local, act.session, calls.collect(), act.out);
+    let flow = job::start_exec(act.server, act.local, act.session, multi.queue, act.out);
     leave(act.server, act.session);
     flow
 }
 
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
-fn shards_needed(session: &Session, queue: &[(&'static Command, Arc<OwnedArgs>)]) -> Bits {
+fn shards_needed(session: &Session, queue: &Queue) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.iter().map(|(_, key, _)| &**key));
-    for (command, args) in queue {
+    for (command, args) in queue.iter() {
         let whole = match command.run {
             Run::Whole(_) => true,
             Run::Exec => crate::actions::needs_keyspace(command),
-            _ => has_unknown_keys(command, args.args()),
+            _ => has_unknown_keys(command, args),
         };
         if whole {
             return Bits::below(keyspace::SHARDS);
         }
-        shards = shards.union(&shards_of(command, args.args()));
+        shards = shards.union(&shards_of(command, args));
     }
     shards
 }

@@ -50,7 +50,12 @@ pub trait Words: Send + Sync {
     fn key(&self, i: usize) -> &[u8];
     /// None: the key is to be removed.
     fn value(&self, i: usize) -> Option<&[u8]>;
+    /// Brings a key nearer to the cache; called for several of them, with each of [`FETCHES`] steps after the other.
+    fn prefetch(&self, _i: usize, _step: usize) {}
 }
+
+/// Steps of [`Words::prefetch`].
+const FETCHES: usize = 3;
 
 /// A record's intents in one shard.
 pub(crate) struct Placed {
@@ -146,6 +151,14 @@ impl Cells {
             Cells::Bulk(bulk, list) => {
                 (list[i].1 != FOLDED).then(|| (bulk.db, bulk.words.key(list[i].1 as usize)))
             }
+        }
+    }
+
+    /// The database of a key that is not folded.
+    fn db(&self, i: usize) -> Option<usize> {
+        match self {
+            Cells::Full(cells) => cells[i].cell.is_some().then_some(cells[i].db as usize),
+            Cells::Bulk(bulk, list) => (list[i].1 != FOLDED).then_some(bulk.db),
         }
     }
 
@@ -640,9 +653,7 @@ impl View<'_> {
             upto: 0,
         });
         let end = (mine.upto + keys).min(mine.cells.len());
-        if let Cells::Bulk(..) = mine.cells {
-            self.prefetch(shard, &mine.cells, mine.upto..end);
-        }
+        self.prefetch(shard, &mine.cells, mine.upto..end);
         let mut expires_ms = u64::MAX;
         let mut checked = Ok(());
         while mine.upto < end && checked.is_ok() {
@@ -661,6 +672,7 @@ impl View<'_> {
                 }
                 (Cells::Bulk(bulk, list), Ok(())) if bulk.words.value(list[i].1 as usize).is_none() => {
                     self.select(db);
+                    self.remember(key, hash);
                     if let Some(expires) = self.expire_ms(key) {
                         *found += 1;
                         expires_ms = expires_ms.min(expires.unwrap_or(u64::MAX));
@@ -725,7 +737,14 @@ impl View<'_> {
     /// Brings what the next keys stand in into the cache.
     fn prefetch(&self, shard: usize, cells: &Cells, which: std::ops::Range<usize>) {
         let Some(shard) = self.shard(shard) else { return };
-        let keys = || which.clone().take(64).filter_map(|i| Some((cells.key(i)?.0, cells.hash(i))));
+        let which = which.start..which.end.min(which.start + 64);
+        if let Cells::Bulk(bulk, list) = cells {
+            for step in 0..FETCHES {
+                let words = list[which.clone()].iter().filter(|(_, word)| *word != FOLDED);
+                words.for_each(|(_, word)| bulk.words.prefetch(*word as usize, step));
+            }
+        }
+        let keys = || which.clone().filter_map(|i| Some((cells.db(i)?, cells.hash(i))));
         keys().for_each(|(db, hash)| shard.dbs[db].prefetch_line(hash));
         keys().for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));
     }

@@ -173,7 +173,7 @@ impl Keyspace {
     }
 
     #[inline]
-    pub(crate) fn notifies(&self, class: Class) -> bool {
+    pub fn notifies(&self, class: Class) -> bool {
         self.notify.load(Ordering::Relaxed) & class.bit() != 0
     }
 

@@ -29,7 +29,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
-use value::Kind;
+use value::{Kind, ValueRef};
 
 #[derive(Default)]
 pub(crate) struct Cell {
@@ -90,6 +90,9 @@ pub struct Overlay {
 
 /// A key in a list of keys: hash, name, expiry (milliseconds since 1970) and type.
 pub type Listed = (u64, Box<[u8]>, Option<u64>, Kind);
+
+/// A key's value, and when it expires.
+pub type Found<'a> = (ValueRef<'a>, Option<u64>);
 
 /// Is told a key's name, expiry and type.
 pub type Visitor<'a> = dyn FnMut(&[u8], Option<u64>, Kind) + 'a;
@@ -656,6 +659,42 @@ impl Keyspace {
                 found.push(read_at(&self.sequence, guard.get(shard), db, hash, key, s));
             }
         }
+    }
+
+    /// Gives values and expiries of some keys at `s` to `f`, in their order, until it says no; returns how many it was given.
+    /// Locks all their shards for a moment, and fetches the keys into the cache together. Cost: O(keys), some 0.1 µs each.
+    pub fn read_each(
+        &self,
+        s: Lsn,
+        db: usize,
+        keys: &[&[u8]],
+        f: &mut dyn FnMut(Option<Found<'_>>) -> bool,
+    ) -> usize {
+        let hashes: SmallVec<[u64; 64]> = keys.iter().map(|key| hash_bytes(key)).collect();
+        let mut shards = Bits::EMPTY;
+        hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
+        let guard = self.shards.lock(shards);
+        hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+        hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+        for (i, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
+            let shard = guard.get(shard_of(*hash));
+            let before = shard.pre.at(db, key, s);
+            let made = match before.is_none() && !shard.intents.is_empty() {
+                true => shard.intents.at(&self.sequence, db, *hash, key, s),
+                false => None,
+            };
+            let more = match (before, &made) {
+                (Some(then), _) => f(then.map(|owned| (owned.value.as_ref(), owned.expire_ms))),
+                (None, Some(made)) => f(made.as_ref().map(|owned| (owned.value.as_ref(), owned.expire_ms))),
+                (None, None) => {
+                    f(shard.dbs[db].find(*hash, key).map(|entry| (entry.value(), entry.expire_ms())))
+                }
+            };
+            if !more {
+                return i + 1;
+            }
+        }
+        keys.len()
     }
 
     /// The keys around a hash as they were at `s`, about `count` of them, given to `f`; returns the end (exclusive) of the

@@ -153,6 +153,12 @@ impl Keyspace {
         (0..SHARDS).map(|shard| self.shards.lock_one(shard).get(shard).pre.len()).sum()
     }
 
+    /// `count_lookup` of many.
+    pub fn count_lookups(&self, hits: u64, misses: u64) {
+        self.stats.hits.fetch_add(hits, Ordering::Relaxed);
+        self.stats.misses.fetch_add(misses, Ordering::Relaxed);
+    }
+
     /// Counts a look-up for `keyspace_hits` and `keyspace_misses`.
     #[inline]
     pub fn count_lookup(&self, hit: bool) {

@@ -200,6 +200,12 @@ impl<'k> View<'k> {
         view
     }
 
+    /// Says what the hash of a key is that stays where it is for the next calls.
+    #[inline]
+    pub(crate) fn remember(&mut self, key: &[u8], hash: u64) {
+        self.memo = (key.as_ptr() as usize, key.len(), hash);
+    }
+
     #[inline]
     fn hash_of(&self, key: &[u8]) -> u64 {
         let (at, len, hash) = self.memo;

@@ -13,6 +13,7 @@
 //!   stream has ended (replies come in order).
 //! - C3: an idle connection holds no buffers: `input` is freed or small, `out`'s went back to the pool.
 
+use crate::input::Input;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
@@ -33,7 +34,7 @@ const PREFETCH_FROM: usize = 4;
 /// An argument of which more than this is missing is received straight into the connection's own buffer.
 const BULK: usize = 16 * 1024;
 /// Bytes received at once into a large argument.
-const READ_BULK: usize = 256 * 1024;
+const READ_BULK: usize = 64 * 1024;
 /// Bytes a stream writes at once.
 const STREAM_PART: usize = 16 * 1024;
 /// Whoever was served for so long goes behind the others with its next request.
@@ -42,8 +43,8 @@ const HEAVY_NS: u64 = QUANTUM_NS / 2;
 const MESSAGES_MAX: usize = 32 * 1024;
 /// Input buffers larger than this are given back when they are empty.
 const KEEP: usize = 1024;
-/// Unread input of a client that is waiting, above which no more is read.
-const PARKED_INPUT: usize = 1024 * 1024;
+/// Unread input of a client that is waiting, above which no more is read: so much is parsed at a stretch.
+const PARKED_INPUT: usize = 128 * 1024;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum State {
@@ -75,11 +76,18 @@ pub(crate) enum Flushed {
     Blocked,
 }
 
+/// A command of many bytes in the input.
+struct Large {
+    base: usize,
+    end: usize,
+    words: Vec<Span>,
+}
+
 pub(crate) struct Conn {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
     parser: Parser,
-    input: Vec<u8>,
+    input: Input,
     start: usize,
     out: Reply,
     /// What did not fit into the socket, and from where on it is to be sent.
@@ -94,8 +102,8 @@ pub(crate) struct Conn {
     pub(crate) streaming: bool,
     /// In the loop's list of connections over their soft limit.
     pub(crate) limited: bool,
-    /// A command of many bytes was found in the input: its words, and its end.
-    large: Option<(Vec<Span>, usize)>,
+    /// A command of many bytes was found in the input: where it begins and ends, and its words.
+    large: Option<Large>,
     /// A command of many bytes that is to be run (again).
     held: Option<Arc<OwnedArgs>>,
     /// Messages that came while a reply was streaming, and long ones: they go behind it, piece by piece.
@@ -130,6 +138,8 @@ pub(crate) struct Conn {
     pub(crate) listening: bool,
     /// More input is needed before anything can be run, and at least so much.
     need: usize,
+    /// Bytes that have to be there before there is anything to be run.
+    enough: usize,
     /// Since when the soft output limit is exceeded, in milliseconds since 1970.
     soft_since: Option<u64>,
 }
@@ -142,7 +152,7 @@ impl Conn {
             socket,
             session,
             parser,
-            input: Vec::new(),
+            input: Input::default(),
             start: 0,
             out: Reply::new(false),
             unsent: None,
@@ -171,6 +181,7 @@ impl Conn {
             dirty: false,
             listening: true,
             need: 1,
+            enough: 1,
             soft_since: None,
         }
     }
@@ -197,7 +208,9 @@ impl Conn {
             return true;
         }
         let blocked = self.state != State::Running || self.stream.is_some() || self.written() >= OUT_HIGH;
-        !(blocked && self.unread() >= PARKED_INPUT || self.queued && self.unread() >= PARKED_INPUT)
+        // Of a command that is not complete more is welcome, however much of it is here.
+        let busy = self.queued && self.unread() >= self.enough;
+        !((blocked || busy) && self.unread() >= PARKED_INPUT)
     }
 
     /// Notes that so many bytes came; they are kept, or run at once.
@@ -227,9 +240,8 @@ impl Conn {
             return io.receive(event, &mut self.socket, None);
         }
         self.compact();
-        // Its exact room is reserved once, so that it is never copied while it grows.
-        self.input.reserve_exact(self.need);
-        io.receive(event, &mut self.socket, Some((&mut self.input, self.need.min(READ_BULK))))
+        let (room, expected) = (self.need.min(READ_BULK), self.input.len() + self.need);
+        io.receive(event, &mut self.socket, Some((self.input.room(room, expected), room)))
     }
 
     /// The peer will send no more.
@@ -252,16 +264,17 @@ impl Conn {
             return;
         }
         self.compact();
-        if self.need > BULK {
-            self.input.reserve_exact(self.need.max(bytes.len()));
-        }
-        self.input.extend_from_slice(bytes);
+        let expected = match self.need > BULK {
+            true => self.input.len() + self.need,
+            false => self.start + self.parser.expected_bytes(),
+        };
+        self.input.append(bytes, expected);
     }
 
     /// Moves what is unread to the front, if that is little.
     fn compact(&mut self) {
         if self.start > 0 && (self.start == self.input.len() || self.start > self.input.len() / 2) {
-            self.input.drain(..self.start);
+            self.input.drop_front(self.start);
             self.start = 0;
         }
     }
@@ -283,23 +296,23 @@ impl Conn {
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, batch, fresh);
-            match self.large.take() {
-                Some(large) => self.hold_large(fresh.to_vec(), large),
-                None => {
-                    let rest = &fresh[std::mem::take(&mut self.start).min(fresh.len())..];
-                    self.input.clear();
-                    self.keep(rest);
-                }
+            let end = self.large.as_ref().map_or(self.start, |large| large.end);
+            self.start = 0;
+            self.input.clear();
+            if let Some(large) = self.large.take() {
+                self.hold(fresh[..end].to_vec(), large);
             }
+            self.keep(&fresh[end.min(fresh.len())..]);
             next
         } else {
             self.keep(fresh);
-            let input = std::mem::take(&mut self.input);
-            let next = self.slice(server, local, batch, &input);
-            match self.large.take() {
-                Some(large) => self.hold_large(input, large),
-                None => self.input = input,
+            let mut input = std::mem::take(&mut self.input);
+            let next = self.slice(server, local, batch, input.bytes());
+            if let Some(large) = self.large.take() {
+                self.hold(input.take_to(large.end), large);
+                self.start = 0;
             }
+            self.input = input;
             next
         };
         self.heavy = local.clock_ns.saturating_sub(started) >= HEAVY_NS;
@@ -373,12 +386,12 @@ impl Conn {
         // What is allowed after AUTH is not known before it ran.
         let max = if self.session.authenticated { BATCH } else { 1 };
         let filled = batch.fill(&mut self.parser, &input[from..], max);
-        let hashes = (batch.len() >= PREFETCH_FROM)
+        let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
             .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
             let authenticated = self.session.authenticated;
-            if batch.bytes(i) >= exec::job::MANY_BYTES {
-                self.large = Some((batch.spans(i, from), from + batch.end(i)));
+            if let Some((base, words)) = batch.take_large(i) {
+                self.large = Some(Large { base: from + base, end: from + batch.end(i), words });
                 self.restart_parser(server);
                 return true;
             }
@@ -421,10 +434,18 @@ impl Conn {
             self.session.got_nothing();
         }
         self.start = from + filled.used;
+        if batch.len() > 1 {
+            // What is only queued, or refused, does not read the clock.
+            local.lap();
+        }
         match filled.stop {
-            Stop::Full => true,
+            Stop::Full => {
+                (self.need, self.enough) = (1, 1);
+                true
+            }
             Stop::More { need } => {
                 self.need = need;
+                self.enough = input.len() - self.start + need;
                 false
             }
             Stop::Error(error) => {
@@ -439,12 +460,9 @@ impl Conn {
         }
     }
 
-    /// Makes the buffer with a command of many bytes the command's own, so that whoever keeps it need not copy; the rest
-    /// stays as input. `input` is where the command was found.
-    fn hold_large(&mut self, mut input: Vec<u8>, (spans, end): (Vec<Span>, usize)) {
-        self.input = input.split_off(end);
-        self.start = 0;
-        self.held = Some(Arc::new(OwnedArgs::from_parts(input, spans)));
+    /// Makes the buffer with a command of many bytes the command's own, so that whoever keeps it need not copy.
+    fn hold(&mut self, bytes: Vec<u8>, large: Large) {
+        self.held = Some(Arc::new(OwnedArgs::from_parts(bytes, large.base, large.words)));
     }
 
     /// Runs a command of many bytes, perhaps not for the first time.
@@ -474,6 +492,7 @@ impl Conn {
         self.parser = Parser::new(limits(server));
         self.parser.set_authenticated(self.session.authenticated);
         self.need = 1;
+        self.enough = 1;
     }
 
     /// Bookkeeping after a slice: buffers that are empty shrink, others see the sizes.
@@ -482,7 +501,7 @@ impl Conn {
             self.start = 0;
             self.input.clear();
             if self.input.capacity() > KEEP {
-                self.input = Vec::new();
+                self.input.release();
             }
         }
         let info = &self.session.info;
@@ -583,7 +602,8 @@ impl Conn {
     /// Gives its socket away; what is large of the rest is freed elsewhere.
     pub(crate) fn dismiss(mut self) -> Socket {
         let unsent = self.unsent.take().map_or(Vec::new(), |(bytes, _)| bytes);
-        for buffer in [std::mem::take(&mut self.input), self.out.take(), unsent] {
+        let end = self.input.len();
+        for buffer in [self.input.take_to(end), self.out.take(), unsent] {
             if buffer.capacity() >= exec::job::MANY_BYTES {
                 exec::job::discard(buffer);
             }
@@ -696,7 +716,7 @@ impl Conn {
                 && self.written() < OUT_HIGH
                 && (self.stream.is_some()
                     || self.held.is_some()
-                    || self.unread() > 0 && (self.unread() >= self.need || self.eof))
+                    || self.unread() > 0 && (self.unread() >= self.enough || self.eof))
     }
 
     pub(crate) fn is_finished(&self) -> bool {

@@ -190,7 +190,7 @@ impl EventLoop {
             mail: VecDeque::new(),
             letters: Vec::new(),
             done: Vec::new(),
-            batch: Batch::new(),
+            batch: Batch::with_large(exec::job::MANY_BYTES),
             pool: Pool::default(),
             timers: Timers::default(),
             sweep: Sweep::default(),

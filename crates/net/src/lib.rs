@@ -17,6 +17,7 @@
 mod conn;
 mod epoll;
 mod event_loop;
+mod input;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
 mod ring;
 mod socket;

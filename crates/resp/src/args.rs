@@ -68,6 +68,22 @@ impl<'a> Args<'a> {
         self.spans.get(i).map(|span| span.of(self.buf))
     }
 
+    /// Brings the place of the `i`-th word into the cache.
+    #[inline]
+    pub fn prefetch_place(&self, i: usize) {
+        if let Some(span) = self.spans.get(i) {
+            stdx::cache::prefetch(span);
+        }
+    }
+
+    /// Brings the begin of the `i`-th word into the cache; best some time after its place.
+    #[inline]
+    pub fn prefetch_word(&self, i: usize) {
+        if let Some(byte) = self.get(i).and_then(<[u8]>::first) {
+            stdx::cache::prefetch(byte);
+        }
+    }
+
     pub fn first(&self) -> Option<&'a [u8]> {
         self.get(0)
     }
@@ -84,6 +100,12 @@ impl<'a> Args<'a> {
     /// The words before the `i`-th; all if there are fewer.
     pub fn to(&self, i: usize) -> Args<'a> {
         Args { buf: self.buf, spans: self.spans.get(..i).unwrap_or(self.spans) }
+    }
+
+    /// `count` words from the `i`-th on. Panics past the end.
+    #[inline]
+    pub fn slice(&self, i: usize, count: usize) -> Args<'a> {
+        Args { buf: self.buf, spans: &self.spans[i..i + count] }
     }
 
     pub fn iter(&self) -> ArgIter<'a> {
@@ -158,6 +180,8 @@ impl ExactSizeIterator for ArgIter<'_> {}
 #[derive(Clone, Default)]
 pub struct OwnedArgs {
     buf: Vec<u8>,
+    /// Where the bytes begin that the spans are about.
+    base: usize,
     spans: Vec<Span>,
 }
 
@@ -167,7 +191,7 @@ impl OwnedArgs {
     }
 
     pub fn with_capacity(words: usize, bytes: usize) -> OwnedArgs {
-        OwnedArgs { buf: Vec::with_capacity(bytes), spans: Vec::with_capacity(words) }
+        OwnedArgs { buf: Vec::with_capacity(bytes), base: 0, spans: Vec::with_capacity(words) }
     }
 
     pub fn from_slices(words: &[&[u8]]) -> OwnedArgs {
@@ -176,23 +200,24 @@ impl OwnedArgs {
         owned
     }
 
-    /// A buffer and the places of the words in it. Panics if a place is outside.
-    pub fn from_parts(buf: Vec<u8>, spans: Vec<Span>) -> OwnedArgs {
-        assert!(spans.last().is_none_or(|span| span.end as usize <= buf.len()));
-        OwnedArgs { buf, spans }
+    /// A buffer and the places of the words in what begins at `base`. Panics if a place is outside. O(1).
+    pub fn from_parts(buf: Vec<u8>, base: usize, spans: Vec<Span>) -> OwnedArgs {
+        assert!(base <= buf.len() && spans.last().is_none_or(|span| span.end as usize <= buf.len() - base));
+        OwnedArgs { buf, base, spans }
     }
 
+    #[inline]
     pub fn args(&self) -> Args<'_> {
-        Args { buf: &self.buf, spans: &self.spans }
+        Args { buf: &self.buf[self.base..], spans: &self.spans }
     }
 
     /// Append a word. Panics if all words together would pass 4 GiB; ask [`OwnedArgs::fits`] first where the
     /// words are not from a parser (which refuses such commands).
     pub fn push(&mut self, word: &[u8]) {
         assert!(self.fits(word.len()), "the words of one command stay below 4 GiB");
-        let start = self.buf.len();
+        let start = self.buf.len() - self.base;
         self.buf.extend_from_slice(word);
-        self.spans.push(Span::new(start, self.buf.len()));
+        self.spans.push(Span::new(start, start + word.len()));
     }
 
     /// Whether a further word of `bytes` bytes may be pushed.
@@ -203,6 +228,7 @@ impl OwnedArgs {
     /// Forget the words, keep the memory.
     pub fn clear(&mut self) {
         self.buf.clear();
+        self.base = 0;
         self.spans.clear();
     }
 

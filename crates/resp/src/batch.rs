@@ -9,6 +9,10 @@ pub struct Batch {
     spans: Vec<Span>,
     /// Words of inline commands.
     text: Vec<u8>,
+    /// The words of the last command, if it is large: the list the parser made, which is not copied.
+    large: Option<Vec<Span>>,
+    /// Bytes from which on a command is large; 0: none is.
+    large_bytes: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -25,7 +29,7 @@ struct Entry {
 /// Why [`Batch::fill`] stopped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stop {
-    /// The batch has `max` commands.
+    /// The batch has `max` commands, or its last one is large.
     Full,
     /// The buffer's rest is no whole command: at least `need` more bytes are needed.
     More { need: usize },
@@ -46,6 +50,11 @@ impl Batch {
         Batch::default()
     }
 
+    /// A batch that ends after a command of so many bytes, whose words can be taken away ([`Batch::take_large`]).
+    pub fn with_large(bytes: usize) -> Batch {
+        Batch { large_bytes: bytes, ..Batch::default() }
+    }
+
     /// Replace the batch's commands by the first up to `max` commands of `buf`. O(bytes parsed).
     pub fn fill(&mut self, parser: &mut Parser, buf: &[u8], max: usize) -> Filled {
         self.clear();
@@ -58,6 +67,9 @@ impl Batch {
                 Ok(Parsed::Command { used: bytes }) => {
                     self.push(parser, used, used + bytes);
                     used += bytes;
+                    if self.large.is_some() {
+                        break Stop::Full;
+                    }
                 }
                 Ok(Parsed::Empty { used: bytes }) => used += bytes,
                 Ok(Parsed::More { need }) => break Stop::More { need },
@@ -71,6 +83,7 @@ impl Batch {
         self.commands.clear();
         self.spans.clear();
         self.text.clear();
+        self.large = None;
     }
 
     /// Number of commands.
@@ -85,6 +98,9 @@ impl Batch {
     /// The words of the `i`-th command; `buf` is the slice [`Batch::fill`] was given. Panics past the end.
     pub fn args<'a>(&'a self, i: usize, buf: &'a [u8]) -> Args<'a> {
         let entry = self.commands[i];
+        if let (Some(spans), true) = (&self.large, i + 1 == self.commands.len()) {
+            return Args::new(&buf[entry.base..], spans);
+        }
         let end = self.commands.get(i + 1).map_or(self.spans.len(), |next| next.spans);
         Args::new(if entry.inline { &self.text } else { &buf[entry.base..] }, &self.spans[entry.spans..end])
     }
@@ -99,22 +115,13 @@ impl Batch {
         self.commands[i].base > i.checked_sub(1).map_or(0, |before| self.commands[before].end)
     }
 
-    /// Bytes of the `i`-th command as it was sent, if it lies in the read buffer; 0 for an inline one. Panics past the end.
-    pub fn bytes(&self, i: usize) -> usize {
-        let entry = self.commands[i];
-        if entry.inline { 0 } else { entry.end - entry.base }
-    }
-
-    /// Where the words of the `i`-th command stand in the read buffer, `from` bytes of which come before the slice that
-    /// [`Batch::fill`] was given: with that buffer they make [`OwnedArgs::from_parts`]. Panics past the end.
-    pub fn spans(&self, i: usize, from: usize) -> Vec<Span> {
-        let end = self.commands.get(i + 1).map_or(self.spans.len(), |next| next.spans);
-        let shift = from + self.commands[i].base;
-        let mut spans = self.spans[self.commands[i].spans..end].to_vec();
-        if shift > 0 {
-            spans.iter_mut().for_each(|span| *span = span.shifted(shift));
+    /// If the `i`-th command is large: where it starts in the read buffer, and its words, which the batch forgets. With that
+    /// buffer they make [`OwnedArgs::from_parts`]. O(1).
+    pub fn take_large(&mut self, i: usize) -> Option<(usize, Vec<Span>)> {
+        if i + 1 != self.commands.len() {
+            return None;
         }
-        spans
+        self.large.take().map(|spans| (self.commands[i].base, spans))
     }
 
     /// The commands with buffers of their own.
@@ -122,10 +129,13 @@ impl Batch {
         (0..self.len()).map(|i| self.args(i, buf).to_owned()).collect()
     }
 
-    fn push(&mut self, parser: &Parser, base: usize, end: usize) {
+    fn push(&mut self, parser: &mut Parser, base: usize, end: usize) {
         let inline = parser.inline_text();
         self.commands.push(Entry { spans: self.spans.len(), base, end, inline: inline.is_some() });
         match inline {
+            None if self.large_bytes > 0 && end - base >= self.large_bytes => {
+                self.large = Some(parser.take_spans());
+            }
             None => self.spans.extend_from_slice(parser.spans()),
             Some(text) => {
                 let shift = self.text.len();

@@ -27,6 +27,9 @@ const UNAUTHENTICATED_WORDS_MAX: i64 = 10;
 const UNAUTHENTICATED_BULK_BYTES_MAX: i64 = 16 * 1024;
 /// Span memory kept between commands.
 const SPANS_KEPT: usize = 1024;
+/// A command of which so many words came is believed to have as many as it said: there is room for all of them from then
+/// on, so that their list is never copied while it grows.
+const SPANS_BELIEVED: usize = 1024;
 
 /// What a connection may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,6 +137,22 @@ impl Parser {
         &self.spans
     }
 
+    /// The words of the command just parsed; the parser forgets them.
+    pub(crate) fn take_spans(&mut self) -> Vec<Span> {
+        std::mem::take(&mut self.spans)
+    }
+
+    /// How many bytes the command that is half read will have, by the words that came; 0 while little is known.
+    /// Nothing may rely on it.
+    pub fn expected_bytes(&self) -> usize {
+        let come = self.spans.len();
+        if self.left == 0 || come < 64 {
+            return 0;
+        }
+        let bytes = (self.pos / come + 1).saturating_mul(come + self.left);
+        bytes.saturating_add(bytes / 16)
+    }
+
     pub(crate) fn inline_text(&self) -> Option<&[u8]> {
         self.inline.then_some(&self.text)
     }
@@ -174,6 +193,9 @@ impl Parser {
             if buf.len() < end + 2 {
                 self.bulk = Some(len);
                 return Ok(Parsed::More { need: end + 2 - buf.len() });
+            }
+            if self.spans.len() == SPANS_BELIEVED {
+                self.spans.reserve_exact(self.left);
             }
             self.spans.push(Span::new(start, end));
             self.bulk = None;

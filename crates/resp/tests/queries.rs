@@ -201,12 +201,43 @@ proptest! {
 }
 
 #[test]
-fn a_kept_command_has_the_words_of_the_read_buffer_it_took() {
-    let input = b"+junk*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$3\r\nabc\r\n".to_vec();
-    let mut batch = resp::Batch::new();
-    let filled = batch.fill(&mut resp::Parser::new(resp::Limits::default()), &input[5..], 8);
-    assert_eq!((batch.len(), filled.used), (2, input.len() - 5));
-    assert_eq!(batch.bytes(1), 23);
-    let kept = resp::OwnedArgs::from_parts(input.clone(), batch.spans(1, 5));
+fn a_large_command_ends_a_batch_and_has_the_words_of_the_read_buffer_it_took() {
+    let input = b"+junk*1\r\n$4\r\nPING\r\n*2\r\n$4\r\nECHO\r\n$3\r\nabc\r\n*1\r\n$4\r\nPING\r\n".to_vec();
+    let mut batch = resp::Batch::with_large(20);
+    let mut parser = resp::Parser::new(resp::Limits::default());
+    let filled = batch.fill(&mut parser, &input[5..], 8);
+    assert_eq!((batch.len(), filled.used, filled.stop), (2, 14 + 23, resp::Stop::Full));
+    assert!(batch.take_large(0).is_none());
+    assert_eq!(batch.args(1, &input[5..]).at(1), b"abc");
+    let (base, spans) = batch.take_large(1).unwrap();
+    let mut kept = resp::OwnedArgs::from_parts(input.clone(), 5 + base, spans);
     assert_eq!(kept.args().iter().collect::<Vec<_>>(), [&b"ECHO"[..], b"abc"]);
+    kept.push(b"more");
+    assert_eq!(kept.args().at(2), b"more");
+    let filled = batch.fill(&mut parser, &input[5 + filled.used..], 8);
+    assert_eq!((batch.len(), filled.used), (1, 14));
+}
+
+/// What is expected of a long command is about what comes, and a list of many words is made once.
+#[test]
+fn the_size_of_a_long_command_is_foreseen() {
+    let mut input = b"*100001\r\n$4\r\nMSET\r\n".to_vec();
+    let mut parser = resp::Parser::new(resp::Limits::default());
+    assert_eq!(parser.expected_bytes(), 0);
+    let mut expected = Vec::new();
+    for i in 0..100_000 {
+        let word = format!("word:{i}");
+        input.extend_from_slice(format!("${}\r\n{word}\r\n", word.len()).as_bytes());
+        if i % 10_000 == 1_000 {
+            assert!(matches!(parser.parse(&input), Ok(resp::Parsed::More { .. })));
+            expected.push(parser.expected_bytes());
+        }
+    }
+    assert!(matches!(parser.parse(&input), Ok(resp::Parsed::Command { used }) if used == input.len()));
+    assert_eq!((parser.args(&input).len(), parser.expected_bytes()), (100_001, 0));
+    assert!(
+        expected.iter().all(|e| e.abs_diff(input.len()) < input.len() / 5),
+        "{expected:?} of {}",
+        input.len()
+    );
 }

@@ -154,6 +154,8 @@ impl<'k> View<'k> {
 
     pub(crate) fn select(&mut self, _: usize) {}
 
+    pub(crate) fn remember(&mut self, _: &[u8], _: u64) {}
+
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Owned> {
         self.shard(shard_of(hash_bytes(key))).unwrap().dbs[0].0.as_ref()
     }

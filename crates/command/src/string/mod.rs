@@ -54,6 +54,11 @@ fn write(out: &mut Reply, s: Option<StrRef<'_>>) -> Option<Text> {
     None
 }
 
+/// Answers a string; what is too long to be written now comes back.
+pub fn write_string(out: &mut Reply, s: StrRef<'_>) -> Option<Box<dyn Stream>> {
+    write(out, Some(s)).map(|rest| Box::new(rest) as Box<dyn Stream>)
+}
+
 /// As [`write`], for a part of a string.
 fn write_range(out: &mut Reply, s: StrRef<'_>, range: Range<usize>) -> Option<Text> {
     out.begin_bulk(range.len());

@@ -9,6 +9,7 @@ pub(crate) mod connection;
 mod debug;
 mod docs;
 mod evenkeel;
+pub(crate) mod gather;
 pub(crate) mod keys;
 mod libraries;
 mod migrate;

@@ -1,0 +1,163 @@
+//! MGET and EXISTS of very many keys: read at a snapshot in the order of their words, in slices, while others are served.
+//!
+//! - G1: nothing is sent before all keys were read: if whole tables are replaced meanwhile it begins again.
+//! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket drains.
+//!
+//! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
+
+use crate::call::Flow;
+use crate::{Server, Session};
+use command::{Command, Stream, write_string};
+use keyspace::{Class, Snapshot};
+use resp::{Args, OwnedArgs, Reply};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use value::{Str, StrRef, ValueRef};
+
+/// Keys read at a stretch.
+const KEYS: usize = 64;
+/// Bytes of a piece of the reply.
+const PIECE: usize = 16 * 1024;
+
+struct Gather {
+    server: Arc<Server>,
+    words: Arc<OwnedArgs>,
+    db: usize,
+    now_ms: u64,
+    snapshot: Option<Snapshot>,
+    /// Words read so far.
+    next: usize,
+    /// EXISTS: how many there were. MGET: the values.
+    counts: bool,
+    found: i64,
+    pieces: VecDeque<Piece>,
+    encoded: Reply,
+    /// All is read.
+    sending: bool,
+    /// The long value that is being written.
+    open: Option<Box<dyn Stream>>,
+}
+
+enum Piece {
+    Encoded(Vec<u8>),
+    Long(Str),
+}
+
+/// Starts a command of many words that only looks at its keys; None if it is another, or each miss is to be notified.
+pub(crate) fn start(
+    server: &Arc<Server>,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+    incoming: Option<&Arc<OwnedArgs>>,
+) -> Option<Flow> {
+    let counts = command.name == "exists";
+    if !counts && command.name != "mget" || server.keyspace.notifies(Class::KeyMiss) {
+        return None;
+    }
+    Some(Flow::Stream(Box::new(Gather {
+        server: server.clone(),
+        words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
+        db: session.db,
+        now_ms: stdx::clock::wall_ms(),
+        snapshot: None,
+        next: 1,
+        counts,
+        found: 0,
+        pieces: VecDeque::new(),
+        encoded: Reply::new(session.resp3),
+        sending: false,
+        open: None,
+    })))
+}
+
+impl Gather {
+    /// Opens the snapshot, or a new one if whole tables were replaced meanwhile (G1); false if none is to be had now.
+    fn ready(&mut self) -> bool {
+        if self.snapshot.as_ref().is_some_and(Snapshot::is_current) {
+            return true;
+        }
+        (self.next, self.found) = (1, 0);
+        self.encoded.clear();
+        self.pieces.clear();
+        self.snapshot = Snapshot::open(&self.server.keyspace);
+        self.snapshot.is_some()
+    }
+
+    /// Reads the next keys.
+    fn read(&mut self) {
+        let Some(snapshot) = &self.snapshot else { return };
+        let (keyspace, args) = (&self.server.keyspace, self.words.args());
+        let keys: Vec<&[u8]> = args.from(self.next).iter().take(KEYS).collect();
+        let (encoded, pieces, now) = (&mut self.encoded, &mut self.pieces, self.now_ms);
+        let mut hits = 0;
+        let read = keyspace.read_each(snapshot.lsn(), self.db, &keys, &mut |found| {
+            let value = found.filter(|(_, expire)| expire.is_none_or(|at| at > now)).map(|(value, _)| value);
+            hits += i64::from(value.is_some());
+            match value {
+                _ if self.counts => {}
+                Some(ValueRef::Str(StrRef::Flat(bytes))) => encoded.bulk(bytes),
+                Some(ValueRef::Str(long)) => {
+                    pieces.push_back(Piece::Encoded(encoded.take()));
+                    pieces.push_back(Piece::Long(long.to_str()));
+                }
+                _ => encoded.null(),
+            }
+            encoded.len() < PIECE
+        });
+        keyspace.count_lookups(hits as u64, (read as i64 - hits) as u64);
+        self.found += hits;
+        self.next += read;
+        if self.encoded.len() >= PIECE {
+            self.pieces.push_back(Piece::Encoded(self.encoded.take()));
+        }
+    }
+
+    fn send(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        while out.len() < end {
+            if let Some(long) = &mut self.open {
+                if !long.fill(out, end - out.len()) {
+                    self.open = None;
+                }
+                continue;
+            }
+            match self.pieces.pop_front() {
+                Some(Piece::Encoded(bytes)) => out.encoded(&bytes),
+                Some(Piece::Long(value)) => self.open = write_string(out, value.as_ref()),
+                None => return false,
+            }
+        }
+        self.open.is_some() || !self.pieces.is_empty()
+    }
+}
+
+impl Stream for Gather {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        if self.sending {
+            return self.send(out, room);
+        }
+        if !self.ready() {
+            return true;
+        }
+        if self.next < self.words.len() {
+            self.read();
+            return true;
+        }
+        self.snapshot = None;
+        if self.counts {
+            out.int(self.found);
+            return false;
+        }
+        self.pieces.push_back(Piece::Encoded(self.encoded.take()));
+        out.array(self.words.len() - 1);
+        self.sending = true;
+        true
+    }
+}
+
+impl Drop for Gather {
+    fn drop(&mut self) {
+        crate::job::discard((self.words.clone(), std::mem::take(&mut self.pieces)));
+    }
+}

@@ -1,0 +1,248 @@
+//! The commands of a transaction, kept until EXEC.
+//!
+//! ```text
+//! chunks: [ words: SET k v INCR n …   entries: (SET, from 0) (INCR, from 3) … ] [ … ]     256 commands each
+//! ```
+//!
+//! - Q1: nothing of it is ever copied or freed as a whole on a loop: chunks are handed over, and freed by the reclaimer.
+//! - Q2: what EXEC has to know of the commands is counted as they come.
+//!
+//! Cost: `push` O(words), no allocation for most commands; `at` O(1).
+
+use crate::call::has_unknown_keys;
+use command::{Command, Handler, Run};
+use resp::{Args, OwnedArgs};
+use std::sync::Arc;
+
+/// Commands of a chunk.
+const CHUNK: usize = 256;
+/// A command of so many bytes or words has an allocation of its own.
+const OWN: usize = 1024;
+/// Chunks from which on they are freed elsewhere.
+const MANY: usize = 4;
+
+/// See the module.
+#[derive(Default)]
+pub struct Queue {
+    #[allow(clippy::vec_box, reason = "the list of them is moved when it grows: it must stay small")]
+    chunks: Vec<Box<Chunk>>,
+    len: usize,
+    words: usize,
+    bytes: usize,
+    /// Commands that change something.
+    writes: usize,
+    /// Commands that are functions of the keys they name, or ask for others (SORT BY).
+    keyed: usize,
+    /// `SET key value`, without options.
+    sets: usize,
+}
+
+#[derive(Default)]
+struct Chunk {
+    words: OwnedArgs,
+    entries: Vec<Entry>,
+}
+
+struct Entry {
+    command: &'static Command,
+    words: Words,
+}
+
+enum Words {
+    /// From this word of the chunk on, so many.
+    Here(u32, u32),
+    Own(Arc<OwnedArgs>),
+}
+
+impl Chunk {
+    fn at(&self, i: usize) -> (&'static Command, Args<'_>) {
+        let entry = &self.entries[i];
+        let args = match &entry.words {
+            Words::Here(from, count) => self.words.args().slice(*from as usize, *count as usize),
+            Words::Own(args) => args.args(),
+        };
+        (entry.command, args)
+    }
+}
+
+impl Queue {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Words of all commands.
+    pub fn words(&self) -> usize {
+        self.words
+    }
+
+    /// About the memory its words take.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    pub fn has_writes(&self) -> bool {
+        self.writes > 0
+    }
+
+    /// Whether every command is a function of keys.
+    pub fn is_keyed(&self) -> bool {
+        self.keyed == self.len
+    }
+
+    /// Whether every command is `SET key value`.
+    pub fn is_sets(&self) -> bool {
+        self.sets == self.len
+    }
+
+    /// Adds a command. `kept`: its words, if somebody keeps them anyway.
+    pub fn push(&mut self, command: &'static Command, args: Args<'_>, kept: Option<Arc<OwnedArgs>>) {
+        let bytes = kept.as_ref().map_or_else(|| args.bytes(), |kept| kept.mem_bytes());
+        self.len += 1;
+        self.words += args.len();
+        self.bytes += bytes + 16 * args.len();
+        self.writes += usize::from(command.is_write());
+        self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));
+        self.sets += usize::from(command.name == "set" && args.len() == 3);
+        let own = kept.is_some() || bytes >= OWN || args.len() >= OWN;
+        let chunk = self.room();
+        let words = match own {
+            true => Words::Own(kept.unwrap_or_else(|| Arc::new(args.to_owned()))),
+            false => {
+                let from = chunk.words.len();
+                chunk.words.extend(args.iter());
+                Words::Here(from as u32, args.len() as u32)
+            }
+        };
+        chunk.entries.push(Entry { command, words });
+    }
+
+    /// The chunk the next command goes to.
+    fn room(&mut self) -> &mut Chunk {
+        if self.chunks.last().is_none_or(|chunk| chunk.entries.len() == CHUNK) {
+            // The next commands are probably like the last.
+            let chunk = self.chunks.last().map_or(Chunk::default(), |last| Chunk {
+                words: OwnedArgs::with_capacity(last.words.len(), last.words.args().bytes()),
+                entries: Vec::with_capacity(CHUNK),
+            });
+            self.chunks.push(Box::new(chunk));
+        }
+        self.chunks.last_mut().expect("pushed above")
+    }
+
+    /// The `i`-th command. Panics past the end.
+    #[inline]
+    pub fn at(&self, i: usize) -> (&'static Command, Args<'_>) {
+        self.chunks[i / CHUNK].at(i % CHUNK)
+    }
+
+    /// The words of the `i`-th command, if they are many: whoever keeps them takes a share. Panics past the end.
+    pub fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
+        match &self.chunks[i / CHUNK].entries[i % CHUNK].words {
+            Words::Own(words) => Some(words.clone()),
+            Words::Here(..) => None,
+        }
+    }
+
+    /// Brings the `i`-th command nearer to the cache: first its entry, then the places of its words, then the words.
+    #[inline]
+    pub fn prefetch(&self, i: usize, step: usize) {
+        let chunk = &self.chunks[i / CHUNK];
+        let entry = &chunk.entries[i % CHUNK];
+        match (step, &entry.words) {
+            (0, _) => stdx::cache::prefetch(entry),
+            (1, Words::Here(from, _)) => chunk.words.args().prefetch_place(*from as usize + 1),
+            (2, Words::Here(from, _)) => chunk.words.args().prefetch_word(*from as usize + 1),
+            _ => {}
+        }
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = (&'static Command, Args<'_>)> + Clone {
+        self.chunks.iter().flat_map(|chunk| (0..chunk.entries.len()).map(|i| chunk.at(i)))
+    }
+
+    /// Forgets the commands.
+    pub fn clear(&mut self) {
+        *self = Queue::default();
+    }
+
+    /// Whether a command of it may ask for keys it does not name. O(words).
+    pub fn has_unknown_keys(&self) -> bool {
+        self.iter().any(|(command, args)| has_unknown_keys(command, args))
+    }
+}
+
+impl Drop for Queue {
+    fn drop(&mut self) {
+        if self.chunks.len() >= MANY {
+            let chunks = std::mem::take(&mut self.chunks);
+            stdx::reclaim::defer(self.bytes, move || drop(chunks));
+        }
+    }
+}
+
+/// The handler of a command that is a function of keys.
+pub(crate) fn handler(command: &Command) -> Option<Handler> {
+    match command.run {
+        Run::Read(handler) | Run::Write(handler) => Some(handler),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use command::registry;
+
+    fn words(i: usize) -> Vec<Vec<u8>> {
+        let text = |n: usize| vec![b'a' + (i % 26) as u8; n];
+        match i % 7 {
+            0 => vec![b"GET".to_vec(), text(i % 50)],
+            3 => vec![b"SET".to_vec(), text(5), text(OWN * (i % 3))],
+            5 => std::iter::once(b"PUBLISH".to_vec()).chain((0..2).map(|_| text(i % 9))).collect(),
+            _ => vec![b"SET".to_vec(), text(9), text(i % 30)],
+        }
+    }
+
+    /// Commands of all sizes, against a list of lists.
+    #[test]
+    fn commands_come_out_as_they_went_in() {
+        let mut queue = Queue::default();
+        let mut model = Vec::new();
+        for i in 0..3 * CHUNK + 17 {
+            let words = words(i);
+            let slices: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            let owned = OwnedArgs::from_slices(&slices);
+            let command = registry::find(&words[0]).unwrap();
+            let kept = (i % 11 == 0).then(|| Arc::new(owned.clone()));
+            queue.push(command, owned.args(), kept);
+            model.push((command.name, words));
+        }
+        let shown = |(command, args): (&'static Command, Args<'_>)| {
+            (command.name, args.iter().map(<[u8]>::to_vec).collect::<Vec<_>>())
+        };
+        assert_eq!(queue.iter().map(shown).collect::<Vec<_>>(), model);
+        (0..model.len()).for_each(|i| assert_eq!(shown(queue.at(i)), model[i]));
+        assert_eq!(queue.len(), model.len());
+        assert_eq!(queue.words(), model.iter().map(|(_, words)| words.len()).sum::<usize>());
+        assert!(queue.has_writes() && !queue.is_keyed() && !queue.is_sets());
+        queue.clear();
+        assert!(queue.is_empty() && queue.iter().next().is_none());
+    }
+
+    #[test]
+    fn what_it_is_made_of_is_known() {
+        let mut queue = Queue::default();
+        let mut push = |words: &[&[u8]]| {
+            let owned = OwnedArgs::from_slices(words);
+            queue.push(registry::find(words[0]).unwrap(), owned.args(), None);
+            (queue.is_sets(), queue.is_keyed(), queue.has_writes())
+        };
+        assert_eq!(push(&[b"SET", b"a", b"1"]), (true, true, true));
+        assert_eq!(push(&[b"SET", b"a", b"1", b"NX"]), (false, true, true));
+        assert_eq!(push(&[b"PUBLISH", b"a", b"1"]), (false, false, true));
+    }
+}

@@ -1,0 +1,14 @@
+//! Fetching memory into the cache before it is needed, so that several waits for it overlap.
+
+/// Asks for the cache line a reference points to. Has no effect but on the cache. Cost: about a nanosecond.
+#[inline(always)]
+pub fn prefetch<T>(at: &T) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and never faults.
+    unsafe {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(at).cast());
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = at;
+}
