@@ -9,6 +9,12 @@ use value::Held;
 /// Elements of a reply above which it is streamed instead of written at once.
 pub const STREAM_FROM: usize = 512;
 
+/// Bytes of a reply that are written between two charges where it cannot be streamed.
+const PIECE: usize = 8 << 10;
+
+/// Bytes of a reply written in a step: an element or two.
+pub(crate) const BYTES_PER_STEP: usize = 64;
+
 /// A reply that is written piece by piece while the socket drains. It owns what it reads (values clone in O(1)).
 pub trait Stream: Send {
     /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a quantum.
@@ -85,6 +91,8 @@ impl<'a> Budget<'a> {
     }
 
     pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
+        #[cfg(test)]
+        gaps::note();
         match self.steps.checked_sub(steps) {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),
@@ -96,6 +104,27 @@ impl<'a> Budget<'a> {
             Some(flag) if flag.load(std::sync::atomic::Ordering::Relaxed) => Err(Error::Cancelled),
             _ => Ok(()),
         }
+    }
+}
+
+/// What a run looked at, in all and between two charges.
+#[cfg(test)]
+pub(crate) mod gaps {
+    use std::cell::Cell;
+
+    thread_local! {
+        static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
+    }
+
+    pub(crate) fn note() {
+        let (all, most) = SEEN.get();
+        let gap = stdx::visits::take();
+        SEEN.set((all + gap, most.max(gap)));
+    }
+
+    pub(crate) fn take() -> (usize, usize) {
+        stdx::visits::take();
+        SEEN.replace((0, 0))
     }
 }
 
@@ -149,12 +178,20 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
-    /// Hands over the rest of the reply. Where streams are not allowed it is written at once.
-    pub fn stream(&mut self, mut stream: impl Stream + 'static) {
+    /// Hands over the rest of the reply. Where streams are not allowed it is written at once, and charged piece by piece; a
+    /// write may have changed something by then, for who bounds such a run drops what it changed with it.
+    pub fn stream(&mut self, mut stream: impl Stream + 'static) -> Result<(), Error> {
         if self.caller.may_stream {
             self.outcome = Outcome::Stream(Box::new(stream));
-        } else {
-            while stream.fill(self.out, usize::MAX) {}
+            return Ok(());
+        }
+        loop {
+            let before = self.out.len();
+            let more = stream.fill(self.out, PIECE);
+            self.charge(1 + (self.out.len() - before) / BYTES_PER_STEP)?;
+            if !more {
+                return Ok(());
+            }
         }
     }
 

@@ -18,6 +18,7 @@ pub mod options;
 pub mod places;
 mod pubsub;
 pub mod registry;
+mod replies;
 mod roaring;
 mod scripting;
 pub mod serial;
@@ -29,6 +30,8 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod transaction;
+#[cfg(test)]
+mod visits;
 mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};

@@ -160,6 +160,8 @@ pub struct Command {
     pub complexity: &'static str,
     pub summary: &'static str,
     pub cost: Option<Cost>,
+    /// What its reply costs besides where it is not streamed (EXEC).
+    pub reply: Option<Cost>,
     pub effect: Effect,
     pub subs: &'static [Command],
 }
@@ -180,6 +182,7 @@ impl Command {
             complexity: "O(1)",
             summary: "",
             cost: None,
+            reply: None,
             effect: Effect::Itself,
             subs: &[],
         }
@@ -212,6 +215,11 @@ impl Command {
 
     pub const fn cost(mut self, cost: Cost) -> Command {
         self.cost = Some(cost);
+        self
+    }
+
+    pub const fn reply(mut self, reply: Cost) -> Command {
+        self.reply = Some(reply);
         self
     }
 

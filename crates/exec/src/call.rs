@@ -51,7 +51,7 @@ pub fn execute(
             return Flow::Close;
         }
         Err(Error::Arity(name)) if name == "exec" => {
-            crate::transaction::leave(server, session);
+            crate::transaction::leave(server, local, session);
             let error = Error::Arity(name).text().replacen("ERR ", "", 1);
             out.error(&format!("EXECABORT Transaction discarded because of: {error}"));
             Flow::Done
@@ -59,6 +59,9 @@ pub fn execute(
         Err(error) => refuse(server, local, session, None, &error, out),
     };
     if let Flow::Held(_) = flow {
+        if session.reply_mode != ReplyMode::On {
+            out.truncate(mark);
+        }
         return flow;
     }
     match session.reply_mode {
@@ -430,6 +433,18 @@ pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
         session.guarded.set(Some((local.guard.get(), local.clock_ns)));
     }
     Flow::Held(local.now_ms + 1)
+}
+
+/// The command is run again in a moment: what it depends on is being done by another loop now.
+pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms + 1)
+}
+
+/// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says where).
+pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms)
 }
 
 fn keyed(

@@ -147,9 +147,9 @@ pub(crate) fn park(
             session.set_flag(flag::BLOCKED, true);
             Flow::Parked(block.timeout_ms)
         }
-        Parked::Served(changes) => {
+        Parked::Served((changes, stream)) => {
             server.after(local, changes);
-            Flow::Done
+            stream.map_or(Flow::Done, Flow::Stream)
         }
     }
 }
@@ -200,8 +200,8 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         // Somebody may be trying to serve it at this moment and find nothing: look again later.
         local.leaving.push(session.id);
     }
-    crate::transaction::leave(server, session);
-    crate::actions::leave_all(server, local, session);
+    crate::transaction::leave(server, local, session);
+    crate::actions::leave_all(server, local, session, true);
     server.clients.remove(session.id);
 }
 

@@ -601,10 +601,11 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
     match std::mem::take(&mut job.state) {
         State::Ready => None,
         State::Dropped => {
-            // The snapshot is closed now, the rest freed in its own time.
+            // Its client is gone, but it may have sent more. The snapshot is closed now, the rest freed in its own time.
+            let (client, spent) = (job.client, Some(job.spent));
             job.overlay.take().into_iter().for_each(Overlay::dispose);
             discard(job);
-            None
+            Some(Delivery { client, bytes: Vec::new(), stream: None, spent })
         }
         State::NeedKeys(wanted) => {
             job.read = wanted;

@@ -15,12 +15,13 @@ use crate::claim::Claim;
 use crate::mail::Mail;
 use crate::{Local, Server};
 use command::table::RW_INSERT;
-use command::{Block, Budget, Caller, Command, Cx, Outcome, Run};
+use command::{Block, Budget, Caller, Command, Cx, Outcome, Run, Stream};
 use keyspace::{Changes, Keyspace, View};
 use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use stdx::points::{self, Point};
 use value::Kind;
 
 type KeyId = (usize, Box<[u8]>);
@@ -71,9 +72,12 @@ pub struct Park {
 /// How parking ended.
 pub enum Parked {
     Waiting,
-    /// There was something after all: the reply is written.
-    Served(Changes),
+    /// There was something after all: the reply is written, but for what streams.
+    Served(Served),
 }
+
+/// What serving a client did, and the rest of its reply if that is long.
+pub type Served = (Changes, Option<Box<dyn Stream>>);
 
 impl Park {
     pub fn len(&self) -> usize {
@@ -128,9 +132,9 @@ impl Park {
         }
         waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
         match waiter.claim.take().then(|| hold(server, local, &waiter, None, out)).flatten() {
-            Some(changes) => {
+            Some(served) => {
                 self.forget(&server.keyspace, &waiter);
-                Parked::Served(changes)
+                Parked::Served(served)
             }
             None => Parked::Waiting,
         }
@@ -191,13 +195,14 @@ impl Park {
                 if !waiter.claim.take_or_note() {
                     continue;
                 }
+                points::hold_up(Point::Serve);
                 let mut out = Reply::new(waiter.resp3);
-                let Some(changes) = hold(server, local, &waiter, Some(&id), &mut out) else {
+                let Some((changes, stream)) = hold(server, local, &waiter, Some(&id), &mut out) else {
                     // Another type, or nothing left. One who waits for another type may still be behind.
                     continue;
                 };
                 self.forget(&server.keyspace, &waiter);
-                let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream: None };
+                let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream };
                 server.send(waiter.loop_id, reply);
                 let more = server.tell(changes);
                 ready.extend(more);
@@ -214,12 +219,12 @@ fn hold(
     waiter: &Waiter,
     filled: Option<&KeyId>,
     out: &mut Reply,
-) -> Option<Changes> {
-    let mut changes = attempt(server, local, waiter, filled, out);
-    while changes.is_none() && !waiter.claim.give_back() {
-        changes = waiter.keys.iter().find_map(|key| attempt(server, local, waiter, Some(key), out));
+) -> Option<Served> {
+    let mut served = attempt(server, local, waiter, filled, out);
+    while served.is_none() && !waiter.claim.give_back() {
+        served = waiter.keys.iter().find_map(|key| attempt(server, local, waiter, Some(key), out));
     }
-    changes
+    served
 }
 
 /// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of the right type
@@ -230,7 +235,7 @@ fn attempt(
     waiter: &Waiter,
     filled: Option<&KeyId>,
     out: &mut Reply,
-) -> Option<Changes> {
+) -> Option<Served> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
     let args = waiter.args.args();
     let mut shards = stdx::locks::Bits::EMPTY;
@@ -251,7 +256,7 @@ fn attempt(
         }
         view.select(waiter.db);
     }
-    let caller = Caller { may_block: true, client_id: waiter.client, ..Caller::default() };
+    let caller = Caller { may_block: true, may_stream: true, client_id: waiter.client, ..Caller::default() };
     let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
     let result = handler(&mut cx, args);
     let outcome = std::mem::take(&mut cx.outcome);
@@ -266,7 +271,8 @@ fn attempt(
         out.error(&error.text());
     }
     server.log_effect(waiter.command, args, &effects, &view);
-    Some(view.finish())
+    let stream = if let Outcome::Stream(rest) = outcome { Some(rest) } else { None };
+    Some((view.finish(), stream))
 }
 
 /// An attempt that came to nothing may have written to the table what long commits left to be written: it is told, and who

@@ -23,6 +23,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// Deliveries under way above which PUBLISH waits: who publishes faster than messages can be delivered would fill the
 /// memory.
 const BACKLOG: usize = 100_000;
+/// Channels looked at under one lock.
+const PAGE: usize = 256;
 /// Payloads above this are not copied to each subscriber's buffer but sent from where they are.
 const SHARED: usize = 16 * 1024;
 
@@ -292,11 +294,22 @@ impl PubSub {
         direct + patterns.map(|(_, counts)| sum(counts)).sum::<usize>()
     }
 
-    /// Active channels that match (PUBSUB CHANNELS, SHARDCHANNELS). O(channels).
+    /// Active channels that match (PUBSUB CHANNELS, SHARDCHANNELS), as many as there are from beginning to end. O(channels);
+    /// the lock is held for [`PAGE`] of them at a time.
     pub fn channels(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Arc<[u8]>> {
-        let mut tables = self.tables.lock();
-        let names = tables.of(kind).keys();
-        names.filter(|name| pattern.is_none_or(|p| stdx::glob::matches(p, name, false))).cloned().collect()
+        let (mut found, mut last): (Vec<Arc<[u8]>>, Option<Arc<[u8]>>) = (Vec::new(), None);
+        loop {
+            let from = last.take().map_or(Bound::Unbounded, Bound::Excluded);
+            let page: Vec<Arc<[u8]>> = {
+                let mut tables = self.tables.lock();
+                let rest = tables.of(kind).range::<Arc<[u8]>, _>((from, Bound::Unbounded));
+                rest.take(PAGE).map(|(name, _)| name.clone()).collect()
+            };
+            let Some(end) = page.last() else { return found };
+            last = Some(end.clone());
+            let matches = |name: &Arc<[u8]>| pattern.is_none_or(|p| stdx::glob::matches(p, name, false));
+            found.extend(page.into_iter().filter(matches));
+        }
     }
 
     /// Subscribers of a channel.

@@ -4,7 +4,7 @@ use crate::queue::Queue;
 use crate::waits::{Away, Request};
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -153,14 +153,17 @@ pub struct Watch {
     pub dirty: Arc<AtomicBool>,
     /// Database, key, and whether it was there.
     pub keys: Vec<(usize, Box<[u8]>, bool)>,
+    /// The same keys, to be found; kept from some number of them on.
+    pub(crate) known: HashSet<(usize, Box<[u8]>)>,
 }
 
 /// What a client listens to.
 #[derive(Default)]
 pub struct Subscriptions {
-    pub channels: HashSet<Arc<[u8]>>,
-    pub patterns: HashSet<Arc<[u8]>>,
-    pub shard_channels: HashSet<Arc<[u8]>>,
+    // Trees, for they never grow by leaps.
+    pub channels: BTreeSet<Arc<[u8]>>,
+    pub patterns: BTreeSet<Arc<[u8]>>,
+    pub shard_channels: BTreeSet<Arc<[u8]>>,
 }
 
 impl Subscriptions {
@@ -192,6 +195,8 @@ pub struct Session {
     pub cancel: Arc<AtomicBool>,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
+    /// How many words of the command that is run again and again are done.
+    pub(crate) done: usize,
     /// The client whose protected commit holds this one up, and since when (monotonic clock).
     pub guarded: Cell<Option<(u64, u64)>>,
     /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`); since when it waits for that.
@@ -216,6 +221,7 @@ impl Session {
             closing: false,
             cancel: Arc::default(),
             away: None,
+            done: 0,
             guarded: Cell::new(None),
             littered: 0,
             reclaim_since_ns: Cell::new(None),

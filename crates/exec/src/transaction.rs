@@ -11,13 +11,41 @@
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
 use crate::queue::Queue;
-use crate::session::{Multi, flag};
+use crate::session::{Multi, Watch, flag};
+use crate::works::Work;
 use crate::{Local, Server, Session, job};
+use command::table::Cost;
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
+
+/// Keys watched in one slice, and forgotten.
+pub(crate) const AT_A_STRETCH: usize = 200;
+/// Keys watched above which they are found by hash.
+const FEW: usize = 16;
+
+impl Watch {
+    fn has(&self, db: usize, key: &[u8]) -> bool {
+        match self.keys.len() {
+            0..=FEW => self.keys.iter().any(|(d, k, _)| *d == db && **k == *key),
+            _ => self.known.contains(&(db, Box::from(key))),
+        }
+    }
+
+    /// O(1).
+    fn add(&mut self, db: usize, key: &[u8], there: bool) {
+        self.keys.push((db, key.into(), there));
+        match self.keys.len() {
+            0..=FEW => {}
+            n if n == FEW + 1 => {
+                self.known = self.keys.iter().map(|(db, key, _)| (*db, key.clone())).collect()
+            }
+            _ => drop(self.known.insert((db, key.into()))),
+        }
+    }
+}
 
 /// Queues a command of an open MULTI.
 pub(crate) fn queue(
@@ -58,7 +86,7 @@ pub(crate) fn discard(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error>
     if act.session.multi.is_none() {
         return Err(Error::new("ERR DISCARD without MULTI"));
     }
-    leave(act.server, act.session);
+    leave(act.server, act.local, act.session);
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -68,8 +96,9 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         return Err(Error::new("ERR WATCH inside MULTI is not allowed"));
     }
     let session = &mut *act.session;
-    for key in args.from(1).iter() {
-        if session.watch.keys.iter().any(|(db, k, _)| *db == session.db && **k == *key) {
+    let from = std::mem::take(&mut session.done);
+    for key in args.from(1 + from).iter().take(AT_A_STRETCH) {
+        if session.watch.has(session.db, key) {
             continue;
         }
         act.server.keyspace.watch(session.db, key, &session.watch.dirty);
@@ -80,9 +109,13 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         }
         let there = view.exists(key);
         act.server.after(act.local, view.finish());
-        session.watch.keys.push((session.db, key.into(), there));
+        session.watch.add(session.db, key, there);
     }
     session.info.watching.store(session.watch.keys.len() as u32, Ordering::Relaxed);
+    if from + AT_A_STRETCH < args.len() - 1 {
+        session.done = from + AT_A_STRETCH;
+        return Ok(crate::call::go_on(session, act.local));
+    }
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -90,36 +123,49 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
 pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     // Inside EXEC the locks of the watched keys are held, and EXEC forgets them at its end anyway.
     if act.view.is_none() {
-        forget_watched(act.server, act.session);
+        forget_watched(act.server, act.local, act.session);
     }
     act.out.ok();
     Ok(Flow::Done)
 }
 
 /// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET and when the client goes.
-pub(crate) fn leave(server: &Server, session: &mut Session) {
-    session.multi = None;
+pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
+    if let Some(multi) = session.multi.take().filter(|multi| multi.queue.len() > FEW) {
+        job::discard(multi);
+    }
     session.info.queued.store(-1, Ordering::Relaxed);
     session.set_flag(flag::MULTI | flag::DIRTY_EXEC, false);
-    forget_watched(server, session);
+    forget_watched(server, local, session);
 }
 
-pub(crate) fn forget_watched(server: &Server, session: &mut Session) {
-    let watch = std::mem::take(&mut session.watch);
-    for (db, key, _) in &watch.keys {
-        server.keyspace.unwatch(*db, key, &watch.dirty);
-    }
+/// Cost: O(1) beyond [`AT_A_STRETCH`] keys: the others are forgotten in slices.
+pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
+    let mut watch = std::mem::take(&mut session.watch);
     session.info.watching.store(0, Ordering::Relaxed);
+    if forget_some(server, &mut watch, AT_A_STRETCH) {
+        local.works.push(Work::Forget(Box::new(watch)));
+    }
+}
+
+/// Forgets so many watched keys; true if some are left.
+pub(crate) fn forget_some(server: &Server, watch: &mut Watch, count: usize) -> bool {
+    let rest = watch.keys.len().saturating_sub(count);
+    for (db, key, _) in watch.keys.drain(rest..) {
+        server.keyspace.unwatch(db, &key, &watch.dirty);
+    }
+    rest > 0
 }
 
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let Some(multi) = act.session.multi.take() else { return Err(Error::new("ERR EXEC without MULTI")) };
     if multi.broken {
-        leave(act.server, act.session);
+        leave(act.server, act.local, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
     }
     let plain = multi.queue.is_keyed();
-    let long = multi.queue.words() >= job::MANY_WORDS || multi.queue.bytes() >= job::MANY_BYTES;
+    let long = multi.queue.words() + act.session.watch.keys.len() >= job::MANY_WORDS
+        || multi.queue.bytes() >= job::MANY_BYTES;
     if plain && long && job::is_bulk(act.session, &multi.queue) {
         // It never ends an older commit, so nobody has to be asked before.
         return Ok(start_job(act, multi));
@@ -144,7 +190,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if was_touched(act.session, &mut view) {
         act.out.null_array();
         let changes = view.finish();
-        leave(act.server, act.session);
+        leave(act.server, act.local, act.session);
         act.server.after(act.local, changes);
         return Ok(Flow::Done);
     }
@@ -165,7 +211,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     act.local.incoming = None;
     let changes = view.finish();
-    leave(act.server, act.session);
+    leave(act.server, act.local, act.session);
     act.server.reply_gate(changes.lsn);
     act.server.after(act.local, changes);
     Ok(end)
@@ -186,8 +232,11 @@ fn settle(session: &Session, multi: &Multi, shards: Bits, view: &mut View<'_>) {
 
 /// Whether the commands are estimated to take longer than a loop has.
 fn is_long(multi: &Multi, view: &View<'_>) -> bool {
-    let cost =
-        |(command, args): (&'static Command, Args<'_>)| command.cost.map_or(1, |cost| cost(view, args));
+    let cost = |(command, args): (&'static Command, Args<'_>)| {
+        let steps = |estimate: Option<Cost>| estimate.map_or(1, |estimate| estimate(view, args));
+        // Nothing is streamed here.
+        steps(command.cost).saturating_add(steps(command.reply))
+    };
     multi.queue.iter().map(cost).fold(0, usize::saturating_add) > crate::call::INLINE_STEPS
 }
 
@@ -199,7 +248,7 @@ fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
 /// Runs the queue elsewhere (T3); the session is out of the transaction at once.
 fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
     let flow = job::start_exec(act.server, act.local, act.session, multi.queue, act.out);
-    leave(act.server, act.session);
+    leave(act.server, act.local, act.session);
     flow
 }
 

@@ -7,10 +7,12 @@ use crate::actions::keys::{self, Keys};
 use crate::job::{self, BulkJob, Delivery, Job};
 use crate::mail::ReadKeys;
 use crate::scripts::{self, ScriptJob};
-use crate::{Local, Server};
+use crate::session::{Subscriptions, Watch};
+use crate::{Local, Server, actions, transaction};
 use keyspace::{Commit, Progress};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use stdx::points::{self, Point};
 
 /// How long a slice may take.
 const SLICE_NS: u64 = 50_000;
@@ -38,6 +40,29 @@ pub enum Work {
     Deliver(Delivery),
     /// A bulk, and its commit once it is under way.
     Bulk(Option<Box<Commit>>, Box<BulkJob>),
+    /// Watched keys nobody watches any more.
+    Forget(Box<Watch>),
+    /// What a client that went listened to.
+    Leave(u64, Box<Subscriptions>),
+}
+
+impl Work {
+    /// Whether a test holds it where it is (`stdx::points`).
+    fn stays(&self) -> bool {
+        points::any_armed() && self.is_held()
+    }
+
+    #[cold]
+    fn is_held(&self) -> bool {
+        let (commit, client) = match self {
+            Work::Commit { commit, owner: Owner::Job(job) } => (commit, job.client),
+            Work::Commit { commit, owner: Owner::Script(job) } => (commit, job.run.client),
+            Work::Bulk(Some(commit), bulk) => (commit, bulk.client),
+            _ => return false,
+        };
+        commit.is_half_covered() && points::stays(Point::CommitPlace, client)
+            || commit.is_half_folded() && points::stays(Point::CommitFold, client)
+    }
 }
 
 /// The work of one loop.
@@ -84,6 +109,13 @@ impl Works {
 pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>) {
     let until = local.lap() + SLICE_NS;
     while let Some(work) = local.works.queue.pop_front() {
+        if work.stays() {
+            local.works.queue.push_back(work);
+            if local.lap() >= until {
+                break;
+            }
+            continue;
+        }
         match step(server, local, work) {
             // Not at the end of the queue each time: a piece of work keeps its place for a slice (L2).
             Step::More(work) if local.lap() < until => {
@@ -157,6 +189,14 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 }
             }
         }
+        Work::Forget(mut watch) => match transaction::forget_some(server, &mut watch, KEYS) {
+            true => Step::More(Work::Forget(watch)),
+            false => Step::Over(None),
+        },
+        Work::Leave(client, mut subs) => match actions::leave_some(server, local, client, &mut subs, KEYS) {
+            true => Step::More(Work::Leave(client, subs)),
+            false => Step::Over(None),
+        },
         Work::Commit { mut commit, owner } => {
             if let Owner::Script(job) = &owner
                 && job.is_killed()

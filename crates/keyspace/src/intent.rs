@@ -373,6 +373,16 @@ impl Commit {
         }
     }
 
+    /// True while it is undecided and half of its shards, or more, are covered; a commit within one shard is never half done.
+    pub fn is_half_covered(&self) -> bool {
+        matches!(self.stage, Stage::Placing(part) if part > 0 && 2 * part >= self.parts.len())
+    }
+
+    /// True while it is decided and half of its shards, or more, are folded.
+    pub fn is_half_folded(&self) -> bool {
+        matches!(self.stage, Stage::Folding(part, _) if part > 0 && 2 * part >= self.parts.len())
+    }
+
     /// Does up to `keys` keys' worth of it (some 0.3 µs each), in one shard. What must be told goes to `told`.
     pub fn advance(&mut self, now_ms: u64, keys: usize, told: &mut Vec<Changes>) -> Progress {
         let keyspace = self.keyspace.clone();

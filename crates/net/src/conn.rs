@@ -128,6 +128,8 @@ pub(crate) struct Conn {
     eof: bool,
     /// The peer will send no more, and what came is run.
     ended: bool,
+    /// The peer is gone: what it sent whole is still run, and nothing is answered.
+    orphaned: bool,
     /// The deadline the loop's timers know of.
     pub(crate) timer_ms: Option<u64>,
     /// In the queue of connections to be continued.
@@ -175,6 +177,7 @@ impl Conn {
             sent_with: 0,
             state: State::Running,
             eof: false,
+            orphaned: false,
             ended: false,
             timer_ms: None,
             queued: false,
@@ -255,7 +258,37 @@ impl Conn {
         }
         // What was fully received is run; reads of a client that is gone are not.
         self.session.cancel.store(true, Ordering::Relaxed);
-        if self.state == State::Running { Next::Continue } else { Next::Close }
+        if self.state == State::Running {
+            return Next::Continue;
+        }
+        if self.orphan() { Next::Wait } else { Next::Close }
+    }
+
+    /// The peer is gone for good. True if it had sent more than what is running now: the connection stays until that is run.
+    pub(crate) fn orphan(&mut self) -> bool {
+        if self.orphaned {
+            return true;
+        }
+        let acts = self.stream.as_ref().is_some_and(|stream| stream.has_effects());
+        let rest = self.unread() > 0 || self.held.is_some() || acts;
+        if !rest || self.is_blocked() || self.session.closing {
+            return false;
+        }
+        (self.eof, self.orphaned) = (true, true);
+        self.session.reply_mode = ReplyMode::Off;
+        self.session.cancel.store(true, Ordering::Relaxed);
+        if !acts {
+            self.stream = None;
+        }
+        exec::job::discard((self.out.take(), self.unsent.take(), std::mem::take(&mut self.behind)));
+        (self.behind_bytes, self.behind_from, self.blocked) = (0, 0, false);
+        true
+    }
+
+    /// Whether it waits for what others do, or for a time; what runs elsewhere ends by itself.
+    fn is_blocked(&self) -> bool {
+        let flags = self.session.info.flags.load(Ordering::Relaxed);
+        matches!(self.state, State::Parked(_)) && flags & flag::BLOCKED != 0
     }
 
     /// Keeps bytes that cannot be run now.
@@ -317,10 +350,14 @@ impl Conn {
         };
         self.heavy = local.clock_ns.saturating_sub(started) >= HEAVY_NS;
         self.after(local);
+        if self.orphaned {
+            self.out.clear();
+        }
         if self.out.is_empty() {
             pool.put(self.out.take());
         }
-        next
+        // Nobody is there to wait for anything.
+        if self.orphaned && self.is_blocked() { Next::Close } else { next }
     }
 
     fn slice(&mut self, server: &Arc<Server>, local: &mut Local, batch: &mut Batch, input: &[u8]) -> Next {
@@ -542,6 +579,8 @@ impl Conn {
     /// Ends the wait without a reply: what was held is run again.
     pub(crate) fn release(&mut self) {
         self.session.set_flag(flag::BLOCKED, false);
+        // It may be held until the same time again.
+        self.timer_ms = None;
         self.state = State::Running;
     }
 

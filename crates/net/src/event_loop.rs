@@ -385,7 +385,7 @@ impl EventLoop {
                     self.mark_dirty(slot);
                 }
             }
-            Event::Broken(slot) => self.doom(slot),
+            Event::Broken(slot) => self.lose(slot),
             // Nothing before it in the queue is about the slot's next connection.
             Event::Free(slot) => self.free.push(slot),
         }
@@ -402,7 +402,7 @@ impl EventLoop {
             Ok(Received::Appended(n)) => (n, &[][..]),
             Ok(Received::Nothing) => return,
             Ok(Received::Ended) => return self.end(slot),
-            Err(_) => return self.doom(slot),
+            Err(_) => return self.lose(slot),
         };
         match conn.came(n, &self.server, &self.local) {
             Next::Close => self.doom(slot),
@@ -539,7 +539,7 @@ impl EventLoop {
         let flushed = match conn.flush(io, slot, &self.local, &mut self.pool) {
             Ok(flushed) => flushed,
             Err(_) => {
-                self.doom(slot);
+                self.lose(slot);
                 return false;
             }
         };
@@ -689,6 +689,12 @@ impl EventLoop {
         }
         self.by_id.insert(conn.session.id, slot);
         self.conns[slot] = Some(conn);
+    }
+
+    /// The peer is gone. What it had sent whole is run all the same.
+    fn lose(&mut self, slot: usize) {
+        let stays = self.conns[slot].as_mut().is_some_and(|conn| !conn.doomed && conn.orphan());
+        if stays { self.queue(slot) } else { self.doom(slot) }
     }
 
     /// Has a connection closed soon. It is not served any more.
@@ -940,7 +946,7 @@ impl EventLoop {
     }
 
     fn sweep_some(&mut self) {
-        if !self.sweeping {
+        if !self.sweeping || points::stays(Point::Sweep, 0) {
             return;
         }
         let until = stdx::clock::mono_ns() + CHORE_NS;

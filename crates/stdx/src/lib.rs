@@ -19,3 +19,4 @@ pub mod stacks;
 pub mod sync;
 pub mod threads;
 pub mod turns;
+pub mod visits;

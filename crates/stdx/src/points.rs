@@ -6,8 +6,8 @@
 //!
 //! - N1: while nothing is set a point costs one relaxed load.
 //! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
-//!   is to stay where it is ([`stays`]). The one exception is [`Point::Loop`], for tests of who is told for whom they
-//!   waited: there a loop is really held up ([`hold_up`]).
+//!   is to stay where it is ([`stays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
+//!   and [`Point::Serve`]: there a loop is really held up ([`hold_up`]).
 //! - N3: HOLD n holds the first n to arrive, and lets others pass.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -38,9 +38,17 @@ pub enum Point {
     Publish,
     /// An event loop runs DEBUG STALL: the loop itself is busy here, and everybody on it waits.
     Loop,
+    /// A long commit has covered half of its shards, and is not decided.
+    CommitPlace,
+    /// A long commit is decided, and half of it is written to the tables.
+    CommitFold,
+    /// Expired keys are about to be removed.
+    Sweep,
+    /// An event loop has claimed a blocked client to serve it; the loop itself is busy here.
+    Serve,
 }
 
-const POINTS: [(&str, Point); 10] = [
+const POINTS: [(&str, Point); 14] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -51,6 +59,10 @@ const POINTS: [(&str, Point); 10] = [
     ("accept", Point::Accept),
     ("publish", Point::Publish),
     ("loop", Point::Loop),
+    ("commit-place", Point::CommitPlace),
+    ("commit-fold", Point::CommitFold),
+    ("sweep", Point::Sweep),
+    ("serve", Point::Serve),
 ];
 
 /// What happens at a point.
@@ -145,6 +157,12 @@ pub fn hold_up(point: Point) {
 #[inline]
 pub fn is_armed(point: Point) -> bool {
     ARMED.load(Ordering::Relaxed) >> point as u32 & 1 == 1
+}
+
+/// Whether anything is set anywhere. Cost: one relaxed load.
+#[inline]
+pub fn any_armed() -> bool {
+    ARMED.load(Ordering::Relaxed) != 0
 }
 
 fn places() -> MutexGuard<'static, [Place; POINTS.len()]> {

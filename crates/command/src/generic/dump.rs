@@ -56,7 +56,7 @@ fn dump(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         None => cx.out.null(),
         Some(payload) if payload.len() > STREAM_BYTES => {
             cx.out.begin_bulk(payload.len());
-            cx.stream(Payload { bytes: payload, at: 0 });
+            cx.stream(Payload { bytes: payload, at: 0 })?;
         }
         Some(payload) => cx.out.bulk(&payload),
     }

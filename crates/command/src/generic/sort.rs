@@ -250,8 +250,8 @@ fn lookup(view: &View<'_>, pattern: &[u8], element: &[u8]) -> Option<Vec<u8>> {
 fn answer(cx: &mut Cx<'_, '_>, elements: Vec<Vec<u8>>, options: &Options<'_>) -> Result<(), Error> {
     if options.get.is_empty() {
         cx.out.array(elements.len());
-        if elements.len() > STREAM_FROM && cx.caller.may_stream {
-            cx.stream(Elements { elements, next: 0 });
+        if elements.len() > STREAM_FROM {
+            cx.stream(Elements { elements, next: 0 })?;
         } else {
             elements.iter().for_each(|element| cx.out.bulk(element));
         }

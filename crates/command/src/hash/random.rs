@@ -12,6 +12,7 @@ use value::{Hash, Held};
 pub(crate) static COMMANDS: &[Command] =
     &[Command::new("hrandfield", -2, Run::Read(hrandfield), READONLY, acl::HASH)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::counted)
         .tips(&["nondeterministic_output"])
         .cost(cost)
         .doc(
@@ -81,14 +82,14 @@ fn hrandfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if count < 0 {
         let seed = cx.random();
         form.header(cx.out, count.unsigned_abs() as usize);
-        cx.stream(Repeated { hash, left: count.unsigned_abs(), seed, form });
+        cx.stream(Repeated { hash, left: count.unsigned_abs(), seed, form })?;
         return Ok(());
     }
     let wanted = (count as usize).min(hash.len());
     let ranks = distinct(cx, wanted, hash.len())?;
     form.header(cx.out, wanted);
     match ranks {
-        None => cx.stream(All { hash, next: 0, form }),
+        None => cx.stream(All { hash, next: 0, form })?,
         Some(ranks) => {
             ranks.iter().filter_map(|rank| hash.nth(*rank)).for_each(|pair| form.write(cx.out, pair))
         }

@@ -13,6 +13,7 @@ const KEY: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
 const fn whole(name: &'static str, run: Handler, summary: &'static str) -> Command {
     Command::new(name, 2, Run::Read(run), READONLY, acl::HASH)
         .keys(KEY)
+        .reply(crate::replies::whole)
         .tips(&["nondeterministic_output_order"])
         .doc("hash", "2.0.0", "O(N) for N fields.", summary)
 }
@@ -76,7 +77,7 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> 
         Some(hash) if hash.len() > STREAM_FROM => {
             let hash = live(cx, key)?.unwrap_or_default();
             part.header(cx.out, hash.len());
-            cx.stream(Fields { hash, part, next: 0 });
+            cx.stream(Fields { hash, part, next: 0 })?;
         }
         Some(hash) if is_due(hash, now) => {
             part.header(cx.out, hash.live_len(now));

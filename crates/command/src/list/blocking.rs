@@ -51,6 +51,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
     Command::new("blmpop", -5, Run::Write(blmpop), WRITE | BLOCKING | MOVABLEKEYS, acl::LIST)
         .keys(&[KeySpec::numkeys(2, RW_ACCESS_DELETE)])
+        .reply(crate::replies::popped::<2>)
         .effect(Effect::Noted)
         .doc(
             "list",

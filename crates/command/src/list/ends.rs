@@ -48,6 +48,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("list", "2.2.0", PUSH_COMPLEXITY, "Puts elements at the end of a list that is there already."),
     Command::new("lpop", -2, Run::Write(lpop), WRITE | FAST, acl::LIST)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
+        .reply(crate::replies::counted)
         .doc(
             "list",
             "1.0.0",
@@ -56,6 +57,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
     Command::new("rpop", -2, Run::Write(rpop), WRITE | FAST, acl::LIST)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
+        .reply(crate::replies::counted)
         .doc(
             "list",
             "1.0.0",
@@ -82,6 +84,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     ),
     Command::new("lmpop", -4, Run::Write(lmpop), WRITE | MOVABLEKEYS, acl::LIST)
         .keys(&[KeySpec::numkeys(1, RW_ACCESS_DELETE)])
+        .reply(crate::replies::popped::<1>)
         .effect(Effect::Noted)
         .doc(
             "list",
@@ -207,8 +210,9 @@ pub(super) fn pop_one(cx: &mut Cx<'_, '_>, key: &[u8], end: End) -> Result<bool,
 /// Pops `count` elements, at least one and at most all of the list, which exists, and writes them as an array.
 /// Cost: O(log n), and the reply, which is streamed if it is large.
 pub(super) fn pop_some(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize) -> Result<(), Error> {
-    let streams = count > STREAM_FROM && cx.caller.may_stream;
-    if !streams {
+    let streams = count > STREAM_FROM;
+    if streams && !cx.caller.may_stream {
+        // Before the first change.
         cx.charge(count / 2)?;
     }
     let Some(list) = cx.view.list_mut(key)? else { return Ok(()) };
@@ -230,7 +234,7 @@ pub(super) fn pop_some(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize) 
     let emptied = list.is_empty();
     popped(cx, key, end, emptied);
     if let Some(list) = cut {
-        cx.stream(Slice { left: 0..list.len(), list, from: end });
+        cx.stream(Slice { left: 0..list.len(), list, from: end })?;
     }
     Ok(())
 }

@@ -11,6 +11,7 @@ use value::List;
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("lrange", 4, Run::Read(lrange), READONLY, acl::LIST)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::between)
         .doc(
             "list",
             "1.0.0",
@@ -43,17 +44,13 @@ fn lrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let mut left = range(start, stop, list.len());
-    let (mut max, mut end) = (STREAM_FROM, cx.out.len() + STREAM_BYTES);
-    if !cx.caller.may_stream {
-        (max, end) = (usize::MAX, usize::MAX);
-        cx.budget.charge(left.len() / 2)?;
-    }
+    let (max, end) = (STREAM_FROM, cx.out.len() + STREAM_BYTES);
     cx.out.array(left.len());
     left.start += write_some(cx.out, list, left.clone(), End::Left, max, end);
     let rest = (!left.is_empty()).then(|| Slice { list: list.clone(), left, from: End::Left });
     cx.view.count_lookup(key, true);
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }

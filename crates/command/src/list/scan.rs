@@ -76,7 +76,7 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     released.into_iter().for_each(|cursor| cursors.release(cursor));
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }

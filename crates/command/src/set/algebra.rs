@@ -282,7 +282,7 @@ fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 fn stream_one(cx: &mut Cx<'_, '_>, found: Option<Answer>, refused: Option<Error>) -> Result<(), Error> {
     let Some(found) = found else { return Err(refused.unwrap_or(Error::Cancelled)) };
     cx.out.set(found.len());
-    cx.stream(Chosen(found));
+    cx.stream(Chosen(found))?;
     Ok(())
 }
 
@@ -305,7 +305,7 @@ fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     // The last is written first: the order is free, and a finished part is popped.
     cx.out.set(count);
-    cx.stream(Union { parts });
+    cx.stream(Union { parts })?;
     Ok(())
 }
 

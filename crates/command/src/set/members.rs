@@ -47,6 +47,7 @@ pub(crate) static COMMANDS: &[Command] =
             .doc("set", "1.0.0", "O(1)", "Counts the members of a set."),
         Command::new("smembers", 2, Run::Read(smembers), READONLY, acl::SET)
             .keys(&[KeySpec::one(1, RO_ACCESS)])
+            .reply(crate::replies::whole)
             .tips(&["nondeterministic_output_order"])
             .doc("set", "1.0.0", "O(N) for N members.", "Lists all members of a set."),
         Command::new("smove", 4, Run::Write(smove), WRITE | FAST, acl::SET)
@@ -148,24 +149,19 @@ fn scard(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// `SMEMBERS key`. Large sets stream from an O(1) clone.
 fn smembers(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let set = cx.view.set(args.at(1))?;
-    let hit = set.is_some();
-    let mut large = None;
-    match set {
-        None => cx.out.set(0),
-        Some(set) => {
-            cx.out.set(set.len());
-            if set.len() > STREAM_FROM && cx.caller.may_stream {
-                large = Some(Members { set: set.clone(), next: 0 });
-            } else {
-                set.iter().for_each(|member| write(cx.out, member));
-            }
-        }
+    let set = cx.view.set(args.at(1))?.cloned();
+    cx.view.count_lookup(args.at(1), set.is_some());
+    let set = set.unwrap_or_default();
+    cx.out.set(set.len());
+    answer(cx, set)
+}
+
+/// Writes all members, without a header: large sets as a stream.
+pub(super) fn answer(cx: &mut Cx<'_, '_>, set: Set) -> Result<(), Error> {
+    if set.len() > STREAM_FROM {
+        return cx.stream(Members { set, next: 0 });
     }
-    cx.view.count_lookup(args.at(1), hit);
-    if let Some(stream) = large {
-        cx.stream(stream);
-    }
+    set.iter().for_each(|member| write(cx.out, member));
     Ok(())
 }
 

@@ -1,6 +1,6 @@
 //! SPOP and SRANDMEMBER: members by rank, each as likely as any other.
 
-use super::members::write;
+use super::members::{self, write};
 use crate::options::int;
 use crate::table::{Command, Effect, FAST, KeySpec, READONLY, RO_ACCESS, RW_ACCESS_DELETE, Run, WRITE, acl};
 use crate::{Cx, Error, Stream};
@@ -12,6 +12,7 @@ use value::{Elem, Held, Set};
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("spop", -2, Run::Write(spop), WRITE | FAST, acl::SET)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
+        .reply(crate::replies::counted)
         .tips(&["nondeterministic_output"])
         .effect(Effect::Noted)
         .cost(pop_cost)
@@ -23,6 +24,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
     Command::new("srandmember", -2, Run::Read(srandmember), READONLY, acl::SET)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::counted)
         .tips(&["nondeterministic_output"])
         .cost(random_cost)
         .doc(
@@ -36,8 +38,8 @@ pub(crate) static COMMANDS: &[Command] = &[
 fn pop_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let len = view.set(args.at(1)).ok().flatten().map_or(0, Set::len);
     let count = args.get(2).and_then(stdx::num::parse_i64).unwrap_or(1).unsigned_abs() as usize;
-    // All of them is one pointer.
-    if count >= len { len / 16 } else { count * 6 }
+    // All of them is one pointer, and the reply is streamed.
+    if count >= len { 1 } else { count * 6 }
 }
 
 fn random_cost(view: &View<'_>, args: Args<'_>) -> usize {
@@ -45,7 +47,9 @@ fn random_cost(view: &View<'_>, args: Args<'_>) -> usize {
     match args.get(2).and_then(stdx::num::parse_i64) {
         // With repetitions the reply is streamed.
         None | Some(i64::MIN..0) => 1,
-        Some(count) => (count as usize).min(len) * 4,
+        // So are all of them.
+        Some(count) if count as usize >= len => 1,
+        Some(count) => count as usize * 4,
     }
 }
 
@@ -69,14 +73,12 @@ fn spop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     }
     if count == len {
-        if let Some(set) = cx.view.set(key)? {
-            set.iter().for_each(|member| write(cx.out, member));
-        }
+        let all = cx.view.set(key)?.cloned().unwrap_or_default();
         cx.view.remove(key);
         cx.view.changed(key, Class::Set, "spop");
         cx.view.notify(key, Class::Generic, "del");
         cx.effect(&[b"DEL", key]);
-        return Ok(());
+        return members::answer(cx, all);
     }
     let mut popped: Vec<Vec<u8>> = Vec::with_capacity(count);
     for left in (len - count + 1..=len).rev() {
@@ -144,7 +146,7 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let seed = cx.random();
         let Some(set) = cx.view.set(key)?.cloned() else { return Ok(()) };
         cx.out.array(count.unsigned_abs() as usize);
-        cx.stream(Repeated { set, left: count.unsigned_abs(), seed });
+        cx.stream(Repeated { set, left: count.unsigned_abs(), seed })?;
         return Ok(());
     }
     let wanted = (count as usize).min(len);
@@ -152,12 +154,15 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let Some(set) = cx.view.set(key)? else { return Ok(()) };
     cx.out.array(wanted);
     match ranks {
-        None => set.iter().for_each(|member| write(cx.out, member)),
+        None => {
+            let all = set.clone();
+            members::answer(cx, all)
+        }
         Some(ranks) => {
-            ranks.iter().filter_map(|rank| set.nth(*rank)).for_each(|member| write(cx.out, member))
+            ranks.iter().filter_map(|rank| set.nth(*rank)).for_each(|member| write(cx.out, member));
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// `wanted` different ranks below `len`, in random order; None means all.

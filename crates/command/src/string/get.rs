@@ -25,9 +25,11 @@ const GETSET_KEY: Use = RW_ACCESS_UPDATE;
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("get", 2, Run::Read(get), READONLY | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::whole)
         .doc("string", "1.0.0", "O(1)", "Gives the string a key holds."),
     Command::new("mget", -2, Run::Read(mget), READONLY | FAST, acl::STRING)
         .keys(&[KeySpec::range(1, -1, 1, RO_ACCESS)])
+        .reply(crate::replies::all)
         .tips(&["request_policy:multi_shard"])
         .cost(|_, args| args.len() * MGET_STEPS)
         .doc(
@@ -38,13 +40,16 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
     Command::new("getex", -2, Run::Write(getex), WRITE | FAST, acl::STRING)
         .keys(&[RW_EXPIRY])
+        .reply(crate::replies::whole)
         .effect(Effect::Noted)
         .doc("string", "6.2.0", "O(1)", "Gives the string of a key and changes when it expires."),
     Command::new("getdel", 2, Run::Write(getdel), WRITE | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE)])
+        .reply(crate::replies::whole)
         .doc("string", "6.2.0", "O(1)", "Gives the string of a key and removes the key."),
     Command::new("getset", 3, Run::Write(getset), WRITE | DENYOOM | FAST, acl::STRING)
         .keys(&[KeySpec::one(1, GETSET_KEY)])
+        .reply(crate::replies::whole)
         .cost(super::argument_cost::<2>)
         .doc("string", "1.0.0", "O(1)", "Sets a key to a string and gives the one it held before."),
     Command::new("delifeq", 3, Run::Write(delifeq), WRITE | FAST, acl::STRING)
@@ -56,9 +61,11 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("string", "2.2.0", "O(1)", "Tells how many bytes the string of a key has."),
     Command::new("getrange", 4, Run::Read(getrange), READONLY, acl::STRING)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::between)
         .doc("string", "2.4.0", SUBSTRING_COST, "Gives a part of the string a key holds."),
     Command::new("substr", 4, Run::Read(getrange), READONLY, acl::STRING)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::between)
         .doc("string", "1.0.0", SUBSTRING_COST, "The old name of GETRANGE."),
 ];
 
@@ -69,7 +76,7 @@ const MGET_STEPS: usize = 3;
 #[inline]
 fn get(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if let Some(rest) = read(cx, args.at(1), |s, out, _| Ok(write(out, s)))? {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }
@@ -115,7 +122,7 @@ fn mget_stream(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(), Error> {
         }));
         cx.view.count_lookup(key, hit);
     }
-    cx.stream(Texts { rest: values.into_iter(), open: None });
+    cx.stream(Texts { rest: values.into_iter(), open: None })?;
     Ok(())
 }
 
@@ -179,7 +186,7 @@ fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         (None, _) => {}
     }
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }
@@ -193,7 +200,7 @@ fn getdel(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.view.changed(key, Class::Generic, "del");
     }
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }
@@ -205,7 +212,7 @@ fn getset(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.put_string(key, args.at(2), None);
     cx.view.changed(key, Class::String, "set");
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }
@@ -256,7 +263,7 @@ fn getrange(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         })
     })?;
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }

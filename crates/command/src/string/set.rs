@@ -27,6 +27,7 @@ const MSETEX_KEYS: KeySpec = KeySpec {
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("set", -3, Run::Write(set), WRITE | DENYOOM, acl::STRING)
         .keys(&[SET_KEY])
+        .reply(set_reply)
         .cost(set_cost)
         .doc("string", "1.0.0", "O(1)", "Sets a key to a string, whatever it held, on conditions if wanted."),
     Command::new("setnx", 3, Run::Write(setnx), WRITE | DENYOOM | FAST, acl::STRING)
@@ -68,6 +69,12 @@ const STEPS_PER_KEY: usize = 6;
 /// With options there may be a second long argument, to compare with.
 fn set_cost(_: &View<'_>, args: Args<'_>) -> usize {
     if args.len() == 3 { args.at(2).len() / BYTES_PER_STEP } else { args.bytes() / BYTES_PER_STEP }
+}
+
+/// Only with GET there is a value to answer.
+fn set_reply(view: &View<'_>, args: Args<'_>) -> usize {
+    let gets = args.from(3).iter().any(|word| options::is(word, "get"));
+    if gets { crate::replies::whole(view, args) } else { 0 }
 }
 
 fn many_cost(_: &View<'_>, args: Args<'_>) -> usize {
@@ -119,7 +126,7 @@ fn set_with_options(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         (false, false) => cx.out.null(),
     }
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }

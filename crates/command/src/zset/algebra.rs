@@ -461,14 +461,14 @@ fn read(cx: &mut Cx<'_, '_>, args: Args<'_>, op: Op, name: &str) -> Result<(), E
     match query.perform(op, &mut cx.budget)? {
         Found::Unchanged(set) => {
             let all = Slice { ranks: 0..set.len(), reverse: false };
-            if let Some(rest) = answer(cx.out, cx.caller, set, all, form) {
-                cx.stream(rest);
+            if let Some(rest) = answer(cx.out, set, all, form) {
+                cx.stream(rest)?;
             }
         }
-        Found::Items(items) if items.len() > STREAM_FROM && cx.caller.may_stream => {
+        Found::Items(items) if items.len() > STREAM_FROM => {
             form.header(cx.out, items.len());
             let rest = Computed::new(&items, form);
-            cx.stream(rest);
+            cx.stream(rest)?;
         }
         Found::Items(items) => {
             form.header(cx.out, items.len());

@@ -10,7 +10,7 @@ pub(crate) mod random;
 pub(crate) mod range;
 pub(crate) mod remove;
 
-use crate::{Caller, Error, STREAM_FROM, Stream};
+use crate::{Error, STREAM_FROM, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
 use std::ops::Range;
@@ -110,14 +110,14 @@ impl Form {
 }
 
 /// Writes a slice with its header. If it is long, only the header: the stream has the rest.
-fn answer(out: &mut Reply, caller: Caller, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
+fn answer(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
     form.header(out, slice.ranks.len());
-    pieces(out, caller, set, slice, form)
+    pieces(out, set, slice, form)
 }
 
 /// `answer` without the header.
-fn pieces(out: &mut Reply, caller: Caller, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
-    if slice.ranks.len() > STREAM_FROM && caller.may_stream {
+fn pieces(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
+    if slice.ranks.len() > STREAM_FROM {
         return Some(Slices { set: set.clone(), left: slice, form });
     }
     write(out, set, &slice, form, usize::MAX);

@@ -19,10 +19,12 @@ const POPS_OF_MANY: &str = "O(K) + O(M*log(N)) for K keys and M of N members.";
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zpopmin", -2, Run::Write(zpopmin), WRITE | FAST, acl::SORTEDSET)
         .keys(ONE)
+        .reply(crate::replies::counted)
         .cost(pop_cost)
         .doc(GROUP, "5.0.0", POPS, "Takes the lowest members out of a sorted set and answers them."),
     Command::new("zpopmax", -2, Run::Write(zpopmax), WRITE | FAST, acl::SORTEDSET)
         .keys(ONE)
+        .reply(crate::replies::counted)
         .cost(pop_cost)
         .doc(GROUP, "5.0.0", POPS, "Takes the highest members out of a sorted set and answers them."),
     Command::new("bzpopmin", -3, Run::Write(bzpopmin), WRITE | FAST | BLOCKING, acl::SORTEDSET)
@@ -45,6 +47,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
     Command::new("zmpop", -4, Run::Write(zmpop), WRITE | MOVABLEKEYS, acl::SORTEDSET)
         .keys(&[KeySpec::numkeys(1, RW_ACCESS_DELETE)])
+        .reply(crate::replies::popped::<1>)
         .effect(Effect::Noted)
         .cost(|view, args| many_cost(view, args.from(1)))
         .doc(
@@ -55,6 +58,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
     Command::new("bzmpop", -5, Run::Write(bzmpop), WRITE | BLOCKING | MOVABLEKEYS, acl::SORTEDSET)
         .keys(&[KeySpec::numkeys(2, RW_ACCESS_DELETE)])
+        .reply(crate::replies::popped::<2>)
         .effect(Effect::Noted)
         .cost(|view, args| many_cost(view, args.from(2)))
         .doc(
@@ -117,15 +121,13 @@ fn many_cost(view: &View<'_>, args: Args<'_>) -> usize {
 fn pop(cx: &mut Cx<'_, '_>, key: &[u8], end: End, count: usize, form: Form) -> Result<Option<Slices>, Error> {
     let Some(set) = cx.view.zset(key)? else { return Ok(None) };
     let slice = end.slice(count, set.len());
-    let rest = pieces(cx.out, cx.caller, set, slice.clone(), form);
+    let rest = pieces(cx.out, set, slice.clone(), form);
     take(cx, key, slice.ranks, end.event())?;
     Ok(rest)
 }
 
-fn stream(cx: &mut Cx<'_, '_>, rest: Option<Slices>) {
-    if let Some(rest) = rest {
-        cx.stream(rest);
-    }
+fn stream(cx: &mut Cx<'_, '_>, rest: Option<Slices>) -> Result<(), Error> {
+    rest.map_or(Ok(()), |rest| cx.stream(rest))
 }
 
 /// `ZPOPMIN key [count]`
@@ -155,7 +157,7 @@ fn pop_one_key(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End) -> Result<(), Erro
     let form = if args.len() == 3 { Form::of(cx.out, true) } else { Form::Flat };
     form.header(cx.out, count);
     let rest = pop(cx, key, end, count, form)?;
-    stream(cx, rest);
+    stream(cx, rest)?;
     Ok(())
 }
 
@@ -238,7 +240,7 @@ impl<'a> Many<'a> {
         cx.out.array(count);
         let rest = pop(cx, key, self.end, count, Form::Nested)?;
         cx.effect(&[self.end.command(), key, count.to_string().as_bytes()]);
-        stream(cx, rest);
+        stream(cx, rest)?;
         Ok(true)
     }
 }

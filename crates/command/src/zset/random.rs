@@ -12,6 +12,7 @@ use value::{Held, ZSet};
 pub(crate) static COMMANDS: &[Command] =
     &[Command::new("zrandmember", -2, Run::Read(zrandmember), READONLY, acl::SORTEDSET)
         .keys(&[KeySpec::one(1, RO_ACCESS)])
+        .reply(crate::replies::counted)
         .tips(&["nondeterministic_output"])
         .cost(cost)
         .doc(
@@ -61,9 +62,9 @@ fn zrandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let rest = cx
             .view
             .zset(key)?
-            .and_then(|set| answer(cx.out, cx.caller, set, Slice { ranks: 0..len, reverse: false }, form));
+            .and_then(|set| answer(cx.out, set, Slice { ranks: 0..len, reverse: false }, form));
         if let Some(rest) = rest {
-            cx.stream(rest);
+            cx.stream(rest)?;
         }
     } else {
         different(cx, key, wanted, len, form)?;
@@ -88,7 +89,7 @@ fn repeated(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, form: Form) -> Resul
     form.header(cx.out, wanted);
     let mut draws = Repeated { set, left: wanted, seed, form };
     if wanted > STREAM_FROM {
-        cx.stream(draws);
+        cx.stream(draws)?;
     } else {
         draws.fill(cx.out, usize::MAX);
     }
@@ -102,7 +103,7 @@ fn different(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, len: usize, form: F
     form.header(cx.out, ranks.len());
     let mut chosen = Chosen { set, ranks, next: 0, form };
     if wanted > STREAM_FROM {
-        cx.stream(chosen);
+        cx.stream(chosen)?;
     } else {
         chosen.fill(cx.out, usize::MAX);
     }

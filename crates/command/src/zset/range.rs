@@ -13,37 +13,34 @@ const READ_ONE: &[KeySpec] = &[KeySpec::one(1, RO_ACCESS)];
 
 pub(crate) static COMMANDS: &[Command] =
     &[
-        Command::new("zrange", -4, Run::Read(zrange), READONLY, acl::SORTEDSET).keys(READ_ONE).doc(
-            GROUP,
-            "1.2.0",
-            LOG_PLUS,
-            "Answers the members between two ranks, scores or members.",
-        ),
-        Command::new("zrevrange", -4, Run::Read(zrevrange), READONLY, acl::SORTEDSET).keys(READ_ONE).doc(
-            GROUP,
-            "1.2.0",
-            LOG_PLUS,
-            "Answers the members between two ranks counted from the highest.",
-        ),
+        Command::new("zrange", -4, Run::Read(zrange), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .reply(|view, args| reply_steps(view, args, None, None))
+            .doc(GROUP, "1.2.0", LOG_PLUS, "Answers the members between two ranks, scores or members."),
+        Command::new("zrevrange", -4, Run::Read(zrevrange), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .reply(|view, args| reply_steps(view, args, Some(By::Rank), Some(true)))
+            .doc(GROUP, "1.2.0", LOG_PLUS, "Answers the members between two ranks counted from the highest."),
         Command::new("zrangebyscore", -4, Run::Read(zrangebyscore), READONLY, acl::SORTEDSET)
             .keys(READ_ONE)
+            .reply(|view, args| reply_steps(view, args, Some(By::Score), Some(false)))
             .doc(GROUP, "1.0.5", LOG_PLUS, "Answers the members whose scores lie between two."),
         Command::new("zrevrangebyscore", -4, Run::Read(zrevrangebyscore), READONLY, acl::SORTEDSET)
             .keys(READ_ONE)
+            .reply(|view, args| reply_steps(view, args, Some(By::Score), Some(true)))
             .doc(
                 GROUP,
                 "2.2.0",
                 LOG_PLUS,
                 "Answers the members whose scores lie between two, the highest first.",
             ),
-        Command::new("zrangebylex", -4, Run::Read(zrangebylex), READONLY, acl::SORTEDSET).keys(READ_ONE).doc(
-            GROUP,
-            "2.8.9",
-            LOG_PLUS,
-            "Answers the members that lie between two texts.",
-        ),
+        Command::new("zrangebylex", -4, Run::Read(zrangebylex), READONLY, acl::SORTEDSET)
+            .keys(READ_ONE)
+            .reply(|view, args| reply_steps(view, args, Some(By::Lex), Some(false)))
+            .doc(GROUP, "2.8.9", LOG_PLUS, "Answers the members that lie between two texts."),
         Command::new("zrevrangebylex", -4, Run::Read(zrevrangebylex), READONLY, acl::SORTEDSET)
             .keys(READ_ONE)
+            .reply(|view, args| reply_steps(view, args, Some(By::Lex), Some(true)))
             .doc(GROUP, "2.8.9", LOG_PLUS, "Answers the members that lie between two texts, the last first."),
         Command::new("zrangestore", -5, Run::Write(zrangestore), WRITE | DENYOOM, acl::SORTEDSET)
             .keys(&[KeySpec::one(1, OW_UPDATE), KeySpec::one(2, RO_ACCESS)])
@@ -205,6 +202,12 @@ fn zrevrangebylex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     range(cx, args, Some(By::Lex), Some(true))
 }
 
+/// Members answered.
+fn reply_steps(view: &View<'_>, args: Args<'_>, by: Option<By>, reverse: Option<bool>) -> usize {
+    let Ok(query) = Query::parse(args.from(2), Fixed { by, reverse, store: false }) else { return 0 };
+    view.zset(args.at(1)).ok().flatten().map_or(0, |set| query.slice(set).ranks.len())
+}
+
 fn range(cx: &mut Cx<'_, '_>, args: Args<'_>, by: Option<By>, reverse: Option<bool>) -> Result<(), Error> {
     let query = Query::parse(args.from(2), Fixed { by, reverse, store: false })?;
     let key = args.at(1);
@@ -214,10 +217,10 @@ fn range(cx: &mut Cx<'_, '_>, args: Args<'_>, by: Option<By>, reverse: Option<bo
         return Ok(());
     };
     let form = Form::of(cx.out, query.with_scores);
-    let rest = answer(cx.out, cx.caller, set, query.slice(set), form);
+    let rest = answer(cx.out, set, query.slice(set), form);
     cx.view.count_lookup(key, true);
     if let Some(rest) = rest {
-        cx.stream(rest);
+        cx.stream(rest)?;
     }
     Ok(())
 }

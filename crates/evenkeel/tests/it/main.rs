@@ -6,10 +6,13 @@
 //!
 //! A family's tests live in the file of its name: add `mod family;` below.
 
+mod attackers;
 mod backends;
+mod company;
 mod connections;
 mod docs;
 mod functions;
+mod held;
 mod hostile;
 mod info;
 mod limits;

@@ -6,122 +6,9 @@
 //!
 //! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
 
-use crate::support::{Client, PATIENCE, Server, foreign};
+use crate::held::{Hold, MANY, PURE, READS, WRITES, eval, eventually, held, laden, others_are_served};
+use crate::support::{Client, PATIENCE};
 use std::time::{Duration, Instant};
-
-/// Elements of a large value: far more than a loop does by itself.
-const MANY: usize = 20_000;
-
-/// A server with large values of every type, or none if it is not ours to hold.
-fn laden() -> Option<Server> {
-    if foreign() {
-        return None;
-    }
-    let server = Server::start();
-    let mut client = server.client();
-    let mut fill = |command: &str, element: &dyn Fn(usize) -> String| {
-        let words: String = (0..MANY).map(|i| format!(" {}", element(i))).collect();
-        client.call(&format!("{command}{words}"));
-    };
-    fill("SADD big", &|i| format!("m{i}"));
-    fill("SADD other", &|i| format!("m{}", 2 * i));
-    fill("RPUSH list", &|i| format!("e{i}"));
-    fill("HSET hash", &|i| format!("f{i} v{i}"));
-    fill("ZADD zset", &|i| format!("{i} m{i}"));
-    fill("ZADD zother", &|i| format!("{i} m{}", 3 * i));
-    fill("MSET", &|i| format!("key:{i} {i}"));
-    Some(server)
-}
-
-/// Holds whoever comes first to a point; `OFF` when dropped is not needed: servers end with their tests.
-struct Hold {
-    control: Client,
-    point: &'static str,
-}
-
-impl Hold {
-    fn first_at(server: &Server, point: &'static str) -> Hold {
-        let mut control = server.client();
-        control.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
-        Hold { control, point }
-    }
-
-    /// Returns when somebody is held.
-    #[track_caller]
-    fn await_victim(&mut self) {
-        let deadline = Instant::now() + PATIENCE;
-        while self.control.call(&format!("DEBUG POINT {}", self.point)) != ":1" {
-            assert!(Instant::now() < deadline, "nobody came to {}", self.point);
-            std::thread::sleep(Duration::from_millis(1));
-        }
-    }
-
-    fn release(mut self) {
-        self.control.expect(&format!("DEBUG POINT {} OFF", self.point), "+OK");
-    }
-}
-
-/// Polls until a command answers this: for what happens after a client went.
-#[track_caller]
-fn eventually(client: &mut Client, line: &str, reply: &str) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let got = client.call(line);
-        if got == reply {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{line} still answers {got}, not {reply}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-/// Others do what people do, on keys of their own and on those of the attacker.
-fn others_are_served(server: &Server) {
-    let mut a = server.client();
-    let mut b = server.client();
-    a.expect("SET mine 1", "+OK");
-    b.expect("INCR mine", ":2");
-    a.expect("GET mine", "\"2\"");
-    a.expect("DEL mine", ":1");
-    b.expect("EVAL \"return redis.call('INCR', KEYS[1])\" 1 ticks", ":1");
-    b.expect("DEL ticks", ":1");
-    a.send("MULTI\r\nINCR n\r\nINCR n\r\nDEL n\r\nEXEC\r\n");
-    (0..4).for_each(|_| {
-        a.reply();
-    });
-    a.expect_reply("[:1, :2, :1]");
-    // Reads of the attacker's keys, short and long.
-    for line in ["SISMEMBER big m1", "SISMEMBER other m2", "HEXISTS hash f1"] {
-        a.expect(line, ":1");
-    }
-    a.expect("GET key:7", "\"7\"");
-    a.expect("LINDEX list 0", "\"e0\"");
-    a.expect("ZSCORE zset m5", "\"5\"");
-    let all = b.call("SMEMBERS big");
-    assert!(all.len() > MANY, "{} bytes", all.len());
-    assert!(b.call("LRANGE list 0 -1").len() > MANY);
-    // Writes to them.
-    b.expect("SADD big new", ":1");
-    b.expect("SREM big new", ":1");
-    b.expect("RPUSH list new", &format!(":{}", MANY + 1));
-    b.expect("RPOP list", "\"new\"");
-    b.expect("HSET hash f0 v0", ":0");
-    b.expect("ZADD zset 0 m0", ":0");
-    b.expect("SET key:7 7", "+OK");
-}
-
-/// Holds one command at a point; gives its reply after the others were served.
-#[track_caller]
-fn held(server: &Server, point: &'static str, line: &str) -> String {
-    let mut hold = Hold::first_at(server, point);
-    let mut attacker = server.client();
-    attacker.send(crate::support::encode_line(line));
-    hold.await_victim();
-    others_are_served(server);
-    assert_eq!(attacker.reply_within(Duration::ZERO), None, "{line} was held and answered");
-    hold.release();
-    attacker.reply()
-}
 
 #[test]
 fn a_long_read_on_a_worker_is_nobodys_business() {
@@ -184,16 +71,6 @@ fn a_stream_shows_the_value_as_it_was() {
     other.expect("FLUSHALL", "+OK");
     hold.release();
     assert_eq!(attacker.reply().matches(", ").count(), MANY - 1);
-}
-
-const PURE: &str = "local n = 0 for i = 1, 3000000 do n = n + 1 end return n";
-const READS: &str =
-    "local n = 0 for i = 1, 20000 do n = n + redis.call('SISMEMBER', 'big', 'm' .. i % 100) end return n";
-const WRITES: &str =
-    "for i = 1, 20000 do redis.call('INCR', 'counted') end return redis.call('GET', 'counted')";
-
-fn eval(script: &str) -> String {
-    format!("EVAL \"{script}\" 0")
 }
 
 #[test]

@@ -512,7 +512,12 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         // Taking the client off its keys needs locks, and the transaction holds some.
         return Err(Error::new("ERR CLIENT UNBLOCK is not allowed in a transaction"));
     }
-    let waiter = u64::try_from(client).ok().and_then(|id| act.server.park.leave(&act.server.keyspace, id));
+    let (park, id) = (&act.server.park, u64::try_from(client).unwrap_or(0));
+    let waiter = park.leave(&act.server.keyspace, id);
+    if waiter.is_none() && park.holds(id) {
+        // A writer tries to serve it at this moment. Only when that has ended is it known whether it waits.
+        return Ok(crate::call::retry(act.session, act.local));
+    }
     act.out.int(waiter.is_some().into());
     if let Some(waiter) = waiter {
         let mut out = Reply::new(waiter.resp3);

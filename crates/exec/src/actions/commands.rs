@@ -6,7 +6,7 @@ use command::options::is;
 use command::table::{
     Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, RO_ACCESS, RW_ACCESS_UPDATE, Use,
 };
-use command::{Command, Error, acl, registry};
+use command::{Command, Error, Stream, acl, registry};
 use resp::{Args, Reply};
 
 pub(super) const ACTIONS: &[Row] = &[
@@ -60,9 +60,37 @@ fn count(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.out.array(registry::count());
-    registry::callable().iter().for_each(|command| facts(act.out, command));
-    Ok(Flow::Done)
+    tell(act, registry::callable().iter().map(|command| Some(*command)).collect())
+}
+
+/// Facts about some commands, as a stream: all of them take longer than a loop has.
+fn tell(act: &mut Act<'_, '_>, commands: Vec<Option<&'static Command>>) -> Result<Flow, Error> {
+    act.out.array(commands.len());
+    let mut facts = Facts { commands, next: 0 };
+    if act.in_multi || act.in_script {
+        while facts.fill(act.out, usize::MAX) {}
+        return Ok(Flow::Done);
+    }
+    Ok(Flow::Stream(Box::new(facts)))
+}
+
+struct Facts {
+    commands: Vec<Option<&'static Command>>,
+    next: usize,
+}
+
+impl Stream for Facts {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        while self.next < self.commands.len() && out.len() < end {
+            match self.commands[self.next] {
+                Some(command) => facts(out, command),
+                None => out.null(),
+            }
+            self.next += 1;
+        }
+        self.next < self.commands.len()
+    }
 }
 
 /// `COMMAND INFO [name ...]`: a null for each name there is no command of.
@@ -70,14 +98,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() == 2 {
         return info_all(act, args);
     }
-    act.out.array(args.len() - 2);
-    for name in args.from(2).iter() {
-        match by_full_name(name) {
-            Some(command) => facts(act.out, command),
-            None => act.out.null(),
-        }
-    }
-    Ok(Flow::Done)
+    tell(act, args.from(2).iter().map(by_full_name).collect())
 }
 
 /// The ten facts of COMMAND INFO.

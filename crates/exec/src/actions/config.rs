@@ -1,12 +1,12 @@
 //! CONFIG, and what follows when a setting changes.
 
-use super::{Act, PLAIN, Row, aside, help};
+use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Server;
 use crate::call::Flow;
 use crate::config::{Directive, Live, Observer};
 use command::Error;
 use keyspace::Keyspace;
-use resp::Args;
+use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -30,12 +30,21 @@ const HELP: &[&str] = &[
 ];
 
 fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let found = act.server.config.get(args.from(2).iter());
-    act.out.map(found.len());
-    for (name, value) in &found {
-        act.out.bulk(name);
-        act.out.bulk(value);
+    let answer = |server: &Server, patterns: Args<'_>, out: &mut Reply| {
+        let found = server.config.get(patterns.iter());
+        out.map(found.len());
+        for (name, value) in &found {
+            out.bulk(name);
+            out.bulk(value);
+        }
+    };
+    // Each pattern is held against all names.
+    let many = args.len() > 8 || args.from(2).iter().any(|pattern| pattern.contains(&b'*'));
+    if many {
+        let (server, words) = (act.server.clone(), args.to_owned());
+        return elsewhere(act, move |out| answer(&server, words.args().from(2), out));
     }
+    answer(act.server, args.from(2), act.out);
     Ok(Flow::Done)
 }
 

@@ -193,8 +193,8 @@ fn quit(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// `RESET`: as if the connection were new, but for what it told about its library.
 fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
-    crate::transaction::leave(act.server, session);
-    super::leave_all(act.server, act.local, session);
+    crate::transaction::leave(act.server, act.local, session);
+    super::leave_all(act.server, act.local, session, false);
     session.select(0);
     session.authenticated = act.server.config.live.requirepass.is_empty();
     session.reply_mode = ReplyMode::On;

@@ -36,7 +36,7 @@ const HELP: &[&str] = &[
     "    How a value is kept.",
     "POINT <name> [OFF | DELAY <microseconds> | HOLD <count>]",
     "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim, stream,",
-    "    accept or loop; without an action: how many are held there.",
+    "    accept, publish, loop, commit-place, commit-fold, sweep or serve; without an action: how many are held there.",
     "POPULATE <count> [<prefix>] [<size>]",
     "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
     "PROTOCOL <type>",

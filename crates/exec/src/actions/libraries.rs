@@ -87,7 +87,8 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
         return Err(Error::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
     }
-    *act.server.scripts.libraries.lock() = Default::default();
+    let gone = std::mem::take(&mut *act.server.scripts.libraries.lock());
+    crate::job::discard(gone);
     act.server.scripts.touch_libraries();
     act.out.ok();
     Ok(Flow::Done)

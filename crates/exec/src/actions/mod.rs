@@ -91,7 +91,7 @@ pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
     row(command).is_some_and(|row| row.2)
 }
 
-pub(crate) use pubsub::leave_all;
+pub(crate) use pubsub::{leave_all, leave_some};
 
 /// Has the clerk collect an answer; the client is parked until it comes. In a transaction, which cannot wait, it is
 /// collected at once.

@@ -1,13 +1,14 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
-use super::{Act, PLAIN, Row, help};
-use crate::Session;
+use super::{Act, PLAIN, Row, elsewhere, help};
 use crate::call::Flow;
 use crate::pubsub::{Kind, Shared};
 use crate::session::{Subscriptions, flag};
+use crate::works::Work;
+use crate::{Local, Server, Session};
 use command::Error;
 use resp::{Args, Reply};
-use std::collections::HashSet;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -41,7 +42,10 @@ const HELP: &[&str] = &[
     "    How many listen on each of these shard channels.",
 ];
 
-fn set_of(subs: &mut Subscriptions, kind: Kind) -> &mut HashSet<Arc<[u8]>> {
+/// Names taken on or off in one slice.
+const AT_A_STRETCH: usize = 100;
+
+fn set_of(subs: &mut Subscriptions, kind: Kind) -> &mut BTreeSet<Arc<[u8]>> {
     match kind {
         Kind::Channel => &mut subs.channels,
         Kind::Pattern => &mut subs.patterns,
@@ -65,8 +69,10 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
     if act.in_multi && !act.session.resp3 && act.in_script {
         return Err(Error::new("ERR This Redis command is not allowed from script"));
     }
-    for name in args.from(1).iter() {
-        let name: Arc<[u8]> = name.into();
+    let from = std::mem::take(&mut act.session.done);
+    let (end, more) = stretch(act, from, args.len() - 1);
+    for i in from..end {
+        let name: Arc<[u8]> = args.at(1 + i).into();
         if set_of(&mut act.session.subs, kind).insert(name.clone()) {
             act.server.pubsub.add(kind, &name, act.local.id);
             act.local.subscribers.add(kind, &name, act.session.id);
@@ -74,16 +80,34 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
         confirm(act.out, words(kind).0, Some(&name), count(&act.session.subs, kind));
     }
     show(act.session);
-    Ok(Flow::Done)
+    Ok(if more { go_on(act, end) } else { Flow::Done })
+}
+
+/// How far a command of `count` names goes in this slice, and whether there is more to do. What holds locks or runs in a
+/// script goes to the end.
+fn stretch(act: &Act<'_, '_>, from: usize, count: usize) -> (usize, bool) {
+    let whole = act.in_multi || act.in_script;
+    let end = if whole { count } else { count.min(from + AT_A_STRETCH) };
+    (end, end < count)
+}
+
+fn go_on(act: &mut Act<'_, '_>, done: usize) -> Flow {
+    act.session.done = done;
+    crate::call::go_on(act.session, act.local)
 }
 
 fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
     let word = words(kind).1;
+    let from = std::mem::take(&mut act.session.done);
+    let subscribed = set_of(&mut act.session.subs, kind);
+    // Without names those that are left; with names, those that are not done.
+    let all = if args.len() == 1 { from + subscribed.len() } else { args.len() - 1 };
+    let (end, more) = stretch(act, from, all);
     let names: Vec<Arc<[u8]>> = match args.len() {
-        1 => set_of(&mut act.session.subs, kind).iter().cloned().collect(),
-        _ => args.from(1).iter().map(Arc::from).collect(),
+        1 => set_of(&mut act.session.subs, kind).iter().take(end - from).cloned().collect(),
+        _ => (from..end).map(|i| args.at(1 + i).into()).collect(),
     };
-    if names.is_empty() {
+    if names.is_empty() && from == 0 {
         confirm(act.out, word, None, count(&act.session.subs, kind));
     }
     for name in names {
@@ -94,18 +118,39 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
         confirm(act.out, word, Some(&name), count(&act.session.subs, kind));
     }
     show(act.session);
-    Ok(Flow::Done)
+    Ok(if more { go_on(act, end) } else { Flow::Done })
 }
 
-/// Ends every subscription, without a word to the client.
-pub(crate) fn leave_all(server: &crate::Server, local: &mut crate::Local, session: &mut Session) {
-    for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
-        for name in std::mem::take(set_of(&mut session.subs, kind)) {
-            server.pubsub.remove(kind, &name, local.id);
-            local.subscribers.remove(kind, &name, session.id);
-        }
+/// Ends every subscription of a client, without a word to it. Cost: O(1) beyond some: the others end in slices. Until then a
+/// client that is still there (RESET) would get messages, so its are ended at once.
+pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Session, gone: bool) {
+    let mut subs = std::mem::take(&mut session.subs);
+    let count = if gone { AT_A_STRETCH } else { usize::MAX };
+    if leave_some(server, local, session.id, &mut subs, count) {
+        local.works.push(Work::Leave(session.id, Box::new(subs)));
     }
     show(session);
+}
+
+/// Ends so many subscriptions; true if some are left.
+pub(crate) fn leave_some(
+    server: &Server,
+    local: &mut Local,
+    client: u64,
+    subs: &mut Subscriptions,
+    count: usize,
+) -> bool {
+    let mut left = count;
+    for kind in [Kind::Channel, Kind::Pattern, Kind::Shard] {
+        while left > 0
+            && let Some(name) = set_of(subs, kind).pop_first()
+        {
+            server.pubsub.remove(kind, &name, local.id);
+            local.subscribers.remove(kind, &name, client);
+            left -= 1;
+        }
+    }
+    !subs.is_empty()
 }
 
 fn confirm(out: &mut Reply, word: &str, name: Option<&[u8]>, count: i64) {
@@ -145,18 +190,27 @@ fn channels(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, E
         )
         .into());
     }
-    let names = act.server.pubsub.channels(kind, args.get(2));
-    act.out.array(names.len());
-    names.iter().for_each(|name| act.out.bulk(name));
-    Ok(Flow::Done)
+    let (server, pattern) = (act.server.clone(), args.get(2).map(<[u8]>::to_vec));
+    elsewhere(act, move |out| {
+        let names = server.pubsub.channels(kind, pattern.as_deref());
+        out.array(names.len());
+        names.iter().for_each(|name| out.bulk(name));
+    })
 }
 
 fn numsub(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {
-    act.out.array(2 * (args.len() - 2));
-    for name in args.from(2).iter() {
-        act.out.bulk(name);
-        act.out.int(act.server.pubsub.count(kind, name) as i64);
+    let answer = move |server: &Server, names: Args<'_>, out: &mut Reply| {
+        out.array(2 * names.len());
+        for name in names.iter() {
+            out.bulk(name);
+            out.int(server.pubsub.count(kind, name) as i64);
+        }
+    };
+    if args.len() > AT_A_STRETCH {
+        let (server, words) = (act.server.clone(), args.to_owned());
+        return elsewhere(act, move |out| answer(&server, words.args().from(2), out));
     }
+    answer(act.server, args.from(2), act.out);
     Ok(Flow::Done)
 }
 

@@ -102,13 +102,21 @@ impl Runner<'_, '_, '_> {
                 return Err(Error::new("ERR the script is being run again elsewhere"));
             }
             let turn = self.reader.as_deref().map(|reader| &reader.turn);
-            let budget = budget(self.kill).in_turns(turn);
+            // On a loop a command that answers or looks at very much is dropped, and the script with it.
+            let budget = match self.until_ns {
+                Some(_) => Budget::steps(4 * INLINE_STEPS),
+                None => budget(self.kill).in_turns(turn),
+            };
             let mut cx = Cx::new(&mut view, &mut self.reply, caller(self.run.client), budget, self.random);
             let result = handler(&mut cx, args);
             // A run that is repeated must choose the same.
             let random = cx.random();
             let effects = std::mem::take(&mut cx.effects);
             let dirty = view.finish().dirty > 0;
+            if result == Err(Error::Budget) {
+                self.halt = Some(Halt::Elsewhere);
+                return Err(Error::new("ERR the script is being run again elsewhere"));
+            }
             if let Some(part) = overlay.take_wanted_chunk() {
                 if !load_chunk(self.server, overlay, part, &mut self.reader) {
                     self.halt = Some(Halt::Elsewhere);

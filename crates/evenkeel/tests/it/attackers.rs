@@ -1,0 +1,274 @@
+//! Every attacker is held where it is, and everybody else is served: those that `no_wait.rs` does not hold.
+//!
+//! What is never long (COPY, LSET, SETBIT at any offset …) cannot be held; `crates/command/src/visits.rs` shows how much of a
+//! value it looks at.
+
+use crate::held::{Hold, MANY, eval, eventually, held, held_while, laden, others_are_served};
+use crate::support::{Client, PATIENCE, Server, encode, encode_line};
+use std::time::Instant;
+
+/// The places a long commit is held at.
+const COMMIT: [&str; 2] = ["commit-place", "commit-fold"];
+
+fn words(command: &str, words: impl Iterator<Item = String>) -> Vec<u8> {
+    let words: Vec<String> = command.split(' ').map(str::to_owned).chain(words).collect();
+    encode(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>())
+}
+
+#[test]
+fn long_algebra_and_sorting() {
+    let Some(server) = laden() else { return };
+    for point in ["job-start", "job-end"] {
+        assert!(held(&server, point, "SUNION big other").contains("\"m1\""));
+        assert!(held(&server, point, "SINTERSTORE into big other").starts_with(':'));
+        assert!(held(&server, point, "ZINTERSTORE into 2 zset zother").starts_with(':'));
+        assert!(held(&server, point, "SORT list BY key:* GET # GET key:* ALPHA LIMIT 0 2").starts_with('['));
+        let stored = held(&server, point, "SORT big BY key:* GET key:* ALPHA STORE into");
+        assert_eq!(stored, format!(":{MANY}"));
+    }
+}
+
+#[test]
+fn long_searches_in_lists() {
+    let Some(server) = laden() else { return };
+    let middle = format!("e{}", MANY / 2);
+    let mut client = server.client();
+    client.expect("COPY list long", ":1");
+    for point in ["job-start", "job-end"] {
+        assert_eq!(held(&server, point, &format!("LPOS long {middle}")), format!(":{}", MANY / 2));
+        assert_eq!(
+            held(&server, point, &format!("LINSERT long BEFORE {middle} x")),
+            format!(":{}", MANY + 1)
+        );
+        assert_eq!(held(&server, point, "LREM long 0 x"), ":1");
+    }
+}
+
+#[test]
+fn long_strings() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    client.expect("SETBIT wide 33554431 1", ":0");
+    client.expect("SET text x", "+OK");
+    // What is not stored costs nothing: there must be something.
+    client.expect("BITOP NOT dense wide", ":4194304");
+    for point in ["job-start", "job-end"] {
+        assert_eq!(held(&server, point, "BITCOUNT dense"), ":33554431");
+        assert_eq!(held(&server, point, "BITPOS dense 0"), ":33554431");
+        assert_eq!(held(&server, point, "BITOP NOT into dense"), ":4194304");
+        assert!(held(&server, point, "LCS text dense LEN").starts_with(':'));
+    }
+    assert_eq!(held(&server, "stream", "GETRANGE dense 0 -2").len(), 2 + 4 * ((4 << 20) - 1));
+}
+
+#[test]
+fn very_many_arguments() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    let many = 2_000;
+    for (command, each, done) in [
+        ("SADD new", 1, format!(":{many}")),
+        ("RPUSH new", 1, format!(":{many}")),
+        ("HSET new", 2, format!(":{many}")),
+        ("ZADD new", 2, format!(":{many}")),
+    ] {
+        let request = words(command, (0..many * each).map(|i| i.to_string()));
+        for point in ["job-start", "job-end"] {
+            let reply = held_while(&server, point, server.client(), &request, || others_are_served(&server));
+            assert_eq!(reply, done, "{command}");
+            client.expect("DEL new", ":1");
+        }
+    }
+}
+
+/// While half of a commit is placed nobody sees any of it, while half of it is folded everybody sees all.
+#[test]
+fn very_many_keys_at_once() {
+    let Some(server) = laden() else { return };
+    let keys = 3_000;
+    let set = |to: &str| words("MSET", (0..keys).flat_map(|i| [format!("new:{i}"), to.to_owned()]));
+    let del = words("DEL", (0..keys).map(|i| format!("new:{i}")));
+    let some: Vec<String> = (0..40).map(|i| format!("new:{}", i * 70)).collect();
+    let show = |seen: &str| {
+        let mut client = server.client();
+        let all = client.call(&format!("MGET {}", some.join(" ")));
+        assert_eq!(all, format!("[{}]", vec![seen; some.len()].join(", ")));
+        client.expect(
+            "EVAL \"return redis.call('GET', KEYS[1])\" 1 new:70",
+            if seen == "(nil)" { "(nil)" } else { seen },
+        );
+    };
+    let cases = [
+        (set("1"), "+OK", "(nil)", "\"1\""),
+        (set("2"), "+OK", "\"1\"", "\"2\""),
+        (del, ":3000", "\"2\"", "(nil)"),
+    ];
+    for (request, done, before, after) in &cases {
+        let reply = held_while(&server, "commit-place", server.client(), request, || {
+            others_are_served(&server);
+            show(before);
+        });
+        assert_eq!(&reply, done);
+        show(after);
+    }
+    for (request, done, _, after) in &cases {
+        let reply = held_while(&server, "commit-fold", server.client(), request, || {
+            show(after);
+            others_are_served(&server);
+            show(after);
+        });
+        assert_eq!(&reply, done);
+        show(after);
+    }
+}
+
+#[test]
+fn who_writes_to_a_key_of_a_long_commit_goes_first_and_the_commit_follows() {
+    let Some(server) = laden() else { return };
+    let request = words("MSET", (0..3_000).flat_map(|i| [format!("key:{i}"), "new".to_owned()]));
+    let mut client = server.client();
+    let reply = held_while(&server, "commit-place", server.client(), &request, || {
+        for i in 0..50 {
+            client.expect(&format!("SET key:{} other", i * 60), "+OK");
+            client.expect(&format!("APPEND key:{} s", i * 60), ":6");
+        }
+    });
+    assert_eq!(reply, "+OK");
+    client.expect("MGET key:0 key:60 key:2999", "[\"new\", \"new\", \"new\"]");
+    let reply = held_while(&server, "commit-fold", server.client(), &request, || {
+        for i in 0..50 {
+            client.expect(&format!("APPEND key:{} s", i * 60), ":4");
+        }
+    });
+    assert_eq!(reply, "+OK");
+    client.expect("MGET key:0 key:1 key:2940", "[\"news\", \"new\", \"news\"]");
+}
+
+#[test]
+fn long_transactions_while_they_run_and_are_committed() {
+    let Some(server) = laden() else { return };
+    for (form, points) in [
+        ("SET t:{i} {i}", &COMMIT[..]),
+        ("INCR t:{i}", &["job-start", "job-end", "commit-place", "commit-fold"]),
+    ] {
+        for &point in points {
+            let mut attacker = server.client();
+            attacker.expect("MULTI", "+OK");
+            let queue: String = (0..1_500).map(|i| form.replace("{i}", &i.to_string()) + "\r\n").collect();
+            attacker.send(queue);
+            attacker.skip("+QUEUED\r\n".len() * 1_500);
+            let reply = held_while(&server, point, attacker, b"EXEC\r\n", || {
+                let mut client = server.client();
+                let seen = client.call("EXISTS t:0 t:500 t:1000 t:1499");
+                assert_eq!(seen, if point == "commit-fold" { ":4" } else { ":0" });
+                others_are_served(&server);
+            });
+            assert_eq!(reply.matches(", ").count(), 1_499, "{form} at {point}");
+            let mut client = server.client();
+            client.send(words("DEL", (0..1_500).map(|i| format!("t:{i}"))));
+            client.expect_reply(":1500");
+        }
+    }
+}
+
+/// Removes from a set who is on a list, one by one.
+const BLACKLIST: &str = "local n = 0 for _, m in ipairs(redis.call('SMEMBERS', 'victims')) do if \
+     redis.call('SISMEMBER', 'other', m) == 1 then n = n + redis.call('SREM', 'victims', m) end end return n";
+
+#[test]
+fn scripts_that_read_and_write_very_many_keys() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    let reads =
+        "local n = 0 for i = 1, 20000 do n = n + redis.call('EXISTS', 'key:' .. i % 7000) end return n";
+    let writes =
+        "for i = 1, 3000 do redis.call('SET', 'made:' .. i, i) end return redis.call('GET', 'made:7')";
+    for point in ["script-start", "script-step", "script-end"] {
+        client.expect("COPY big victims", ":1");
+        assert_eq!(held(&server, point, &eval(BLACKLIST)), format!(":{}", MANY / 2));
+        client.expect("SCARD victims", &format!(":{}", MANY / 2));
+        client.expect("DEL victims", ":1");
+        assert_eq!(held(&server, point, &eval(reads)), ":20000");
+    }
+    for point in ["script-step", "script-end", "commit-place", "commit-fold"] {
+        let reply = held_while(&server, point, server.client(), &encode_line(&eval(writes)), || {
+            others_are_served(&server);
+            let seen = server.client().call("EXISTS made:1 made:1500 made:3000");
+            assert_eq!(seen, if point == "commit-fold" { ":3" } else { ":0" }, "at {point}");
+        });
+        assert_eq!(reply, "\"7\"");
+        client.send(words("DEL", (1..=3_000).map(|i| format!("made:{i}"))));
+        client.expect_reply(":3000");
+    }
+}
+
+#[test]
+fn very_many_keys_that_expire_at_the_same_time() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    let mut hold = Hold::first_at(&server, "sweep");
+    hold.await_victim();
+    client.send(words("DEL", (0..5_000).map(|i| format!("key:{}", 8_000 + i))));
+    client.expect_reply(":5000");
+    let sets: String = (0..5_000).map(|i| format!("SET soon:{i} {i} PX 1\r\n")).collect();
+    client.send(&sets);
+    client.skip("+OK\r\n".len() * 5_000);
+    client.expect("PEXPIRE hash 1", ":1");
+    // What has expired is gone for everybody, though all of it is still there to be removed.
+    eventually(&mut client, "EXISTS soon:1 soon:4999 hash", ":0");
+    let keys: usize = client.call("DBSIZE")[1..].parse().expect("a number");
+    assert!(keys > MANY - 5_000 + 4_000, "{keys} keys");
+    client.expect("HSET hash f0 v0 f1 v1", ":2");
+    others_are_served(&server);
+    client.expect("SET soon:1 again", "+OK");
+    hold.release();
+    eventually(&mut client, "DBSIZE", &format!(":{}", MANY - 5_000 + 7));
+    client.expect("GET soon:1", "\"again\"");
+}
+
+#[test]
+fn freeing_what_expires_and_what_a_flush_leaves() {
+    for line in ["PEXPIRE big 1", "FLUSHDB", "FLUSHDB ASYNC", "FLUSHDB SYNC", "COPY list big REPLACE"] {
+        let Some(server) = laden() else { return };
+        let mut hold = Hold::first_at(&server, "reclaim");
+        let mut client = server.client();
+        let reply = client.call(line);
+        assert!(!reply.starts_with('-'), "{line} was answered {reply}");
+        hold.await_victim();
+        client.expect("SET a 1", "+OK");
+        client.expect("INCR a", ":2");
+        client.expect("SADD set a b c", ":3");
+        client.expect(&eval("return redis.call('GET', 'a')"), "\"2\"");
+        client.expect("DEL a set", ":2");
+        hold.release();
+        let deadline = Instant::now() + PATIENCE;
+        while !client.call("INFO memory").contains("lazyfree_pending_objects:0") {
+            assert!(Instant::now() < deadline, "garbage stays after {line}");
+        }
+    }
+}
+
+#[test]
+fn looking_at_very_many_clients() {
+    let Some(server) = laden() else { return };
+    let mut crowd: Vec<Client> = (0..300).map(|_| server.client()).collect();
+    crowd.iter_mut().for_each(|client| client.expect("PING", "+PONG"));
+    assert!(held(&server, "stream", "CLIENT LIST").matches("cmd=ping").count() >= 300);
+    let mut attacker = server.client();
+    attacker.send("INFO everything\r\n".repeat(50));
+    others_are_served(&server);
+    (0..50).for_each(|_| assert!(attacker.reply().contains("connected_clients:30")));
+}
+
+#[test]
+fn very_many_connections_at_once() {
+    let Some(server) = laden() else { return };
+    // Nobody waits to be accepted: they are in the listener's queue, and then some are served while others arrive.
+    let connecting = |server: &Server| (0..500).map(|_| server.client()).collect::<Vec<_>>();
+    let mut crowd = connecting(&server);
+    crowd.iter_mut().for_each(|client| client.send("PING\r\n"));
+    others_are_served(&server);
+    crowd.iter_mut().for_each(|client| client.expect_reply("+PONG"));
+    drop(crowd);
+    others_are_served(&server);
+}
