@@ -227,6 +227,10 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
+    pub(crate) fn current(&self) -> Option<&Owned> {
+        if self.dirty { self.now.as_ref() } else { self.base.as_ref() }
+    }
+
     pub(crate) fn writes(&self) -> bool {
         self.dirty
     }
