@@ -297,7 +297,8 @@ impl PubSub {
     /// Active channels that match (PUBSUB CHANNELS, SHARDCHANNELS), as many as there are from beginning to end. O(channels);
     /// the lock is held for [`PAGE`] of them at a time.
     pub fn channels(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Arc<[u8]>> {
-        let (mut found, mut last): (Vec<Arc<[u8]>>, Option<Arc<[u8]>>) = (Vec::new(), None);
+        let mut found: Vec<Arc<[u8]>> = Vec::new();
+        let mut last: Option<Arc<[u8]>> = None;
         loop {
             let from = last.take().map_or(Bound::Unbounded, Bound::Excluded);
             let page: Vec<Arc<[u8]>> = {
