@@ -92,7 +92,7 @@ impl<'a> Budget<'a> {
 
     pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
         #[cfg(test)]
-        gaps::note();
+        crate::gaps::note();
         match self.steps.checked_sub(steps) {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),
@@ -104,27 +104,6 @@ impl<'a> Budget<'a> {
             Some(flag) if flag.load(std::sync::atomic::Ordering::Relaxed) => Err(Error::Cancelled),
             _ => Ok(()),
         }
-    }
-}
-
-/// What a run looked at, in all and between two charges.
-#[cfg(test)]
-pub(crate) mod gaps {
-    use std::cell::Cell;
-
-    thread_local! {
-        static SEEN: Cell<(usize, usize)> = const { Cell::new((0, 0)) };
-    }
-
-    pub(crate) fn note() {
-        let (all, most) = SEEN.get();
-        let gap = stdx::visits::take();
-        SEEN.set((all + gap, most.max(gap)));
-    }
-
-    pub(crate) fn take() -> (usize, usize) {
-        stdx::visits::take();
-        SEEN.replace((0, 0))
     }
 }
 

@@ -11,6 +11,8 @@ mod bitmap;
 mod connection;
 mod cx;
 mod error;
+#[cfg(test)]
+mod gaps;
 mod generic;
 mod hash;
 mod list;

@@ -4,7 +4,7 @@
 //! [`MOST`] elements before it is done, streams, or has used up its budget and is dropped; on a worker at [`STRETCH`] before it
 //! charges again, which is where it lets others have its turn.
 
-use crate::cx::gaps;
+use crate::gaps;
 use crate::table::{Command, Run};
 use crate::testing::{Db, split};
 use crate::{Budget, Caller, Cx, Outcome, registry};
