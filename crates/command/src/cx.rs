@@ -91,8 +91,6 @@ impl<'a> Budget<'a> {
     }
 
     pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
-        #[cfg(test)]
-        crate::gaps::note();
         match self.steps.checked_sub(steps) {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),

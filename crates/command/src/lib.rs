@@ -11,8 +11,6 @@ mod bitmap;
 mod connection;
 mod cx;
 mod error;
-#[cfg(test)]
-mod gaps;
 mod generic;
 mod hash;
 mod list;
@@ -32,8 +30,6 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod transaction;
-#[cfg(test)]
-mod visits;
 mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
