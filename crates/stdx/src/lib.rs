@@ -19,4 +19,3 @@ pub mod stacks;
 pub mod sync;
 pub mod threads;
 pub mod turns;
-pub mod visits;

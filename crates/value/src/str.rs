@@ -495,9 +495,6 @@ impl<'a> Iterator for Runs<'a> {
             },
         };
         self.at += run.len();
-        if let Run::Bytes(bytes) = run {
-            stdx::visits::note(bytes.len() / 512);
-        }
         Some(run)
     }
 }

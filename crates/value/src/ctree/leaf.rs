@@ -266,7 +266,6 @@ impl Leaf {
     /// Entry `i < len`.
     #[inline]
     pub fn entry(&self, i: usize) -> Entry<'_> {
-        stdx::visits::note(1);
         let slot = self.slot(i);
         let (from, to) = ((slot & POS) as usize, self.position(i + 1));
         debug_assert!(from <= to && to <= self.head().end as usize);

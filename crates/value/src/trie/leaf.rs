@@ -213,7 +213,6 @@ impl<K: EntryKind> Leaf<K> {
     #[inline]
     pub(crate) unsafe fn entry<'a>(&self, i: usize) -> K::Entry<'a> {
         debug_assert!(i < self.len());
-        stdx::visits::note(1);
         // SAFETY: L1 and the caller's.
         unsafe { K::read(self.at(i), self.width()) }
     }
