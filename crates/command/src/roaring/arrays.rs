@@ -141,17 +141,18 @@ fn answer<W: Width>(cx: &mut Cx<'_, '_>, key: &[u8], rank: u64, most: u64) -> Re
         Places::<W> { bits: bits.clone(), from: bits.nth(rank).unwrap_or(0), left, width: PhantomData };
     cx.view.count_lookup(key, hit);
     cx.out.array(left as usize);
-    write(cx, left as usize, places);
-    Ok(())
+    write(cx, left as usize, places)
 }
 
 /// Streams what is long, writes what is short.
-fn write(cx: &mut Cx<'_, '_>, len: usize, mut stream: impl Stream + 'static) {
+fn write(cx: &mut Cx<'_, '_>, len: usize, mut stream: impl Stream + 'static) -> Result<(), Error> {
     if len > STREAM_FROM {
-        cx.stream(stream);
-    } else if len > 0 {
+        return cx.stream(stream);
+    }
+    if len > 0 {
         while stream.fill(cx.out, usize::MAX) {}
     }
+    Ok(())
 }
 
 /// The places of the bits from one on.
@@ -206,8 +207,7 @@ fn getbitarray<W: Width>(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Erro
     }
     cx.view.count_lookup(key, true);
     cx.out.begin_bulk(last as usize + 1);
-    write(cx, last as usize + 1, digits);
-    Ok(())
+    write(cx, last as usize + 1, digits)
 }
 
 /// A bitmap as text from a place on, and the end of its bulk.
