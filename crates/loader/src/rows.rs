@@ -288,7 +288,7 @@ mod tests {
         }
     }
 
-    fn row(line: u64, fields: &[(&str, &str)]) -> Told {
+    fn row(line: u64, fields: &[(&str, &str)]) -> Result<(u64, Vec<(String, String)>), String> {
         Ok((line, fields.iter().map(|(n, v)| ((*n).to_owned(), (*v).to_owned())).collect()))
     }
 
