@@ -79,6 +79,14 @@ impl Body {
         }
     }
 
+    /// What runs a command: its row's handler, or what an action brought along.
+    fn handler(&self, i: usize) -> Option<Handler> {
+        match self {
+            Body::One(call) => Some(call.handler),
+            Body::Exec(queue) => queue::handler(queue.at(i).0),
+        }
+    }
+
     /// The words of a command, for whoever keeps them.
     fn kept(&self, i: usize) -> Arc<OwnedArgs> {
         match self {
@@ -310,7 +318,7 @@ impl Job {
         let mut stream = None;
         for i in 0..self.body.len() {
             let (command, args) = self.body.at(i);
-            let Some(handler) = queue::handler(command) else { continue };
+            let Some(handler) = self.body.handler(i) else { continue };
             turn.check();
             let (mark, began_ns) = (self.out.len(), ticker.now_ns());
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
