@@ -9,6 +9,7 @@
 //! - W3: how many keys came or went is counted once, at the end, with the locks held: DBSIZE sees a command of many keys
 //!   whole or not at all (a long commit it may see in part).
 
+mod typed;
 mod whole;
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut};
@@ -655,100 +656,6 @@ impl<'k> View<'k> {
         }))
     }
 
-    pub fn list_mut(&mut self, key: &[u8]) -> Result<Option<&mut List>, WrongType> {
-        if self.is_overlay() {
-            let value = self.owned_mut(key, Kind::List)?;
-            return Ok(value.and_then(|v| if let Value::List(v) = v { Some(v) } else { None }));
-        }
-        Ok(self.entry_mut(key, Kind::List)?.and_then(EntryMut::list))
-    }
-
-    pub fn hash_mut(&mut self, key: &[u8]) -> Result<Option<&mut Hash>, WrongType> {
-        if self.is_overlay() {
-            let value = self.owned_mut(key, Kind::Hash)?;
-            return Ok(value.and_then(|v| if let Value::Hash(v) = v { Some(v) } else { None }));
-        }
-        Ok(self.entry_mut(key, Kind::Hash)?.and_then(EntryMut::hash))
-    }
-
-    pub fn set_mut(&mut self, key: &[u8]) -> Result<Option<&mut Set>, WrongType> {
-        if self.is_overlay() {
-            let value = self.owned_mut(key, Kind::Set)?;
-            return Ok(value.and_then(|v| if let Value::Set(v) = v { Some(v) } else { None }));
-        }
-        Ok(self.entry_mut(key, Kind::Set)?.and_then(EntryMut::set))
-    }
-
-    pub fn zset_mut(&mut self, key: &[u8]) -> Result<Option<&mut ZSet>, WrongType> {
-        if self.is_overlay() {
-            let value = self.owned_mut(key, Kind::ZSet)?;
-            return Ok(value.and_then(|v| if let Value::ZSet(v) = v { Some(v) } else { None }));
-        }
-        Ok(self.entry_mut(key, Kind::ZSet)?.and_then(EntryMut::zset))
-    }
-
-    /// See [`View::ints`].
-    pub fn ints_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<&mut Ints>, WrongType> {
-        if self.is_overlay() {
-            let value = self.owned_mut(key, kind)?;
-            return Ok(value.and_then(|value| match value {
-                Value::Roaring(v) | Value::Roaring64(v) => Some(v),
-                _ => None,
-            }));
-        }
-        Ok(self.entry_mut(key, kind)?.and_then(EntryMut::ints))
-    }
-
-    /// The list, made empty if there is none. Whoever asks must add something, or `remove_if_empty` (K4).
-    pub fn list_or_new(&mut self, key: &[u8]) -> Result<&mut List, WrongType> {
-        const EMPTY: fn() -> Value = || Value::List(List::new());
-        if self.is_overlay() {
-            self.make(key, Kind::List, EMPTY)?;
-            return Ok(self.list_mut(key)?.expect("made above"));
-        }
-        Ok(self.entry_or_new(key, Kind::List, EMPTY)?.list().expect("of this kind"))
-    }
-
-    /// See `list_or_new`.
-    pub fn hash_or_new(&mut self, key: &[u8]) -> Result<&mut Hash, WrongType> {
-        const EMPTY: fn() -> Value = || Value::Hash(Hash::new());
-        if self.is_overlay() {
-            self.make(key, Kind::Hash, EMPTY)?;
-            return Ok(self.hash_mut(key)?.expect("made above"));
-        }
-        Ok(self.entry_or_new(key, Kind::Hash, EMPTY)?.hash().expect("of this kind"))
-    }
-
-    /// See `list_or_new`.
-    pub fn set_or_new(&mut self, key: &[u8]) -> Result<&mut Set, WrongType> {
-        const EMPTY: fn() -> Value = || Value::Set(Set::new());
-        if self.is_overlay() {
-            self.make(key, Kind::Set, EMPTY)?;
-            return Ok(self.set_mut(key)?.expect("made above"));
-        }
-        Ok(self.entry_or_new(key, Kind::Set, EMPTY)?.set().expect("of this kind"))
-    }
-
-    /// See `list_or_new`.
-    pub fn zset_or_new(&mut self, key: &[u8]) -> Result<&mut ZSet, WrongType> {
-        const EMPTY: fn() -> Value = || Value::ZSet(ZSet::new());
-        if self.is_overlay() {
-            self.make(key, Kind::ZSet, EMPTY)?;
-            return Ok(self.zset_mut(key)?.expect("made above"));
-        }
-        Ok(self.entry_or_new(key, Kind::ZSet, EMPTY)?.zset().expect("of this kind"))
-    }
-
-    /// The bits, none if there is no such key. It may stay without any.
-    pub fn ints_or_new(&mut self, key: &[u8], kind: Kind) -> Result<&mut Ints, WrongType> {
-        let empty: fn() -> Value = match kind {
-            Kind::Roaring64 => || Value::Roaring64(Ints::new()),
-            _ => || Value::Roaring(Ints::new()),
-        };
-        self.make(key, kind, empty)?;
-        Ok(self.ints_mut(key, kind)?.expect("made above"))
-    }
-
     fn make(&mut self, key: &[u8], kind: Kind, empty: fn() -> Value) -> Result<(), WrongType> {
         match self.kind(key) {
             Some(found) if found == kind => Ok(()),
@@ -952,47 +859,6 @@ impl<'k> View<'k> {
             }
             Store::Open => {}
         }
-    }
-
-    /// Says that a field of the key's hash was made to expire at `at`, so that the sweep finds it. O(1).
-    pub fn field_expires(&mut self, key: &[u8], at: u64) {
-        let hash = self.hash_of(key);
-        // An overlay says so when it is committed.
-        let Store::Locked(guard) = &mut self.store else { return };
-        guard.get_mut(shard_of(hash)).dbs[self.db].field_expires(hash, at);
-        self.keyspace.note_fields(self.db);
-    }
-
-    /// Removes fields of a hash that have expired: all of `named`, and up to `limit` others; tells each to `f`. If there
-    /// were any, says `hexpired` and gives true. A hash left empty is the caller's to fill or remove. O(removed · log n).
-    pub fn expire_fields<'f>(
-        &mut self,
-        key: &[u8],
-        named: impl Iterator<Item = &'f [u8]>,
-        limit: usize,
-        f: &mut dyn FnMut(&[u8]),
-    ) -> bool {
-        let now = self.now_ms;
-        let due = |hash: &Hash| hash.next_expiry().is_some_and(|at| at <= now);
-        if !matches!(self.hash(key), Ok(Some(hash)) if due(hash)) {
-            return false;
-        }
-        let Ok(Some(hash)) = self.hash_mut(key) else { return false };
-        let mut removed = hash.remove_expired(now, limit, f);
-        if removed == limit {
-            for field in named {
-                if matches!(hash.expire_at(field), Some(Some(at)) if at <= now) && hash.remove(field) {
-                    f(field);
-                    removed += 1;
-                }
-            }
-        }
-        if let Some(at) = hash.next_expiry() {
-            self.field_expires(key, at);
-        }
-        self.keyspace.stats.expired_fields.fetch_add(removed as u64, Ordering::Relaxed);
-        self.changed(key, Class::Hash, "hexpired");
-        true
     }
 
     /// Says that the key was modified: marks whoever WATCHes it, wakes whoever waits for it, notifies.

@@ -3,6 +3,7 @@
 mod limits;
 
 use crate::conn::{Conn, Flushed, Next, State};
+use crate::load::Load;
 use crate::socket::Socket;
 use crate::timers::Timers;
 use crate::transport::{Event, Pool, Received, Transport};
@@ -20,7 +21,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stdx::points::{self, Point};
 
@@ -59,32 +60,6 @@ const CRON_MS: u64 = 100;
 const SPELL_NS: u64 = 900_000;
 /// The kernel adds up to 50 µs of its own to a sleep.
 const REST: Duration = Duration::from_micros(50);
-
-/// How busy each loop is, in thousandths of the last interval.
-#[derive(Clone)]
-pub(crate) struct Load(Arc<[AtomicU64]>);
-
-impl Load {
-    pub(crate) fn new(loops: usize) -> Load {
-        Load((0..loops).map(|_| AtomicU64::new(0)).collect())
-    }
-
-    /// Whether the loops leave less than a tenth of the cores they run on.
-    fn is_full(&self) -> bool {
-        self.0.iter().map(|busy| busy.load(Ordering::Relaxed)).sum::<u64>() > 900 * self.0.len() as u64
-    }
-
-    fn of(&self, id: usize) -> u64 {
-        self.0[id].load(Ordering::Relaxed)
-    }
-
-    /// Where a new connection goes: to the first loop unless that is busy and another is less so. Spreading early would
-    /// only add wake-ups across cores.
-    fn place(&self) -> usize {
-        let least = (0..self.0.len()).min_by_key(|id| (self.of(*id), *id)).unwrap_or(0);
-        if self.of(0) > 700 && self.of(least) + 200 < self.of(0) { least } else { 0 }
-    }
-}
 
 pub(crate) struct EventLoop {
     server: Arc<Server>,

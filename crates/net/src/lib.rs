@@ -18,6 +18,7 @@ mod conn;
 mod epoll;
 mod event_loop;
 mod input;
+mod load;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
 mod ring;
 mod socket;
@@ -79,7 +80,7 @@ pub fn start(
     backend: Backend,
 ) -> std::io::Result<Vec<JoinHandle<()>>> {
     let _ = server.multiplexing.set(backend.name());
-    let busy = event_loop::Load::new(server.loops());
+    let busy = load::Load::new(server.loops());
     let mut listeners = Some(listeners);
     (0..server.loops())
         .map(|id| {
