@@ -298,10 +298,22 @@ impl Job {
             }
         }
         if let Some(watch) = &self.watch {
-            let watched = watch.keys.iter();
+            let watched = watch.keys.iter().filter(|(db, key, _)| !overlay.knows(*db, key));
             wanted.extend(watched.map(|(db, key, _)| (hash_bytes(key), *db as u32, Name::Own(key.clone()))));
         }
         Wanted::sorted(wanted)
+    }
+
+    /// EXEC: whether a watched key that was there has expired since, which nobody else tells. What has not is relied on.
+    /// O(watched keys).
+    fn watched_expired(&self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> bool {
+        let Some(watch) = &self.watch else { return false };
+        let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
+        watch.keys.iter().filter(|(_, _, was_there)| *was_there).any(|(db, key, _)| {
+            turn.check();
+            view.select(*db);
+            !view.exists(key)
+        })
     }
 
     /// Runs its commands over the overlay, from the beginning.
@@ -311,6 +323,10 @@ impl Job {
         self.tally.clear();
         let ticker = Ticker::new();
         if let Body::Exec(queue) = &self.body {
+            if self.watched_expired(keyspace, overlay, turn) {
+                self.out.null_array();
+                return State::Done(None);
+            }
             self.out.array(queue.len());
         }
         let alone = matches!(self.body, Body::One(_));

@@ -101,13 +101,14 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         if session.watch.has(session.db, key) {
             continue;
         }
-        act.server.keyspace.watch(session.db, key, &session.watch.dirty);
         let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.now_ms);
         if view.has_intents() {
             view.settle(&[(session.db, key)], false);
         }
         let there = view.exists(key);
+        // Last: a long write decided before came before WATCH.
+        view.watch(key, &session.watch.dirty);
         act.server.after(act.local, view.finish());
         session.watch.add(session.db, key, there);
     }

@@ -259,13 +259,7 @@ impl Keyspace {
         self.shards.lock(shards)
     }
 
-    /// Marks `dirty` at every touch of the key from now on. True if the key is there but has expired (Redis then
-    /// ignores its removal).
-    pub fn watch(&self, db: usize, key: &[u8], dirty: &Arc<std::sync::atomic::AtomicBool>) {
-        let shard = shard_of(hash_bytes(key));
-        self.shards.lock_one(shard).get_mut(shard).interest.watch(db, key, dirty.clone());
-    }
-
+    /// Ends [`View::watch`].
     pub fn unwatch(&self, db: usize, key: &[u8], dirty: &Arc<std::sync::atomic::AtomicBool>) {
         let shard = shard_of(hash_bytes(key));
         self.shards.lock_one(shard).get_mut(shard).interest.unwatch(db, key, dirty);

@@ -391,7 +391,9 @@ fn a_collection_changed_under_a_snapshot_is_kept_as_it_was() {
 fn watchers_and_waiters_hear_of_touches_of_their_key_only() {
     let keyspace = Keyspace::new(1);
     let dirty = Arc::new(AtomicBool::new(false));
-    keyspace.watch(0, b"watched", &dirty);
+    let mut view = View::locked(&keyspace, all(), 0, 1);
+    view.watch(b"watched", &dirty);
+    view.finish();
     keyspace.block(0, b"queue");
     assert!(set(&keyspace, "other", "1", None, 1).ready.is_empty());
     assert!(!dirty.load(std::sync::atomic::Ordering::Relaxed));

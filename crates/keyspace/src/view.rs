@@ -19,7 +19,8 @@ use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
 use std::cell::RefCell;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard};
 use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
@@ -578,8 +579,20 @@ impl<'k> View<'k> {
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
-        self.changed(key, Class::Expired, "expired");
+        // Who watches the key is not told: an EXEC looks itself whether the key is still there, and one that had expired
+        // when it was watched does not count.
+        self.changes.dirty += 1;
+        self.push_event(self.db, key, Class::Expired, "expired");
         true
+    }
+
+    /// Marks `dirty` at every touch of the key, whose shard is held, from now on, in the current database. What is
+    /// committed but not yet in the tables must have been settled, or it would count as a touch that came later. That a key
+    /// expires is no touch: look whether it is still there.
+    pub fn watch(&mut self, key: &[u8], dirty: &Arc<AtomicBool>) {
+        let shard = shard_of(self.hash_of(key));
+        let Store::Locked(guard) = &mut self.store else { return };
+        guard.get_mut(shard).interest.watch(self.db, key, dirty.clone());
     }
 
     /// Removes the key if it has expired by now, telling whoever listens.

@@ -128,3 +128,38 @@ fn a_long_transaction_is_run_whole_and_its_watched_keys_count() {
         client.expect("MGET k2 k3", "[\"2\", \"other\"]");
     }
 }
+
+#[test]
+fn a_watched_key_that_expires_ends_a_transaction_and_one_that_had_does_not() {
+    let server = Server::start_with(&["--hz", "1"]);
+    let mut client = server.client();
+    client.expect("DEBUG SET-ACTIVE-EXPIRE 0", "+OK");
+    // A few commands run at once, many as a job.
+    for count in [1, 500] {
+        let transaction = |client: &mut Client| {
+            client.expect("MULTI", "+OK");
+            (0..count).for_each(|i| client.expect(&format!("SET k{i} 1"), "+QUEUED"));
+            client.send(encode(&[b"EXEC"]));
+            client.reply()
+        };
+        let mut ms = 20;
+        loop {
+            client.expect(&format!("SET brief 1 PX {ms}"), "+OK");
+            client.expect("WATCH brief", "+OK");
+            // It was there, unless this machine took longer than that.
+            if client.call("EXISTS brief") == ":1" {
+                break;
+            }
+            client.expect("UNWATCH", "+OK");
+            ms *= 2;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(ms + 5));
+        assert_eq!(transaction(&mut client), "(nil array)");
+
+        client.expect(&format!("SET brief 1 PX {ms}"), "+OK");
+        std::thread::sleep(std::time::Duration::from_millis(ms + 5));
+        client.expect("WATCH brief", "+OK");
+        client.expect("EXISTS brief", ":0");
+        assert!(transaction(&mut client).starts_with("[+OK"));
+    }
+}
