@@ -300,7 +300,7 @@ for i = 1, 3 do
 --- = | 0
 return {redis.REDIS_VERSION ~= nil, type(redis.REDIS_VERSION_NUM)}
 --- = | 1 str count
-for i = 1, tonumber(ARGV[1]) or 3 do redis.call('INCR', KEYS[1]) end
+for i = 1, math.min(tonumber(ARGV[1]) or 3, 300) do redis.call('INCR', KEYS[1]) end
 return redis.call('GET', KEYS[1])
 --- = | 1 hash field val
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[2])

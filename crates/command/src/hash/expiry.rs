@@ -359,7 +359,7 @@ impl<'a> SetOptions<'a> {
                     return Err(arity());
                 }
                 let count = args.get(i + 1).and_then(stdx::num::parse_i64).unwrap_or(0);
-                if !(1..=i64::MAX / 2).contains(&count) {
+                if !(1..=i64::from(i32::MAX)).contains(&count) {
                     return Err(Error::new("ERR invalid number of fields"));
                 }
                 let pairs = args.from(i + 2);
