@@ -397,6 +397,8 @@ pub struct Delivery {
     pub stream: Option<Box<dyn Stream>>,
     /// Where its time went.
     pub spent: Option<Spent>,
+    /// EXEC: the database it leaves its client in.
+    pub selected: Option<usize>,
 }
 
 /// Sends a command to a worker. Its words come from the connection if they are many, else they are copied.
@@ -537,7 +539,8 @@ impl BulkJob {
             }
         }
         let spent = Some(Spent { lost: self.races.lost, ..Spent::default() });
-        let delivery = Delivery { client: self.client, bytes: out.into_bytes(), stream, spent };
+        let delivery =
+            Delivery { client: self.client, bytes: out.into_bytes(), stream, spent, selected: None };
         discard(self);
         delivery
     }
@@ -629,7 +632,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             let (client, spent) = (job.client, Some(job.spent));
             job.overlay.take().into_iter().for_each(Overlay::dispose);
             discard(job);
-            Some(Delivery { client, bytes: Vec::new(), stream: None, spent })
+            Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
         }
         State::NeedKeys(wanted) => {
             job.read = wanted;
@@ -701,10 +704,10 @@ pub(crate) fn deliver(server: &Server, local: &Local, mut job: Box<Job>) -> Deli
     }
     let spent = Some(Spent { lost: job.races.lost, ..job.spent });
     let State::Done(stream) = std::mem::take(&mut job.state) else {
-        return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent };
+        return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent, selected: None };
     };
     let bytes = std::mem::take(&mut job.out).into_bytes();
-    let delivery = Delivery { client: job.client, bytes, stream, spent };
+    let delivery = Delivery { client: job.client, bytes, stream, spent, selected: None };
     discard(job);
     delivery
 }

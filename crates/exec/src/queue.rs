@@ -35,6 +35,53 @@ pub struct Queue {
     keyed: usize,
     /// `SET key value`, without options.
     sets: usize,
+    /// Commands that can run over an overlay, and be run again.
+    portable: usize,
+    /// EVAL and its kin, and of these the calls of functions.
+    scripts: usize,
+    functions: usize,
+    /// Commands that take as long as the keyspace is large.
+    tours: usize,
+}
+
+/// Actions that change nothing by themselves, or whose effect an overlay's commit keeps: a transaction of them and of
+/// functions of the keyspace may be dropped and run again.
+const PORTABLE: &[&str] = &[
+    "acl|whoami",
+    "client|getname",
+    "client|id",
+    "client|info",
+    "command|count",
+    "config|get",
+    "echo",
+    "info",
+    "lastsave",
+    "ping",
+    "publish",
+    "role",
+    "script|exists",
+    "script|load",
+    "select",
+    "spublish",
+    "time",
+    "unwatch",
+];
+
+/// Whether a command runs a script.
+pub(crate) fn is_script(command: &Command) -> bool {
+    matches!(command.name, "eval" | "eval_ro" | "evalsha" | "evalsha_ro") || is_function(command)
+}
+
+fn is_function(command: &Command) -> bool {
+    matches!(command.name, "fcall" | "fcall_ro")
+}
+
+fn is_portable(command: &Command) -> bool {
+    match command.run {
+        Run::Read(_) | Run::Write(_) | Run::Whole(_) => true,
+        Run::Exec => is_script(command) || PORTABLE.contains(&command.name),
+        Run::Container => false,
+    }
 }
 
 #[derive(Default)]
@@ -93,6 +140,21 @@ impl Queue {
         self.keyed == self.len
     }
 
+    /// Whether it can be run over an overlay: none of its commands does anything before the commit.
+    pub fn is_portable(&self) -> bool {
+        self.portable == self.len
+    }
+
+    /// Whether only running it shows how long it takes.
+    pub fn is_open_ended(&self) -> bool {
+        self.scripts + self.tours > 0
+    }
+
+    /// Whether it has an EVAL or EVALSHA, and whether an FCALL.
+    pub fn has_scripts(&self) -> (bool, bool) {
+        (self.scripts > self.functions, self.functions > 0)
+    }
+
     /// Whether every command is `SET key value`.
     pub fn is_sets(&self) -> bool {
         self.sets == self.len
@@ -107,6 +169,12 @@ impl Queue {
         self.writes += usize::from(command.is_write());
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));
         self.sets += usize::from(command.name == "set" && args.len() == 3);
+        self.portable += usize::from(is_portable(command));
+        if !matches!(command.run, Run::Read(_) | Run::Write(_)) {
+            self.scripts += usize::from(is_script(command));
+            self.functions += usize::from(is_function(command));
+            self.tours += usize::from(command.name == "keys");
+        }
         let own = kept.is_some() || bytes >= OWN || args.len() >= OWN;
         let chunk = self.room();
         let words = match own {
@@ -244,5 +312,27 @@ mod tests {
         assert_eq!(push(&[b"SET", b"a", b"1"]), (true, true, true));
         assert_eq!(push(&[b"SET", b"a", b"1", b"NX"]), (false, true, true));
         assert_eq!(push(&[b"PUBLISH", b"a", b"1"]), (false, false, true));
+    }
+
+    #[test]
+    fn what_it_may_be_run_over_is_known() {
+        let mut queue = Queue::default();
+        let mut push = |words: &[&[u8]]| {
+            let owned = OwnedArgs::from_slices(words);
+            queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
+            (queue.is_portable(), queue.is_open_ended(), queue.has_scripts())
+        };
+        assert_eq!(push(&[b"PUBLISH", b"a", b"1"]), (true, false, (false, false)));
+        assert_eq!(push(&[b"SCAN", b"0"]), (true, false, (false, false)));
+        assert_eq!(push(&[b"KEYS", b"*"]), (true, true, (false, false)));
+        assert_eq!(push(&[b"FCALL_RO", b"f", b"0"]), (true, true, (false, true)));
+        assert_eq!(push(&[b"EVALSHA", b"f", b"0"]), (true, true, (true, true)));
+        assert_eq!(push(&[b"CONFIG", b"SET", b"a", b"b"]), (false, true, (true, true)));
+    }
+
+    #[test]
+    fn every_portable_action_exists() {
+        let exists = |name: &&str| command::places::all().iter().any(|command| command.name == *name);
+        assert!(PORTABLE.iter().all(exists));
     }
 }

@@ -18,14 +18,17 @@
 //!   part of the dataset.
 
 mod run;
+mod transaction;
 
 pub(crate) use run::Reader;
-use run::{Ground, run_once};
+use run::{Ground, Limit, run_once};
+use transaction::Transaction;
 
 use crate::actions::Act;
 use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
 use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
+use crate::session::Watch;
 use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::waits::request::Bench;
@@ -65,13 +68,42 @@ const SMALL_WHOLE: usize = 500;
 const THREADS: usize = 32;
 
 /// What is to be run.
-#[derive(Clone)]
 pub enum Body {
     Script(Sha, Arc<[u8]>),
     Function(String),
+    /// The commands of an EXEC.
+    Exec(Box<Transaction>),
 }
 
-/// One EVAL or FCALL.
+impl Body {
+    /// Name of the command, for whoever waited for it.
+    fn command(&self) -> &'static str {
+        match self {
+            Body::Script(..) => "eval",
+            Body::Function(_) => "fcall",
+            Body::Exec(_) => "exec",
+        }
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Body::Script(sha, _) => String::from_utf8_lossy(&sha.hex()).into_owned(),
+            Body::Function(name) => format!("function {name}"),
+            Body::Exec(_) => String::from("exec"),
+        }
+    }
+
+    /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
+    fn has_scripts(&self) -> (bool, bool) {
+        match self {
+            Body::Script(..) => (true, false),
+            Body::Function(_) => (false, true),
+            Body::Exec(transaction) => transaction.has_scripts(),
+        }
+    }
+}
+
+/// One EVAL, FCALL or EXEC.
 pub struct ScriptRun {
     pub body: Body,
     /// The command as it came: name, script, number of keys, keys, arguments. Never copied where it is large.
@@ -97,6 +129,18 @@ impl ScriptRun {
 
     fn args(&self) -> resp::Args<'_> {
         self.words.args().from(BEFORE_KEYS + self.declared)
+    }
+
+    /// EXEC: whether something watched was touched.
+    fn is_touched(&self) -> bool {
+        matches!(&self.body, Body::Exec(transaction) if transaction.is_touched())
+    }
+
+    /// EXEC: gives up what its client watched.
+    fn forget_watched(&mut self, server: &Server, local: &mut Local) {
+        if let Body::Exec(transaction) = &mut self.body {
+            crate::transaction::forget(server, local, transaction.take_watch());
+        }
     }
 }
 
@@ -127,7 +171,24 @@ impl ScriptJob {
 struct Told {
     published: Vec<(bool, Vec<u8>, Vec<u8>)>,
     logged: Vec<(i32, Vec<u8>)>,
-    effects: Vec<OwnedArgs>,
+    /// With their databases.
+    effects: Vec<(usize, OwnedArgs)>,
+    /// EXEC: the database it leaves its client in.
+    selected: Option<usize>,
+}
+
+impl Told {
+    /// Takes what was told after it.
+    fn append(&mut self, mut next: Told) {
+        self.published.append(&mut next.published);
+        self.logged.append(&mut next.logged);
+        self.effects.append(&mut next.effects);
+    }
+
+    fn tell_effects(&mut self, sink: &dyn keyspace::CommitSink, lsn: keyspace::Lsn) {
+        let effects = std::mem::take(&mut self.effects);
+        effects.iter().for_each(|(db, effect)| sink.effect(lsn, *db, &mut effect.args().iter()));
+    }
 }
 
 /// Why a run did not end by itself.
@@ -144,6 +205,8 @@ pub struct Running {
     /// Whose it is.
     client: u64,
     pub name: String,
+    /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
+    pub is_script: bool,
     pub is_function: bool,
     pub started_ns: u64,
     pub kill: AtomicBool,
@@ -416,22 +479,50 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     if run.declared > MANY_KEYS || server.scripts.is_long(&run.body) {
         return send_away(act, run);
     }
+    run_with_engine(act, run)
+}
+
+/// Runs a transaction for a client that is out of it already: inline first, unless it is long. Its commands have to be
+/// portable (E1).
+pub(crate) fn start_exec(
+    act: &mut Act<'_, '_>,
+    queue: crate::queue::Queue,
+    watch: Watch,
+    long: bool,
+) -> Started {
+    let run = ScriptRun {
+        body: Body::Exec(Box::new(Transaction::new(queue, watch))),
+        words: Arc::default(),
+        declared: 0,
+        db: act.session.db,
+        client: act.session.id,
+        resp3: act.out.resp3(),
+        read_only: false,
+        now_ms: act.local.now_ms,
+        random: act.local.random(),
+        loop_id: act.local.id,
+    };
+    if long { send_away(act, run) } else { run_with_engine(act, run) }
+}
+
+fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
     let started = run_inline(act, &mut lua, run);
     act.local.lua = Some(lua);
     started
 }
 
-fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Started {
+fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> Started {
     let server = act.server.clone();
+    let in_script = !matches!(run.body, Body::Exec(_));
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
         let mut overlay = Overlay::new(snapshot);
         overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
         let mark = out.len();
-        let until = stdx::clock::mono_ns() + QUANTUM_NS;
-        let (ended, told) = {
+        let limit = Limit { until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS), kill: None };
+        let (ended, mut told) = {
             let mut spare = Reply::new(act.out.resp3());
             let mut inner = Act {
                 server: act.server,
@@ -439,11 +530,11 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Star
                 session: act.session,
                 out: &mut spare,
                 view: None,
-                in_script: true,
+                in_script,
                 in_multi: true,
             };
             let ground = Ground::Overlay(&mut overlay, Some(&mut inner));
-            run_once(&server, lua, &run, ground, Some(until), None, None, &mut out)
+            run_once(&server, lua, &run, ground, limit, None, &mut out)
         };
         act.out.swap(&mut out);
         if ended.is_err() {
@@ -452,8 +543,17 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, run: ScriptRun) -> Star
             server.scripts.note_long(&run.body);
             break;
         }
-        if settle(&server, act.local, &run, overlay, told) {
+        if run.is_touched() {
+            act.out.truncate(mark);
+            act.out.null_array();
+            overlay.dispose();
+            run.forget_watched(&server, act.local);
+            return Started::Done;
+        }
+        if settle(&server, act.local, overlay, &mut told) {
             act.local.count_within(&server, &mut lua.tally);
+            told.selected.into_iter().for_each(|db| act.session.select(db));
+            run.forget_watched(&server, act.local);
             return Started::Done;
         }
         act.out.truncate(mark);
@@ -469,10 +569,12 @@ enum Name {
 }
 
 impl Name {
-    fn of(body: &Body) -> Name {
+    /// None: a transaction, which is known by what is in it.
+    fn of(body: &Body) -> Option<Name> {
         match body {
-            Body::Script(sha, _) => Name::Script(*sha),
-            Body::Function(name) => Name::Function(name.clone()),
+            Body::Script(sha, _) => Some(Name::Script(*sha)),
+            Body::Function(name) => Some(Name::Function(name.clone())),
+            Body::Exec(_) => None,
         }
     }
 }
@@ -486,39 +588,35 @@ impl Scripts {
 
     /// Whether it once took longer than a loop has.
     fn is_long(&self, body: &Body) -> bool {
-        self.has_long.load(Ordering::Acquire) && self.long.lock().contains_key(&Name::of(body))
+        let is_long = |name| self.long.lock().contains_key(&name);
+        self.has_long.load(Ordering::Acquire) && Name::of(body).is_some_and(is_long)
     }
 
     fn note_long(&self, body: &Body) {
-        self.long.lock().entry(Name::of(body)).or_default();
+        let Some(name) = Name::of(body) else { return };
+        self.long.lock().entry(name).or_default();
         self.has_long.store(true, Ordering::Release);
     }
 
     fn roams(&self, body: &Body) -> bool {
-        self.long.lock().get(&Name::of(body)).copied().unwrap_or_default()
+        Name::of(body).and_then(|name| self.long.lock().get(&name).copied()).unwrap_or_default()
     }
 
     fn note_roams(&self, body: &Body, roams: bool) {
-        if let Some(before) = self.long.lock().get_mut(&Name::of(body)) {
+        let Some(name) = Name::of(body) else { return };
+        if let Some(before) = self.long.lock().get_mut(&name) {
             *before = roams;
         }
     }
 }
 
-fn name_of(body: &Body) -> String {
-    match body {
-        Body::Script(sha, _) => String::from_utf8_lossy(&sha.hex()).into_owned(),
-        Body::Function(name) => format!("function {name}"),
-    }
-}
-
 /// Commits and tells; false if the race was lost.
-fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Overlay, told: Told) -> bool {
+fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut Told) -> bool {
     if overlay.is_dirty() {
         match overlay.commit(local.now_ms) {
             Ok(changes) => {
                 if let Some(sink) = server.keyspace.sink() {
-                    told.effects.iter().for_each(|e| sink.effect(changes.lsn, run.db, &mut e.args().iter()));
+                    told.tell_effects(sink, changes.lsn);
                 }
                 server.after(local, changes);
             }
@@ -539,11 +637,11 @@ fn settle(server: &Arc<Server>, local: &mut Local, run: &ScriptRun, overlay: Ove
     true
 }
 
-fn tell(server: &Server, told: Told) {
-    for (level, message) in told.logged {
+fn tell(server: &Server, told: &mut Told) {
+    for (level, message) in told.logged.drain(..) {
         write_log(level, &message);
     }
-    for (shard, channel, message) in told.published {
+    for (shard, channel, message) in told.published.drain(..) {
         server.pubsub.publish(server, shard, &channel, || crate::pubsub::Shared::Own((&*message).into()));
     }
 }
@@ -568,8 +666,8 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
 
 /// Opens a script's snapshot and gives it to a thread; it waits if too many are open.
 pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
-    let command = if matches!(job.run.body, Body::Script(..)) { "eval" } else { "fcall" };
-    match server.snapshots.open(server, local.id, (job.run.client, command), &mut job.spent.waits) {
+    let who = (job.run.client, job.run.body.command());
+    match server.snapshots.open(server, local.id, who, &mut job.spent.waits) {
         Some(snapshot) => {
             job.spent.got_snapshot();
             job.overlay = Some(Overlay::new(snapshot));
@@ -581,12 +679,14 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
 }
 
 fn running(run: &ScriptRun) -> Arc<Running> {
-    let mut command: Vec<Vec<u8>> = vec![name_of(&run.body).into_bytes()];
+    let (is_script, is_function) = run.body.has_scripts();
+    let mut command: Vec<Vec<u8>> = vec![run.body.name().into_bytes()];
     command.extend(run.keys().iter().chain(run.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()));
     Arc::new(Running {
         client: run.client,
-        name: name_of(&run.body),
-        is_function: matches!(run.body, Body::Function(_)),
+        name: run.body.name(),
+        is_script,
+        is_function,
         started_ns: stdx::clock::mono_ns(),
         kill: AtomicBool::new(false),
         command,
@@ -602,11 +702,14 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         if job.run.declared > 0 {
             reader.load_declared(&mut overlay, &job.run);
         }
+        if let Body::Exec(transaction) = &job.run.body {
+            reader.load(&mut overlay, transaction.wanted(server, &job.run));
+        }
         let ground = Ground::Overlay(&mut overlay, None);
+        let limit = Limit { until_ns: None, kill: Some(&entry.kill) };
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
-        let (ended, told) =
-            run_once(server, lua, &job.run, ground, None, Some(&entry.kill), Some(&mut reader), &mut job.out);
+        let (ended, told) = run_once(server, lua, &job.run, ground, limit, Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
         job.tally = std::mem::take(&mut lua.tally);
@@ -614,7 +717,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
         if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.needs_all() {
-            let announce = announce(server, &job.run, &mut job.told);
+            let announce = announce(server, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);
             job.races.remember(|| commit.hashes());
             job.commit = Some(commit);
@@ -622,8 +725,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
             job.overlay = Some(overlay);
         }
     }
-    let command = if matches!(job.run.body, Body::Script(..)) { "eval" } else { "fcall" };
-    bench.end(&mut job.spent, job.run.client, command);
+    bench.end(&mut job.spent, job.run.client, job.run.body.command());
     server.send(job.run.loop_id, Mail::Script(job));
 }
 
@@ -643,6 +745,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         Err(Halt::Elsewhere) => {
             return again(server, local, job);
         }
+        Ok(()) if job.run.is_touched() => return Some(deliver_untrue(server, local, job)),
         Ok(()) => {}
     }
     if let Some(commit) = job.commit.take() {
@@ -654,28 +757,43 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         // Not for mere reads: only a flush makes those start over, and they may know very many keys.
         job.races.remember(|| overlay.hashes());
     }
-    let told = std::mem::take(&mut job.told);
-    if settle(server, local, &job.run, overlay, told) {
+    if settle(server, local, overlay, &mut job.told) {
         return Some(deliver(server, local, job));
     }
     again(server, local, job)
 }
 
 /// A script was killed: nothing of it has happened (C1).
-fn deliver_killed(server: &Server, local: &Local, mut job: Box<ScriptJob>) -> Delivery {
-    job.out = b"-ERR Error running script: Script killed by user with SCRIPT KILL.\r\n".to_vec();
+fn deliver_killed(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Delivery {
+    let before = match job.run.body {
+        Body::Exec(_) => "EXECABORT Transaction discarded because of:",
+        _ => "ERR",
+    };
+    let killed = format!("-{before} Error running script: Script killed by user with SCRIPT KILL.\r\n");
+    job.out = killed.into_bytes();
     job.told = Told::default();
     deliver(server, local, job)
 }
 
+/// The answer of an EXEC whose watched keys were touched: nothing of it has happened.
+fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Delivery {
+    let mut out = Reply::new(job.run.resp3);
+    out.null_array();
+    job.out = out.into_bytes();
+    job.told = Told::default();
+    job.tally.clear();
+    deliver(server, local, job)
+}
+
 /// A script is done and committed: what it told the outside is told, the reply is ready.
-pub(crate) fn deliver(server: &Server, local: &Local, mut job: Box<ScriptJob>) -> Delivery {
+pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Delivery {
     local.count_within(server, &mut job.tally);
-    tell(server, std::mem::take(&mut job.told));
+    tell(server, &mut job.told);
+    job.run.forget_watched(server, local);
     job.listed = None;
     let spent = Some(Spent { lost: job.races.lost, ..job.spent });
-    let bytes = std::mem::take(&mut job.out);
-    let delivery = Delivery { client: job.run.client, bytes, stream: None, spent };
+    let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
+    let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };
     job::discard(job);
     delivery
 }
@@ -685,18 +803,22 @@ pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Script
     if job.is_killed() {
         return Some(deliver_killed(server, local, job));
     }
+    if job.run.is_touched() {
+        return Some(deliver_untrue(server, local, job));
+    }
     job.races.lose(&server.keyspace, job.run.client, local.now_ms);
     submit(server, local, job);
     None
 }
 
 /// What tells the sink of a script's effects.
-fn announce(server: &Server, run: &ScriptRun, told: &mut Told) -> Option<Announce> {
+fn announce(server: &Server, told: &mut Told) -> Option<Announce> {
     server.keyspace.sink()?;
-    let (keyspace, db, effects) = (server.keyspace.clone(), run.db, std::mem::take(&mut told.effects));
+    let keyspace = server.keyspace.clone();
+    let mut effects = Told { effects: std::mem::take(&mut told.effects), ..Told::default() };
     Some(Box::new(move |lsn| {
         if let Some(sink) = keyspace.sink() {
-            effects.iter().for_each(|e| sink.effect(lsn, db, &mut e.args().iter()));
+            effects.tell_effects(sink, lsn);
         }
     }))
 }
@@ -737,25 +859,29 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
         in_multi: true,
     };
     let ground = Ground::Held(&mut *view, &mut inner);
-    let (_, told) = run_once(&server, &mut lua, run, ground, None, None, None, &mut out);
+    let (_, mut told) = run_once(&server, &mut lua, run, ground, Limit::default(), None, &mut out);
     act.out.swap(&mut out);
     act.local.count_within(&server, &mut lua.tally);
     act.local.lua = Some(lua);
     view.select(run.db);
     if let Some(sink) = server.keyspace.sink() {
-        told.effects.iter().for_each(|e| sink.effect(view.changes().lsn, run.db, &mut e.args().iter()));
+        told.tell_effects(sink, view.changes().lsn);
     }
-    tell(&server, told);
+    tell(&server, &mut told);
     act.view = Some(view);
 }
 
-/// Compiles a script in this loop's engine and keeps its text.
-pub(crate) fn compile(
+/// This loop's engine.
+pub(crate) fn engine(local: &mut Local) -> &mut LuaState {
+    local.lua.get_or_insert_with(|| Box::new(LuaState::new()))
+}
+
+/// Compiles a script in some engine and keeps its text.
+pub(crate) fn compile_in(
     server: &Server,
-    local: &mut Local,
+    lua: &mut LuaState,
     body: &[u8],
 ) -> Result<(Sha, Arc<[u8]>, script::ScriptFlags), String> {
-    let lua = local.lua.get_or_insert_with(|| Box::new(LuaState::new()));
     let flushes = server.scripts.flushes.load(Ordering::Acquire);
     if let Some((known, sha, flags, at)) = &lua.last
         && *at == flushes

@@ -7,10 +7,14 @@
 //! - T2: a command that fails while running leaves the others applied.
 //! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
 //!   the watched keys belong to what that commit checks.
+//! - T4: a queue with scripts or KEYS in it, or a long one that also publishes or asks for something else, runs like a
+//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`). Only a queue in which a command does
+//!   something at once (CONFIG SET, SUBSCRIBE …) runs under the locks however long it takes.
 
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
-use crate::queue::Queue;
+use crate::queue::{Queue, is_script};
+use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
 use crate::{Local, Server, Session, job};
@@ -142,8 +146,11 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
 
 /// Cost: O(1) beyond [`AT_A_STRETCH`] keys: the others are forgotten in slices.
 pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
-    let mut watch = std::mem::take(&mut session.watch);
     session.info.watching.store(0, Ordering::Relaxed);
+    forget(server, local, std::mem::take(&mut session.watch));
+}
+
+pub(crate) fn forget(server: &Server, local: &mut Local, mut watch: Watch) {
     if forget_some(server, &mut watch, AT_A_STRETCH) {
         local.works.push(Work::Forget(Box::new(watch)));
     }
@@ -178,15 +185,19 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if plain && long {
         return Ok(start_job(act, multi));
     }
+    let portable = multi.queue.is_portable();
+    if portable && (long || multi.queue.is_open_ended()) {
+        return Ok(run_over(act, multi, long));
+    }
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
     if view.has_intents() {
         settle(act.session, &multi, shards, &mut view);
     }
-    if plain && is_long(&multi, &view) {
+    if portable && is_long(&multi, &view) {
         act.server.after(act.local, view.finish());
-        return Ok(start_job(act, multi));
+        return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
     if was_touched(act.session, &mut view) {
         act.out.null_array();
@@ -242,7 +253,7 @@ fn is_long(multi: &Multi, view: &View<'_>) -> bool {
 }
 
 fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
-    let mut writes = queue.iter().filter(|(command, _)| command.is_write());
+    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || is_script(command));
     writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args))
 }
 
@@ -251,6 +262,16 @@ fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
     let flow = job::start_exec(act.server, act.local, act.session, multi.queue, act.out);
     leave(act.server, act.local, act.session);
     flow
+}
+
+/// Runs the queue without locks (T4); the session is out of the transaction at once.
+fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
+    let watch = std::mem::take(&mut act.session.watch);
+    leave(act.server, act.local, act.session);
+    match scripts::start_exec(act, multi.queue, watch, long) {
+        Started::Done => Flow::Done,
+        Started::Away | Started::Later => Flow::Parked(None),
+    }
 }
 
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.

@@ -784,6 +784,11 @@ impl EventLoop {
     }
 
     fn deliver_done(&mut self, done: exec::job::Delivery) {
+        if let (Some(db), Some(&slot)) = (done.selected, self.by_id.get(&done.client))
+            && let Some(conn) = self.conns[slot].as_mut()
+        {
+            conn.session.select(db);
+        }
         self.deliver(done.client, done.bytes, done.stream, done.spent);
     }
 

@@ -27,6 +27,7 @@ mod roaring;
 mod serialized;
 mod startup;
 mod support;
+mod transactions;
 mod waits;
 mod whole;
 mod wire;

@@ -167,14 +167,19 @@ fn speak(act: &mut Act<'_, '_>, resp3: bool) {
     act.out.set_resp3(resp3);
 }
 
-/// `SELECT index`. In a script it holds until the script's end.
-fn select(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let number = command::options::int(args.at(1))?;
+/// The database a word names.
+pub(crate) fn database(server: &Server, word: &[u8]) -> Result<usize, Error> {
+    let number = command::options::int(word)?;
     if i32::try_from(number).is_err() {
         return Err(Error::new("ERR value is out of range, value must between -2147483648 and 2147483647"));
     }
-    let db = usize::try_from(number).ok().filter(|db| *db < act.server.keyspace.databases());
-    let db = db.ok_or(Error::new("ERR DB index is out of range"))?;
+    let db = usize::try_from(number).ok().filter(|db| *db < server.keyspace.databases());
+    db.ok_or(Error::new("ERR DB index is out of range"))
+}
+
+/// `SELECT index`. In a script it holds until the script's end.
+fn select(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let db = database(act.server, args.at(1))?;
     if let Some(view) = &mut act.view {
         view.select(db);
     }

@@ -160,7 +160,13 @@ pub(crate) fn submit(_: &Server, local: &mut Local, mut keys: Box<Keys>) {
         return local.works.wait(Owner::Keys(keys));
     }
     let (client, spent) = (keys.client, Some(keys.spent));
-    local.works.push(Work::Deliver(Delivery { client, bytes: Vec::new(), stream: Some(keys), spent }));
+    local.works.push(Work::Deliver(Delivery {
+        client,
+        bytes: Vec::new(),
+        stream: Some(keys),
+        spent,
+        selected: None,
+    }));
 }
 
 impl Keys {

@@ -15,7 +15,7 @@ mod libraries;
 mod migrate;
 mod observe;
 mod pubsub;
-mod scripting;
+pub(crate) mod scripting;
 mod server;
 mod transaction;
 

@@ -1,10 +1,11 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
 use super::{Act, KEYSPACE, PLAIN, Row, help};
+use crate::Server;
 use crate::call::Flow;
-use crate::scripts::{self, Body, ScriptRun, Started};
-use command::Error;
+use crate::scripts::{self, Body, LuaState, Running, ScriptRun, Started};
 use command::options::{int, is};
+use command::{Command, Error};
 use resp::Args;
 use script::Sha;
 use std::sync::Arc;
@@ -96,25 +97,62 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
     })
 }
 
+/// What EVAL and its kin are to run within a transaction: the script, whether it may only read, and how many keys it
+/// declares.
+pub(crate) fn asked_for(
+    server: &Server,
+    lua: &mut LuaState,
+    command: &Command,
+    args: Args<'_>,
+) -> Result<(Body, bool, usize), Error> {
+    let read_only = command.name.ends_with("_ro");
+    let (body, read_only) = match command.name {
+        "fcall" | "fcall_ro" => function_of(server, args, read_only)?,
+        "evalsha" | "evalsha_ro" => script_known_as(server, lua, args, read_only)?,
+        _ => script_of(server, lua, args, read_only)?,
+    };
+    Ok((body, read_only, declared(args)?))
+}
+
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let (body, read_only) = script_of(act.server, scripts::engine(act.local), args, read_only)?;
+    run(act, body, args, read_only)
+}
+
+fn script_of(
+    server: &Server,
+    lua: &mut LuaState,
+    args: Args<'_>,
+    read_only: bool,
+) -> Result<(Body, bool), Error> {
     declared(args)?;
-    let (sha, body, flags) = scripts::compile(act.server, act.local, args.at(1))?;
+    let (sha, body, flags) = scripts::compile_in(server, lua, args.at(1))?;
     check_read_only(&body, read_only, flags)?;
-    run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
+    Ok((Body::Script(sha, body), read_only || flags.no_writes))
 }
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let (body, read_only) = script_known_as(act.server, scripts::engine(act.local), args, read_only)?;
+    run(act, body, args, read_only)
+}
+
+fn script_known_as(
+    server: &Server,
+    lua: &mut LuaState,
+    args: Args<'_>,
+    read_only: bool,
+) -> Result<(Body, bool), Error> {
     if args.at(1).len() != 40 {
         return Err(NO_SCRIPT);
     }
     declared(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
-    let body = act.server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
-    let (sha, body, flags) = scripts::compile(act.server, act.local, &body)?;
+    let body = server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
+    let (sha, body, flags) = scripts::compile_in(server, lua, &body)?;
     check_read_only(&body, read_only, flags)?;
-    run(act, Body::Script(sha, body), args, read_only || flags.no_writes)
+    Ok((Body::Script(sha, body), read_only || flags.no_writes))
 }
 
 /// A script that declares what it does (`#!lua`) must declare that it does not write to be run read-only.
@@ -127,9 +165,14 @@ fn check_read_only(body: &[u8], read_only: bool, flags: script::ScriptFlags) -> 
 
 /// `FCALL function numkeys [key ...] [arg ...]`
 fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+    let (body, read_only) = function_of(act.server, args, read_only)?;
+    run(act, body, args, read_only)
+}
+
+fn function_of(server: &Server, args: Args<'_>, read_only: bool) -> Result<(Body, bool), Error> {
     let name = String::from_utf8_lossy(args.at(1)).into_owned();
     let flags = {
-        let libraries = act.server.scripts.libraries.lock();
+        let libraries = server.scripts.libraries.lock();
         let (_, _, flags) = libraries.functions.get(&name).ok_or(Error::new("ERR Function not found"))?;
         *flags
     };
@@ -140,11 +183,11 @@ fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow,
     if read_only && !flags.no_writes {
         return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
     }
-    run(act, Body::Function(name), args, flags.no_writes)
+    Ok((Body::Function(name), flags.no_writes))
 }
 
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (sha, _, _) = scripts::compile(act.server, act.local, args.at(2))?;
+    let (sha, _, _) = scripts::compile_in(act.server, scripts::engine(act.local), args.at(2))?;
     act.out.bulk(&sha.hex());
     Ok(Flow::Done)
 }
@@ -187,7 +230,8 @@ fn script_debug(_: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Ends every long script (or function): nothing of it was applied, so it can always be killed.
 fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
     let mut killed = false;
-    for running in act.server.scripts.running.lock().iter().filter(|r| r.is_function == functions) {
+    let is_meant = |running: &Running| if functions { running.is_function } else { running.is_script };
+    for running in act.server.scripts.running.lock().iter().filter(|running| is_meant(running)) {
         running.kill.store(true, Ordering::Relaxed);
         killed = true;
     }
@@ -245,7 +289,8 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn function_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let running = act.server.scripts.running.lock().first().cloned();
+    let has_script = |running: &&Arc<Running>| running.is_script || running.is_function;
+    let running = act.server.scripts.running.lock().iter().find(has_script).cloned();
     let (libraries, functions) = {
         let libraries = act.server.scripts.libraries.lock();
         (libraries.code.len(), libraries.functions.len())

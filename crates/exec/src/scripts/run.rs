@@ -10,27 +10,102 @@ pub(super) enum Ground<'a, 'b, 'k> {
     Held(&'a mut View<'k>, &'a mut Act<'b, 'k>),
 }
 
+/// How long a run may take, and who may end it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Limit<'a> {
+    /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
+    pub(super) until_ns: Option<u64>,
+    pub(super) kill: Option<&'a AtomicBool>,
+}
+
+impl Limit<'_> {
+    /// Whether the run has to end.
+    pub(super) fn ended(&self) -> Option<Halt> {
+        if self.kill.is_some_and(|kill| kill.load(Ordering::Relaxed)) {
+            return Some(Halt::Killed);
+        }
+        self.until_ns.is_some_and(|until| stdx::clock::mono_ns() > until).then_some(Halt::Elsewhere)
+    }
+
+    /// Whether a script of a transaction that began then, and was halted now, would not do with a loop's time by itself.
+    pub(super) fn is_its_own_fault(&self, began_ns: u64) -> bool {
+        let now_ns = stdx::clock::mono_ns();
+        self.until_ns.is_some_and(|until| now_ns <= until || now_ns - began_ns >= QUANTUM_NS / 2)
+    }
+}
+
 /// The host of one run.
-struct Runner<'a, 'b, 'k> {
+pub(super) struct Runner<'a, 'b, 'k> {
     server: &'a Arc<Server>,
     ground: Ground<'a, 'b, 'k>,
     run: &'a ScriptRun,
-    db: usize,
-    random: u64,
+    /// Whether Lua calls; else the commands are those of a transaction.
+    in_script: bool,
+    pub(super) db: usize,
+    pub(super) random: u64,
     args: OwnedArgs,
-    told: Told,
-    tally: Tally,
+    pub(super) told: Told,
+    pub(super) tally: Tally,
     ticker: Ticker,
-    halt: Option<Halt>,
-    /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
-    until_ns: Option<u64>,
-    kill: Option<&'a AtomicBool>,
+    pub(super) halt: Option<Halt>,
+    limit: Limit<'a>,
     /// On a thread: who reads keys for it (C5).
     reader: Option<&'a mut Reader>,
     reply: Reply,
 }
 
-impl Runner<'_, '_, '_> {
+impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
+    /// `lua`: whose tally it goes on with.
+    pub(super) fn new(
+        server: &'a Arc<Server>,
+        lua: &mut LuaState,
+        run: &'a ScriptRun,
+        ground: Ground<'a, 'b, 'k>,
+        limit: Limit<'a>,
+        reader: Option<&'a mut Reader>,
+    ) -> Runner<'a, 'b, 'k> {
+        Runner {
+            server,
+            ground,
+            run,
+            in_script: true,
+            db: run.db,
+            random: run.random,
+            args: OwnedArgs::new(),
+            told: Told::default(),
+            tally: std::mem::take(&mut lua.tally),
+            ticker: Ticker::new(),
+            halt: None,
+            limit,
+            reader,
+            reply: Reply::new(run.resp3),
+        }
+    }
+
+    /// Runs commands of a transaction from now on.
+    pub(super) fn of_transaction(self, db: usize, random: u64) -> Runner<'a, 'b, 'k> {
+        Runner { in_script: false, db, random, ..self }
+    }
+
+    /// Runs a command of a transaction and appends its reply, be it an error; false if the run has to end before it or
+    /// in it.
+    pub(super) fn queued(
+        &mut self,
+        command: &'static Command,
+        args: resp::Args<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        if self.interrupt().is_some() {
+            return false;
+        }
+        if let Err(error) = self.counted(command, args, self.run.resp3) {
+            self.reply.clear();
+            self.reply.error(&error.text());
+        }
+        out.extend_from_slice(self.reply.as_bytes());
+        self.halt.is_none()
+    }
+
     fn one(&mut self, args: &[&[u8]], resp3: bool) -> Result<(), Error> {
         self.args.clear();
         args.iter().for_each(|arg| self.args.push(arg));
@@ -57,6 +132,11 @@ impl Runner<'_, '_, '_> {
         if self.run.read_only && (command.is_write() || command.may_replicate()) {
             return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
         }
+        self.counted(command, args, resp3)
+    }
+
+    /// Runs a command and counts it.
+    fn counted(&mut self, command: &'static Command, args: resp::Args<'_>, resp3: bool) -> Result<(), Error> {
         self.reply.clear();
         self.reply.set_resp3(resp3);
         let began_ns = self.ticker.now_ns();
@@ -97,17 +177,21 @@ impl Runner<'_, '_, '_> {
         }
         loop {
             let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
-            if self.until_ns.is_some() && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+            if self.limit.until_ns.is_some()
+                && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS)
+            {
                 self.halt = Some(Halt::Elsewhere);
                 return Err(Error::new("ERR the script is being run again elsewhere"));
             }
             let turn = self.reader.as_deref().map(|reader| &reader.turn);
             // On a loop a command that answers or looks at very much is dropped, and the script with it.
-            let budget = match self.until_ns {
+            let budget = match self.limit.until_ns {
                 Some(_) => Budget::steps(4 * INLINE_STEPS),
-                None => budget(self.kill).in_turns(turn),
+                None => budget(self.limit.kill).in_turns(turn),
             };
-            let mut cx = Cx::new(&mut view, &mut self.reply, caller(self.run.client), budget, self.random);
+            let caller =
+                Caller { in_script: self.in_script, client_id: self.run.client, ..Caller::default() };
+            let mut cx = Cx::new(&mut view, &mut self.reply, caller, budget, self.random);
             let result = handler(&mut cx, args);
             // A run that is repeated must choose the same.
             let random = cx.random();
@@ -132,7 +216,7 @@ impl Runner<'_, '_, '_> {
                 continue;
             }
             if dirty && self.server.keyspace.sink().is_some() {
-                note_effects(&mut self.told, command, args, effects);
+                note_effects(&mut self.told, self.db, command, args, effects);
             }
             self.random = random;
             return result;
@@ -148,12 +232,13 @@ impl Runner<'_, '_, '_> {
     ) -> Result<(), Error> {
         let Ground::Held(view, _) = &mut self.ground else { return Ok(()) };
         view.select(self.db);
-        let mut cx = Cx::new(view, &mut self.reply, caller(self.run.client), budget(self.kill), self.random);
+        let caller = Caller { in_script: true, client_id: self.run.client, ..Caller::default() };
+        let mut cx = Cx::new(view, &mut self.reply, caller, budget(self.limit.kill), self.random);
         let result = handler(&mut cx, args);
         self.random = cx.random();
         let effects = std::mem::take(&mut cx.effects);
         if self.server.keyspace.sink().is_some() && command.is_write() {
-            note_effects(&mut self.told, command, args, effects);
+            note_effects(&mut self.told, self.db, command, args, effects);
         }
         result
     }
@@ -168,15 +253,16 @@ impl Runner<'_, '_, '_> {
                 return Ok(());
             }
             "select" => {
-                let db = command::options::int(args.at(1)).map_err(|_| Error::new("ERR invalid DB index"))?;
-                if db < 0 || db as usize >= self.server.keyspace.databases() {
-                    return Err(Error::new("ERR DB index is out of range"));
-                }
-                self.db = db as usize;
+                self.db = crate::actions::connection::database(self.server, args.at(1))?;
                 self.reply.ok();
                 return Ok(());
             }
-            "time" => {
+            // EXEC forgets what is watched anyway.
+            "unwatch" => {
+                self.reply.ok();
+                return Ok(());
+            }
+            "time" if self.in_script => {
                 self.reply.array(2);
                 self.reply.bulk((self.run.now_ms / 1000).to_string().as_bytes());
                 self.reply.bulk((self.run.now_ms % 1000 * 1000).to_string().as_bytes());
@@ -195,7 +281,7 @@ impl Runner<'_, '_, '_> {
             session: act.session,
             out: &mut self.reply,
             view,
-            in_script: true,
+            in_script: self.in_script,
             in_multi: true,
         };
         crate::actions::perform(&mut inner, command, args).map(|_| ())
@@ -216,7 +302,7 @@ impl Runner<'_, '_, '_> {
 }
 
 /// Loads keys into an overlay: directly on a loop, by way of one from a script's thread (C5).
-fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader: &mut Option<&mut Reader>) {
+pub(super) fn load(overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>, reader: &mut Option<&mut Reader>) {
     match reader {
         Some(reader) => drop(reader.load(overlay, keys)),
         None => keys.iter().for_each(|(db, key)| overlay.load(*db, [&**key])),
@@ -243,18 +329,20 @@ fn load_chunk(
     small
 }
 
-fn caller(client_id: u64) -> Caller {
-    Caller { in_script: true, client_id, ..Caller::default() }
-}
-
 fn budget(kill: Option<&AtomicBool>) -> Budget<'_> {
     Budget::unlimited(kill)
 }
 
-fn note_effects(told: &mut Told, command: &Command, args: resp::Args<'_>, effects: Vec<OwnedArgs>) {
+fn note_effects(
+    told: &mut Told,
+    db: usize,
+    command: &Command,
+    args: resp::Args<'_>,
+    effects: Vec<OwnedArgs>,
+) {
     match command.effect {
-        command::Effect::Itself => told.effects.push(args.to_owned()),
-        command::Effect::Noted => told.effects.extend(effects),
+        command::Effect::Itself if effects.is_empty() => told.effects.push((db, args.to_owned())),
+        _ => told.effects.extend(effects.into_iter().map(|effect| (db, effect))),
     }
 }
 
@@ -433,49 +521,46 @@ impl Host for Runner<'_, '_, '_> {
         if self.halt.is_some() {
             return Some(Stop::Elsewhere);
         }
-        if self.kill.is_some_and(|kill| kill.load(Ordering::Relaxed)) {
-            self.halt = Some(Halt::Killed);
-            return Some(Stop::Killed);
-        }
-        if self.until_ns.is_some_and(|until| stdx::clock::mono_ns() > until) {
-            self.halt = Some(Halt::Elsewhere);
-            return Some(Stop::Elsewhere);
-        }
-        None
+        self.halt = self.limit.ended();
+        self.halt.map(|halt| match halt {
+            Halt::Killed => Stop::Killed,
+            Halt::Elsewhere => Stop::Elsewhere,
+        })
     }
 }
 
-/// Runs a script once on some ground. `out` gets the reply, `lua.tally` the commands it ran.
-#[allow(clippy::too_many_arguments)]
-pub(super) fn run_once<'a, 'b, 'k>(
+/// Runs a script or a transaction once on some ground. `out` gets the reply, `lua.tally` the commands it ran.
+pub(super) fn run_once<'a>(
     server: &'a Arc<Server>,
     lua: &mut LuaState,
     run: &'a ScriptRun,
-    ground: Ground<'a, 'b, 'k>,
-    until_ns: Option<u64>,
-    kill: Option<&'a AtomicBool>,
+    ground: Ground<'a, '_, '_>,
+    limit: Limit<'a>,
     reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
+    match (&run.body, ground) {
+        (Body::Exec(transaction), Ground::Overlay(overlay, act)) => {
+            transaction.run(server, lua, run, (overlay, act), limit, reader, out)
+        }
+        (_, ground) => run_script(server, lua, run, ground, limit, reader, out),
+    }
+}
+
+/// Runs a script; `lua.tally` gets what it ran besides what stands there.
+pub(super) fn run_script<'a>(
+    server: &'a Arc<Server>,
+    lua: &mut LuaState,
+    run: &'a ScriptRun,
+    ground: Ground<'a, '_, '_>,
+    limit: Limit<'a>,
+    reader: Option<&'a mut Reader>,
+    out: &mut Vec<u8>,
+) -> (Result<(), Halt>, Told) {
     lua.sync(&server.scripts);
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
-    let mut host = Runner {
-        server,
-        ground,
-        run,
-        db: run.db,
-        random: run.random,
-        args: OwnedArgs::new(),
-        told: Told::default(),
-        tally: std::mem::take(&mut lua.tally),
-        ticker: Ticker::new(),
-        halt: None,
-        until_ns,
-        kill,
-        reader,
-        reply: Reply::new(false),
-    };
+    let mut host = Runner::new(server, lua, run, ground, limit, reader);
     let keys: Vec<&[u8]> = run.keys().iter().collect();
     let args: Vec<&[u8]> = run.args().iter().collect();
     let ended = match &run.body {
@@ -493,6 +578,8 @@ pub(super) fn run_once<'a, 'b, 'k>(
                 Ok(())
             }
         },
+        // A transaction only comes with an overlay, and does not stand in another.
+        Body::Exec(_) => Ok(()),
     };
     let halt = host.halt.or(match ended {
         Ok(()) => None,

@@ -1,0 +1,213 @@
+//! Transactions with something in them whose length nobody knows: scripts, KEYS, many messages. They run over an overlay,
+//! on the loop while they are short; held on their thread they hold nobody up, and can be killed.
+
+use crate::held::{Hold, MANY, PURE, eval, eventually, held_while, laden, others_are_served};
+use crate::support::{Client, Server, encode_line, foreign};
+
+const ENDLESS: &str = "while true do redis.call('INCR', 'counted') end";
+
+/// Queues commands, EXEC not among them.
+#[track_caller]
+fn queue(client: &mut Client, lines: &[&str]) {
+    client.expect("MULTI", "+OK");
+    lines.iter().for_each(|line| client.expect(line, "+QUEUED"));
+}
+
+#[track_caller]
+fn listener(server: &Server) -> Client {
+    let mut listener = server.client();
+    listener.expect("SUBSCRIBE news", "[\"subscribe\", \"news\", :1]");
+    listener
+}
+
+#[test]
+fn a_transaction_with_a_script_answers_alike_on_its_loop_and_on_a_thread() {
+    let Some(server) = laden() else { return };
+    let (mut listener, mut other) = (listener(&server), server.client());
+    let mut before = None;
+    for long in [false, true] {
+        let mut client = server.client();
+        let pure = eval(PURE);
+        let first = if long { &*pure } else { "EVAL \"return 3000000\" 0" };
+        queue(
+            &mut client,
+            &[
+                "SET some 1",
+                first,
+                "EVAL \"redis.call('SELECT', 5) return redis.call('INCR', KEYS[1])\" 1 some",
+                "EVAL \"return redis.call('INCR', KEYS[1])\" 1 some",
+                "PUBLISH news here",
+                "EVAL \"return redis.call('PUBLISH', 'news', ARGV[1])\" 0 there",
+                "KEYS som*",
+                "LPUSH some x",
+                "EVAL \"return redis.call('LPUSH', KEYS[1], 'x')\" 1 some",
+                "EVAL \"return\" x",
+                "EVAL \"no script\" 0",
+                "EVALSHA ffffffffffffffffffffffffffffffffffffffff 0",
+                "EVAL_RO \"return redis.call('GET', KEYS[1])\" 1 some",
+                "SCRIPT LOAD \"return 8\"",
+                "EVALSHA c2db959528781f82a78b455e9842f46a02a43b61 0",
+                "FCALL nosuch 0",
+                "ECHO hello",
+                "PING",
+                "SELECT 99",
+                "SELECT 3",
+                "DBSIZE",
+                "SET far 1",
+                "DBSIZE",
+                "GET some",
+            ],
+        );
+        let replies = if long {
+            held_while(&server, "script-start", client, &encode_line("EXEC"), || others_are_served(&server))
+        } else {
+            let replies = client.call("EXEC");
+            client.expect("GET far", "\"1\"");
+            replies
+        };
+        assert!(replies.starts_with("[+OK, :3000000, :1, :2, :1, :1, [\"some\"], -WRONGTYPE"), "{replies}");
+        let end = "-NOSCRIPT No matching script. Please use EVAL., \"2\", \"c2db959528781f82a78b455e9842f46a02a43b61\", :8, \
+                   -ERR Function not found, \"hello\", +PONG, -ERR DB index is out of range, +OK, :0, +OK, :1, (nil)]";
+        assert!(replies.ends_with(end), "{replies}");
+        assert_eq!(*before.get_or_insert(replies.clone()), replies);
+        for message in ["here", "there"] {
+            listener.expect_reply(&format!("[\"message\", \"news\", \"{message}\"]"));
+        }
+        other.expect("GET some", "\"2\"");
+        other.expect("EVAL \"redis.call('SELECT', 5) return redis.call('DEL', 'some')\" 0", ":1");
+        other.expect("EVAL \"redis.call('SELECT', 3) return redis.call('DEL', 'far')\" 0", ":1");
+    }
+}
+
+#[test]
+fn a_client_stays_in_the_database_a_long_transaction_selected() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    queue(&mut client, &["SELECT 3", &eval(PURE), "SET far 1"]);
+    client.expect("EXEC", "[+OK, :3000000, +OK]");
+    client.expect("GET far", "\"1\"");
+    client.expect("SELECT 0", "+OK");
+    client.expect("EXISTS far", ":0");
+}
+
+#[test]
+fn an_endless_script_in_a_transaction_holds_nobody_up_and_can_be_killed() {
+    let Some(server) = laden() else { return };
+    let mut listener = listener(&server);
+    for point in ["script-start", "script-step"] {
+        let mut hold = Hold::first_at(&server, point);
+        let (mut attacker, mut other) = (server.client(), server.client());
+        other.expect("SET before 0", "+OK");
+        let lines =
+            ["SET before 1", "SELECT 2", "PUBLISH news never", &eval(ENDLESS), "SET after 1", "GET key:1"];
+        queue(&mut attacker, &lines);
+        attacker.send("EXEC\r\n");
+        hold.await_victim();
+        others_are_served(&server);
+        // Its own keys, too.
+        other.expect("GET before", "\"0\"");
+        other.expect("SET before 2", "+OK");
+        other.expect("INCR counted", ":1");
+        other.expect("FUNCTION KILL", "-NOTBUSY No scripts in execution right now.");
+        other.expect("SCRIPT KILL", "+OK");
+        hold.release();
+        let killed = "EXECABORT Transaction discarded because of: Error running script: Script killed by user with \
+                      SCRIPT KILL.";
+        attacker.expect_reply(&format!("-{killed}"));
+        attacker.expect("MGET before counted after", "[\"2\", \"1\", (nil)]");
+        other.expect("SCRIPT KILL", "-NOTBUSY No scripts in execution right now.");
+        other.expect("DEL before counted", ":2");
+    }
+    server.client().expect("PUBLISH news last", ":1");
+    listener.expect_reply("[\"message\", \"news\", \"last\"]");
+}
+
+#[test]
+fn a_script_in_a_transaction_that_is_not_held_can_be_killed_as_well() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut attacker, mut other) = (server.client(), server.client());
+    // Before it others, so that all of these have a look at the clock.
+    queue(&mut attacker, &["INCR mine", &eval("while true do end")]);
+    attacker.send("EXEC\r\n");
+    eventually(&mut other, "SCRIPT KILL", "+OK");
+    assert!(attacker.reply().starts_with("-EXECABORT"));
+    other.expect("EXISTS mine", ":0");
+}
+
+#[test]
+fn a_transaction_on_a_thread_is_one_with_what_it_watched() {
+    let Some(server) = laden() else { return };
+    let mut other = server.client();
+    for touched in [false, true] {
+        for point in ["script-start", "script-end"] {
+            let mut client = server.client();
+            client.expect("WATCH seen key:3", "+OK");
+            queue(&mut client, &[&eval(PURE), "INCR n", "SELECT 3"]);
+            let replies = held_while(&server, point, client, &encode_line("EXEC"), || {
+                if touched {
+                    other.expect("SET seen 1", "+OK");
+                }
+            });
+            assert_eq!(replies, if touched { "(nil array)" } else { "[:3000000, :1, +OK]" }, "at {point}");
+            other.expect("DEL n seen", ":1");
+        }
+    }
+    // Touched before.
+    let mut client = server.client();
+    client.expect("WATCH seen", "+OK");
+    other.expect("SET seen 1", "+OK");
+    queue(&mut client, &["EVAL \"return 1\" 0", "INCR n", "SELECT 3"]);
+    client.expect("EXEC", "(nil array)");
+    client.expect("EXISTS n seen", ":1");
+}
+
+#[test]
+fn a_transaction_on_a_thread_that_lost_a_race_happens_once_and_on_what_is_true() {
+    let Some(server) = laden() else { return };
+    let (mut listener, mut other) = (listener(&server), server.client());
+    let mut client = server.client();
+    other.expect("SET n 1", "+OK");
+    queue(&mut client, &["INCR n", &eval(PURE), "PUBLISH news once", "INCR n"]);
+    let replies = held_while(&server, "script-end", client, &encode_line("EXEC"), || {
+        other.expect("SET n 10", "+OK");
+    });
+    assert_eq!(replies, "[:11, :3000000, :1, :12]");
+    other.expect("GET n", "\"12\"");
+    other.expect("PUBLISH news twice", ":1");
+    for message in ["once", "twice"] {
+        listener.expect_reply(&format!("[\"message\", \"news\", \"{message}\"]"));
+    }
+}
+
+#[test]
+fn a_transaction_that_looks_at_everything_holds_nobody_up() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    queue(&mut client, &["SET key:new 1", "KEYS key:*", "DEL key:new"]);
+    let replies = held_while(&server, "script-start", client, &encode_line("EXEC"), || {
+        others_are_served(&server);
+    });
+    assert_eq!(replies.matches("\"key:").count(), MANY + 1);
+    assert!(replies.contains("\"key:new\""));
+}
+
+#[test]
+fn a_long_transaction_with_messages_holds_nobody_up() {
+    let Some(server) = laden() else { return };
+    let (mut listener, mut client) = (listener(&server), server.client());
+    client.expect("MULTI", "+OK");
+    for i in 0..1_000 {
+        client.expect(&format!("SET many{} {i}", i % 500), "+QUEUED");
+        client.expect(&format!("PUBLISH news {i}"), "+QUEUED");
+    }
+    let replies =
+        held_while(&server, "script-step", client, &encode_line("EXEC"), || others_are_served(&server));
+    assert_eq!(replies.matches("+OK, :1").count(), 1_000);
+    for i in 0..1_000 {
+        listener.expect_reply(&format!("[\"message\", \"news\", \"{i}\"]"));
+    }
+    server.client().expect("MGET many0 many499", "[\"500\", \"999\"]");
+}

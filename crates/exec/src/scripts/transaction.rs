@@ -1,0 +1,221 @@
+//! A transaction that runs over an overlay, like a script: one with a script in it, or a long one.
+//!
+//! ```text
+//! EXEC ─► inline, over an overlay ─┬─ done within the quantum ─► watched keys untouched? ─► commit ─► reply
+//!                                  └─ longer ─► a script's thread ─► watched keys untouched? ─► commit ─► reply
+//! ```
+//!
+//! - E1: none of its commands does anything before the commit (`Queue::is_portable`), so all that is said of a script (C1 to
+//!   C7) is true of it as a whole. A command that fails, be it a script, leaves the others applied.
+//! - E2: the watched keys are among those the commit checks; their mark tells of a touch before the snapshot.
+//! - E3: SCRIPT KILL and FUNCTION KILL end the whole of it if such a thing is in it: nothing is applied, EXECABORT is the
+//!   answer.
+//!
+//! Cost: that of its commands, and O(1) for each on top.
+
+use super::run::{Ground, Limit, Runner, run_script};
+use super::*;
+use crate::actions::{connection, scripting};
+use crate::queue::{Queue, is_script};
+use std::collections::HashSet;
+
+/// See the module.
+pub struct Transaction {
+    queue: Queue,
+    watch: Watch,
+}
+
+impl Transaction {
+    pub(super) fn new(queue: Queue, watch: Watch) -> Transaction {
+        Transaction { queue, watch }
+    }
+
+    /// Whether a watched key was touched.
+    pub(super) fn is_touched(&self) -> bool {
+        self.watch.dirty.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_scripts(&self) -> (bool, bool) {
+        self.queue.has_scripts()
+    }
+
+    pub(super) fn take_watch(&mut self) -> Watch {
+        std::mem::take(&mut self.watch)
+    }
+
+    /// Runs the commands from the beginning; `out` gets the reply.
+    #[allow(clippy::too_many_arguments, reason = "as for a script")]
+    pub(super) fn run(
+        &self,
+        server: &Arc<Server>,
+        lua: &mut LuaState,
+        run: &ScriptRun,
+        (overlay, mut act): (&mut Overlay, Option<&mut Act<'_, '_>>),
+        limit: Limit<'_>,
+        mut reader: Option<&mut Reader>,
+        out: &mut Vec<u8>,
+    ) -> (Result<(), Halt>, Told) {
+        let (mut db, mut random, mut told, mut at) = (run.db, run.random, Told::default(), 0);
+        if self.has_expired(server, run, overlay, &mut reader) {
+            write(out, |out| out.null_array(), run);
+            return (Ok(()), told);
+        }
+        write(out, |out| out.array(self.queue.len()), run);
+        while at < self.queue.len() {
+            let ground = Ground::Overlay(&mut *overlay, act.as_deref_mut());
+            let reader = reader.as_deref_mut();
+            if needs_engine(self.queue.at(at).0) {
+                let ended = self.script(server, lua, (run, db, at), ground, limit, reader, (out, &mut told));
+                if ended.is_err() {
+                    return (ended, told);
+                }
+                at += 1;
+                continue;
+            }
+            let mut runner = Runner::new(server, lua, run, ground, limit, reader).of_transaction(db, random);
+            while at < self.queue.len() && !needs_engine(self.queue.at(at).0) {
+                let (command, args) = self.queue.at(at);
+                if !runner.queued(command, args, out) {
+                    break;
+                }
+                at += 1;
+            }
+            (db, random) = (runner.db, runner.random);
+            told.append(std::mem::take(&mut runner.told));
+            lua.tally = std::mem::take(&mut runner.tally);
+            if let Some(halt) = runner.halt {
+                return (Err(halt), told);
+            }
+        }
+        told.selected = Some(db);
+        (Ok(()), told)
+    }
+
+    /// Runs one of its scripts, or makes one known; an error is its reply.
+    #[allow(clippy::too_many_arguments, reason = "as for a script")]
+    fn script(
+        &self,
+        server: &Arc<Server>,
+        lua: &mut LuaState,
+        (run, db, at): (&ScriptRun, usize, usize),
+        ground: Ground<'_, '_, '_>,
+        limit: Limit<'_>,
+        reader: Option<&mut Reader>,
+        (out, told): (&mut Vec<u8>, &mut Told),
+    ) -> Result<(), Halt> {
+        if let Some(halt) = limit.ended() {
+            return Err(halt);
+        }
+        let (mark, began_ns) = (out.len(), stdx::clock::mono_ns());
+        let ended = match self.asked_for(server, lua, (run, db, at)) {
+            Ok(Order::Keep(sha)) => {
+                write(out, |out| out.bulk(&sha.hex()), run);
+                Ok(())
+            }
+            // It would not end in time.
+            Ok(Order::Run(script)) if limit.until_ns.is_some() && server.scripts.is_long(&script.body) => {
+                Err(Halt::Elsewhere)
+            }
+            Ok(Order::Run(script)) => {
+                let (ended, its) = run_script(server, lua, &script, ground, limit, reader, out);
+                told.append(its);
+                if ended == Err(Halt::Elsewhere) && limit.is_its_own_fault(began_ns) {
+                    server.scripts.note_long(&script.body);
+                }
+                ended
+            }
+            Err(error) => {
+                write(out, |out| out.error(&error.text()), run);
+                Ok(())
+            }
+        };
+        let failed = out.get(mark) == Some(&b'-');
+        lua.tally.add(places::of(self.queue.at(at).0), stdx::clock::mono_ns() - began_ns, failed);
+        ended
+    }
+
+    /// What a command with a script asks for.
+    fn asked_for(
+        &self,
+        server: &Server,
+        lua: &mut LuaState,
+        (run, db, at): (&ScriptRun, usize, usize),
+    ) -> Result<Order, Error> {
+        let (command, args) = self.queue.at(at);
+        if !is_script(command) {
+            return Ok(Order::Keep(compile_in(server, lua, args.at(2))?.0));
+        }
+        let (body, read_only, declared) = scripting::asked_for(server, lua, command, args)?;
+        let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
+        let random = run.random.wrapping_add(at as u64);
+        let ScriptRun { client, resp3, now_ms, loop_id, .. } = *run;
+        Ok(Order::Run(ScriptRun {
+            body,
+            words,
+            declared,
+            db,
+            client,
+            resp3,
+            read_only,
+            now_ms,
+            random,
+            loop_id,
+        }))
+    }
+
+    /// Whether a watched key that was there has expired since, which nobody else tells (E2).
+    fn has_expired(
+        &self,
+        server: &Server,
+        run: &ScriptRun,
+        overlay: &mut Overlay,
+        reader: &mut Option<&mut Reader>,
+    ) -> bool {
+        let unknown = self.watch.keys.iter().filter(|(db, key, _)| !overlay.knows(*db, key));
+        let unknown: Vec<(usize, Box<[u8]>)> = unknown.map(|(db, key, _)| (*db, key.clone())).collect();
+        if !unknown.is_empty() {
+            super::run::load(overlay, unknown, reader);
+        }
+        let mut view = View::overlay(&server.keyspace, overlay, run.db, run.now_ms);
+        self.watch.keys.iter().filter(|(_, _, was_there)| *was_there).any(|(db, key, _)| {
+            view.select(*db);
+            !view.exists(key)
+        })
+    }
+
+    /// The keys its commands name and those that are watched: a thread reads them at once. What a plain SET replaces need
+    /// not be known. O(words).
+    pub(super) fn wanted(&self, server: &Server, run: &ScriptRun) -> Vec<(usize, Box<[u8]>)> {
+        let mut db = run.db;
+        let mut wanted: HashSet<(usize, &[u8])> =
+            self.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
+        for (command, args) in self.queue.iter() {
+            if command.name == "select" {
+                db = connection::database(server, args.at(1)).unwrap_or(db);
+            }
+            if command.name != "set" || args.len() > 3 {
+                command.each_key(args, &mut |i, _| {
+                    wanted.insert((db, args.at(i)));
+                });
+            }
+        }
+        wanted.into_iter().map(|(db, key)| (db, Box::from(key))).collect()
+    }
+}
+
+/// What a command with a script in it asks for.
+enum Order {
+    Run(ScriptRun),
+    Keep(Sha),
+}
+
+fn needs_engine(command: &Command) -> bool {
+    is_script(command) || command.name == "script|load"
+}
+
+/// Appends a piece of reply.
+fn write(out: &mut Vec<u8>, piece: impl FnOnce(&mut Reply), run: &ScriptRun) {
+    let mut reply = Reply::new(run.resp3);
+    piece(&mut reply);
+    out.extend_from_slice(reply.as_bytes());
+}
