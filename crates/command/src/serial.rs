@@ -9,12 +9,16 @@
 //! ends in a run on a worker, there in the end of a turn.
 //!
 //! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no value.
+//! - Z2: a string is compressed if `rdbcompression` says so and gets shorter by it. Elements and fields never are.
 
 mod roaring;
 
 use crate::Error;
-use rdb::{Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload};
+use rdb::{
+    CompressedString, Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload,
+};
 use roaring::Refused;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use value::trie::NEVER;
 use value::{Elem, Hash, Ints, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
 
@@ -28,10 +32,27 @@ const WRITE_STEPS: usize = 1;
 const READ_STEPS: usize = 3;
 /// Bytes copied, unpacked or summed in a step.
 const BYTES_PER_STEP: usize = 64;
+/// Bytes compressed in a step.
+const COMPRESSED_PER_STEP: usize = 8;
+
+/// `rdbcompression`.
+static COMPRESSION: AtomicBool = AtomicBool::new(true);
+
+/// Sets whether strings are compressed (Z2).
+pub fn set_compression(on: bool) {
+    COMPRESSION.store(on, Relaxed);
+}
+
+fn compression() -> bool {
+    COMPRESSION.load(Relaxed)
+}
 
 /// Steps it takes to write a value. O(1).
 pub fn write_cost(value: value::ValueRef<'_>) -> usize {
     let elements = match value {
+        value::ValueRef::Str(text) if compression() => {
+            return text.len() / COMPRESSED_PER_STEP + text.len() / (BYTES_PER_STEP / 2);
+        }
         value::ValueRef::Str(text) => return text.len() / (BYTES_PER_STEP / 2),
         value::ValueRef::List(v) => v.len(),
         value::ValueRef::Hash(v) => v.len(),
@@ -101,21 +122,49 @@ impl<'a, 'c> Pace<'a, 'c> {
 }
 
 fn string_body(text: StrRef<'_>, charge: &mut Charge<'_>) -> Result<Vec<u8>, Error> {
-    let mut out = Vec::with_capacity(text.len() + 24);
     if let Some(number) = text.as_i64() {
+        let mut out = Vec::with_capacity(32);
         rdb::put_number(&mut out, number);
         return Ok(out);
     }
+    if compression()
+        && let Some(body) = compressed_body(text, charge)?
+    {
+        return Ok(body);
+    }
+    let mut out = Vec::with_capacity(text.len() + 24);
     rdb::begin_string(&mut out, text.len());
     let mut pace = Pace::new(charge);
-    for run in text.runs(0..text.len()) {
-        pace.tick(out.len() + run.len())?;
-        match run {
-            Run::Bytes(bytes) => out.extend_from_slice(bytes),
-            Run::Zeros(zeros) => out.resize(out.len() + zeros as usize, 0),
-        }
+    for piece in pieces(text) {
+        pace.tick(out.len() + piece.len())?;
+        out.extend_from_slice(piece);
     }
     Ok(out)
+}
+
+/// None if it would not be shorter.
+fn compressed_body(text: StrRef<'_>, charge: &mut Charge<'_>) -> Result<Option<Vec<u8>>, Error> {
+    let Some(mut string) = CompressedString::new(text.len()) else { return Ok(None) };
+    for piece in pieces(text) {
+        charge(piece.len() / COMPRESSED_PER_STEP)?;
+        if !string.push(piece) {
+            return Ok(None);
+        }
+    }
+    Ok(string.into_body())
+}
+
+/// The bytes of a string, a few KB at a time: one that is all zeros comes in many pieces too.
+fn pieces(text: StrRef<'_>) -> impl Iterator<Item = &[u8]> {
+    static ZEROS: [u8; 4096] = [0; 4096];
+    text.runs(0..text.len()).flat_map(|run| {
+        let (bytes, zeros) = match run {
+            Run::Bytes(bytes) => (bytes, 0),
+            Run::Zeros(zeros) => (&[][..], zeros as usize),
+        };
+        let whole = std::iter::repeat_n(&ZEROS[..], zeros / ZEROS.len());
+        bytes.chunks(ZEROS.len()).chain(whole).chain([&ZEROS[..zeros % ZEROS.len()]])
+    })
 }
 
 fn item(elem: Elem<'_>) -> Item<'_> {

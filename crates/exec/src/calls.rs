@@ -201,6 +201,7 @@ fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
     match command.name {
         "auth" => at > 0,
         "hello" => follows("auth", 1) || follows("auth", 2),
+        "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
         "config|set" => ["requirepass", "masterauth", "primaryauth"].iter().any(|word| follows(word, 1)),
         _ => false,
     }
@@ -221,6 +222,8 @@ mod tests {
         };
         assert_eq!(secret("auth", &["auth", "u", "p"]), [1, 2]);
         assert_eq!(secret("hello", &["hello", "3", "AUTH", "u", "p", "SETNAME", "n"]), [3, 4]);
+        let words = ["migrate", "host", "1", "auth", "0", "9", "copy", "auth", "p", "auth2", "u", "p"];
+        assert_eq!(secret("migrate", &words), [8, 10, 11]);
         assert_eq!(secret("config|set", &["config", "set", "timeout", "3", "requirepass", "p"]), [5]);
         assert_eq!(secret("echo", &["echo", "auth", "p"]), [0usize; 0]);
     }

@@ -21,6 +21,7 @@
 #![forbid(unsafe_code)]
 
 mod build;
+mod compressed;
 mod crc64;
 mod decode;
 mod item;
@@ -34,6 +35,7 @@ mod types;
 pub use build::{
     Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, begin_string, put_number, string_payload,
 };
+pub use compressed::CompressedString;
 pub use crc64::crc64;
 pub use decode::{Failure, Sink, decode, estimate};
 pub use item::Item;

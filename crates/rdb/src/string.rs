@@ -13,11 +13,16 @@ const BITS_64: u8 = 0x81;
 const INT_8: u8 = 0xc0;
 const INT_16: u8 = 0xc1;
 const INT_32: u8 = 0xc2;
-const COMPRESSED: u8 = 0xc3;
+pub(crate) const COMPRESSED: u8 = 0xc3;
 
 /// Appends a length.
 pub fn put_len(out: &mut Vec<u8>, len: u64) {
-    match len {
+    put_len_as_wide(out, len, len);
+}
+
+/// Appends a length in as many bytes as a larger one would take.
+pub(crate) fn put_len_as_wide(out: &mut Vec<u8>, len: u64, larger: u64) {
+    match larger {
         0..0x40 => out.push(len as u8),
         0x40..0x4000 => out.extend_from_slice(&(0x4000 | len as u16).to_be_bytes()),
         0x4000..=0xffff_ffff => {

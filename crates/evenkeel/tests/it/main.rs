@@ -19,6 +19,7 @@ mod limits;
 mod loading;
 mod messages;
 mod migrate;
+mod migrate_redis;
 mod muted;
 mod no_wait;
 mod one_moment;

@@ -67,3 +67,29 @@ fn values_are_copied_in_transactions_and_scripts() {
     client.request(&[b"RESTORE", b"again", b"0", &payload]);
     assert_eq!(client.reply(), "-BUSYKEY Target key name already exists.");
 }
+
+#[test]
+fn strings_are_compressed_unless_told_otherwise() {
+    let server = Server::start();
+    let mut client = server.client();
+    let text = "all work and no play ".repeat(10_000);
+    client.request(&[b"SET", b"text", text.as_bytes()]);
+    client.expect_reply("+OK");
+    // Nothing but zeros, of which a few are stored.
+    client.expect("SETBIT bits 100000000 1", ":0");
+    client.expect("SET short aaaaaaaaaaaaaaaaaaaa", "+OK");
+    for (compression, text_len, bits_len) in
+        [("yes", 0..5_000, 0..200_000), ("no", 210_000..210_030, 12_500_001..12_500_030)]
+    {
+        client.expect(&format!("CONFIG SET rdbcompression {compression}"), "+OK");
+        for (key, len) in [("text", text_len), ("bits", bits_len), ("short", 32..33)] {
+            let payload = dump(&mut client, key);
+            assert!(len.contains(&payload.len()), "{key}: {} bytes", payload.len());
+            client.request(&[b"RESTORE", b"copy", b"0", &payload, b"REPLACE"]);
+            client.expect_reply("+OK");
+            let read = format!("return redis.call('GET', '{key}') == redis.call('GET', 'copy')");
+            client.request(&[b"EVAL", read.as_bytes(), b"2", key.as_bytes(), b"copy"]);
+            client.expect_reply(":1");
+        }
+    }
+}

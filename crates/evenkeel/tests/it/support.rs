@@ -86,7 +86,7 @@ impl Server {
     /// Starts with more command line words; `{dir}` in them is the server's folder.
     pub fn start_with(args: &[&str]) -> Server {
         for _ in 0..4 {
-            if let Some(server) = Server::try_start(free_port(), args) {
+            if let Some(server) = Server::try_start(&binary(), free_port(), args) {
                 return server;
             }
         }
@@ -95,17 +95,29 @@ impl Server {
 
     /// Starts on a port that must be free.
     pub fn start_on(port: u16) -> Server {
-        Server::try_start(port, &[]).expect("the server starts on that port")
+        Server::try_start(&binary(), port, &[]).expect("the server starts on that port")
+    }
+
+    /// A real Redis to talk with; None, and said so, where there is none.
+    pub fn redis(args: &[&str]) -> Option<Server> {
+        let redis = Path::new("redis-server");
+        let found = Command::new(redis).arg("--version").stdout(Stdio::null()).status().is_ok();
+        if !found {
+            eprintln!("no redis-server: nothing compared");
+            return None;
+        }
+        (0..4).find_map(|_| Server::try_start(redis, free_port(), args))
     }
 
     /// `None` if it ended at once, which may be because another process took the port.
-    fn try_start(port: u16, args: &[&str]) -> Option<Server> {
+    fn try_start(program: &Path, port: u16, args: &[&str]) -> Option<Server> {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().display().to_string();
         let log = std::fs::File::create(dir.path().join("output")).expect("a log");
-        let child = Command::new(binary())
+        let backend = if program == binary() { io_backend() } else { Vec::new() };
+        let child = Command::new(program)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
-            .args(io_backend())
+            .args(backend)
             .args(["--enable-debug-command", "yes", "--dir", &folder])
             .args(args.iter().map(|arg| arg.replace("{dir}", &folder)))
             .stdin(Stdio::null())

@@ -35,7 +35,8 @@ static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 /// What was asked for.
 struct Plan<'a> {
     host: &'a str,
-    port: u16,
+    /// None: one below zero, which is not even tried.
+    port: Option<u16>,
     keys: Args<'a>,
     db: i64,
     timeout: Duration,
@@ -49,7 +50,8 @@ impl<'a> Plan<'a> {
         let mut plan = Plan {
             host: std::str::from_utf8(args.at(1)).unwrap_or_default(),
             // As in Redis: what is no port is port 0, which nobody listens on.
-            port: int(args.at(2)).ok().and_then(|port| u16::try_from(port).ok()).unwrap_or(0),
+            port: int(args.at(2))
+                .map_or(Some(0), |port| (port >= 0).then(|| u16::try_from(port).unwrap_or(0))),
             keys: args.from(3).to(1),
             db: 0,
             timeout: Duration::ZERO,
@@ -205,7 +207,8 @@ fn converse<'a>(plan: &Plan<'_>, parcels: &[Parcel<'a>], taken: &mut Vec<&'a [u8
 
 fn connect(plan: &Plan<'_>) -> Result<TcpStream, String> {
     let mut failure = CONNECTING;
-    for address in (plan.host, plan.port).to_socket_addrs().map_err(|_| CONNECTING)? {
+    let port = plan.port.ok_or(CONNECTING)?;
+    for address in (plan.host, port).to_socket_addrs().map_err(|_| CONNECTING)? {
         if let Ok(socket) = TcpStream::connect_timeout(&address, plan.timeout) {
             let set = socket
                 .set_read_timeout(Some(plan.timeout))

@@ -523,7 +523,7 @@ const SECURITY: &[Directive] = &[
 const SNAPSHOTS: &[Directive] = &[
     special("save", Kind::SavePoints, "").only(&[""], "snapshots on disk do not exist yet: everything is in memory only; remove the save points or write: save \"\"").doc("When to write a snapshot: after so many seconds and changes."),
     flag("stop-writes-on-bgsave-error", "yes").accepted(NO_FILES).doc("Refuse writes after a failed snapshot."),
-    flag("rdbcompression", "yes").accepted(NO_FILES).doc("Compress strings in snapshots."),
+    flag("rdbcompression", "yes").live(|_, v| command::serial::set_compression(v.is_yes())).doc("Compress strings in DUMP payloads."),
     flag("rdbchecksum", "yes").startup().accepted(NO_FILES).doc("Put a checksum into snapshots."),
     choice("rdb-version-check", &["strict", "relaxed"], "strict").accepted(NO_FILES).doc("Refuse snapshots of newer versions."),
     choice("sanitize-dump-payload", &["no", "yes", "clients"], "no").accepted(NO_FILES).doc("Check serialised values in depth."),

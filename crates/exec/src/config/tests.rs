@@ -277,7 +277,7 @@ fn observers_may_refuse_and_are_told() {
 
 #[test]
 fn idle_settings_are_reported_once_changed() {
-    let config = load("rdbcompression yes\nhz 20\nappendfsync always\nmaxclients 5").unwrap();
+    let config = load("rdbchecksum yes\nhz 20\nappendfsync always\nmaxclients 5").unwrap();
     let names: Vec<&str> = config.without_effect().into_iter().map(|(name, _)| name).collect();
     assert_eq!(names, ["hz", "appendfsync"]);
 }

@@ -98,12 +98,24 @@ fn large_values_come_back() {
             db.call(all);
         }
         db.call(&["set", "s", &"long ".repeat(60_000)]);
-        let questions =
-            ["lrange l 0 -1", "sdiff m m2", "zrange r 0 -1 withscores", "hlen h", "hget h 7.25", "get s"];
+        // One that hardly gets shorter.
+        let digits: String = (0..30_000u64).map(|i| (i * i * 2_654_435_761).to_string()).collect();
+        db.call(&["set", "d", &digits]);
+        let questions = [
+            "lrange l 0 -1",
+            "sdiff m m2",
+            "zrange r 0 -1 withscores",
+            "hlen h",
+            "hget h 7.25",
+            "get s",
+            "get d",
+        ];
         let before: Vec<String> = questions.iter().map(|line| db.line(line)).collect();
-        for key in ["l", "m", "r", "h", "s"] {
+        for key in ["l", "m", "r", "h", "s", "d"] {
             let bytes = payload(&mut db, key);
             assert_eq!(db.streamed, bytes.len() > 64 * 1024, "{key}");
+            assert!(key != "s" || bytes.len() < 10_000, "{} bytes", bytes.len());
+            assert!(key != "d" || bytes.len() > 100_000, "{} bytes", bytes.len());
             assert_eq!(restore(&mut db, "copy", "0", &bytes, &["REPLACE"]), "OK");
             assert_eq!(db.line(&format!("rename copy {key}")), "OK");
         }
