@@ -1,6 +1,6 @@
 //! Prints what set algebra and memory cost for sets of integers of different densities.
 //!
-//! `cargo run --release -p value --example measure_ints`
+//! `cargo run --release -p value --example measure_ints [shapes]`
 //!
 //! Times are means of the thread's running time; requests are counted as a server with nothing else to do would answer
 //! them, the reply's encoding included.
@@ -15,11 +15,15 @@ use value::{Elem, Set};
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 fn main() {
+    if std::env::args().nth(1).as_deref() == Some("shapes") {
+        return all_shapes();
+    }
     blacklist("random u32", |i| i64::from(mix(i) as u32));
     blacklist("ids below 10M", |i| (mix(i) % 10_000_000) as i64);
     blacklist("dense ids", |i| (mix(i) % 150_000) as i64);
     large("1M - 1M, random u32", |i| i64::from(mix(i) as u32));
     large("1M - 1M, in 0..10M", |i| (mix(i) % 10_000_000) as i64);
+    all_shapes();
     println!("one million members             insert ns  contains ns  bytes per member");
     memory("dense, in order", |i| i as i64);
     memory("dense, shuffled", |i| (mix_below(i, 20) % 1_000_000) as i64);
@@ -132,6 +136,106 @@ fn large(name: &str, number: impl Fn(u64) -> i64) {
     println!(
         "{name}: stored {stored:.3} ms, inter {inter:.3} ms, union {union:.3} ms, walked {walked:.2} ms"
     );
+}
+
+fn all_shapes() {
+    shapes("random u32", |i| i64::from(mix(i) as u32));
+    shapes("random i64", |i| mix(i) as i64);
+    shapes("in 0..10M", |i| (mix(i) % 10_000_000) as i64);
+}
+
+/// One set less others of several sizes, as it is written at once and as it is kept; single look-ups.
+fn shapes(name: &str, number: impl Fn(u64) -> i64) {
+    let some = |from: u64, count: u64| set((from..from + count).map(&number));
+    let (x, large) = (some(0, 100_000), some(0, 1_000_000));
+    let few = some(999_900, 2_500);
+    let medium: Vec<Set> = (0..20).map(|i| some(999_000 + i * 20_000, 20_000)).collect();
+    let refs =
+        |sets: &[Set], times: usize| -> Vec<Set> { (0..times).flat_map(|_| sets.iter().cloned()).collect() };
+    println!(
+        "{name}: ns per member of the first set     at once   kept and read    arrays merged          answer"
+    );
+    minus("2,500 - 100,000", &few, &refs(std::slice::from_ref(&x), 1));
+    minus("2,500 - 1M", &few, &refs(std::slice::from_ref(&large), 1));
+    minus("20,000 - 100,000", &medium[0], &refs(std::slice::from_ref(&x), 1));
+    minus("20,000 - 1M", &medium[0], &refs(std::slice::from_ref(&large), 1));
+    minus("100,000 - 20,000", &x, &refs(&medium[..1], 1));
+    minus("100,000 - 5 x 20,000", &x, &refs(&medium[..5], 1));
+    minus("100,000 - 200 x 20,000", &x, &refs(&medium, 10));
+    minus("100,000 - 1M", &some(950_000, 100_000), &refs(std::slice::from_ref(&large), 1));
+    minus("1M - 1M", &large, &[some(500_000, 1_000_000)]);
+    for set in [&x, &large] {
+        let numbers: Vec<i64> = (0..10_000).map(|i| number(mix(i) % 2_000_000)).collect();
+        let ns = median_ns(20, || {
+            let found = |&&n: &&i64| set.contains_elem(Elem::Int(n), Elem::Int(n).hash());
+            black_box(numbers.iter().filter(found).count());
+        });
+        println!("  one look-up in {:<29} {:>7.1}", set.len(), ns / 10_000.0);
+    }
+}
+
+fn minus(name: &str, first: &Set, others: &[Set]) {
+    let others: Vec<&Set> = others.iter().collect();
+    let rounds = (300_000 / (first.len() * others.len())).max(1) as u32;
+    let mut counts = [0, 0];
+    let at_once = median_ns(rounds, || {
+        counts[0] = 0;
+        let _ = algebra::diff(first, &others, &mut |_| Continue(()), &mut |elem| {
+            black_box(elem);
+            counts[0] += 1;
+            Continue(())
+        });
+    });
+    let kept = median_ns(rounds, || {
+        counts[1] = 0;
+        let Some(mut answer) = algebra::diff_answer(first, &others, &mut |_| Continue(())) else { return };
+        answer.take(&mut |elem| {
+            black_box(elem);
+            counts[1] += 1;
+            true
+        });
+    });
+    assert_eq!(counts[0], counts[1]);
+    let each = |ns: f64| ns / first.len() as f64;
+    let merge = merged(first, others[0], rounds);
+    println!(
+        "  {name:<40} {:>11.2} {:>15.2} {:>15.2} {:>15}",
+        each(at_once),
+        each(kept),
+        each(merge),
+        counts[0]
+    );
+}
+
+/// What it costs to go through two sorted arrays of the same numbers side by side: the least a merge could take.
+fn merged(first: &Set, other: &Set, rounds: u32) -> f64 {
+    let sorted = |set: &Set| -> Vec<i64> {
+        set.iter().filter_map(|elem| if let Elem::Int(n) = elem { Some(n) } else { None }).collect()
+    };
+    let (a, b) = (sorted(first), sorted(other));
+    median_ns(rounds, || {
+        let (mut i, mut j, mut common) = (0, 0, 0);
+        while i < a.len() && j < b.len() {
+            let (x, y) = (a[i], b[j]);
+            common += u64::from(x == y);
+            i += usize::from(x <= y);
+            j += usize::from(y <= x);
+        }
+        black_box(common);
+    })
+}
+
+/// The middle one of some times per round.
+fn median_ns(rounds: u32, mut f: impl FnMut()) -> f64 {
+    let mut times: Vec<u64> = (0..9)
+        .map(|_| {
+            let start = cpu_ns();
+            (0..rounds).for_each(|_| f());
+            cpu_ns() - start
+        })
+        .collect();
+    times.sort_unstable();
+    times[4] as f64 / f64::from(rounds)
 }
 
 fn memory(name: &str, number: impl Fn(u64) -> i64) {

@@ -100,6 +100,10 @@ fn lens(view: &View<'_>, keys: Args<'_>) -> impl Iterator<Item = usize> {
     keys.iter().map(|key| view.set(key).ok().flatten().map_or(0, Set::len))
 }
 
+fn present<'v>(view: &'v View<'_>, keys: Args<'v>) -> impl Iterator<Item = &'v Set> {
+    keys.iter().map(|key| view.set(key).ok().flatten().unwrap_or(&EMPTY))
+}
+
 fn inter_steps(view: &View<'_>, keys: Args<'_>) -> usize {
     lens(view, keys).min().unwrap_or(0) * keys.len().max(1)
 }
@@ -113,7 +117,8 @@ fn sum_steps(view: &View<'_>, keys: Args<'_>) -> usize {
 }
 
 fn inter_cost(view: &View<'_>, args: Args<'_>) -> usize {
-    inter_steps(view, args.from(1))
+    let sets = || present(view, args.from(1));
+    sets().min_by_key(|set| set.len()).map_or(0, |least| algebra::work(least, sets().skip(1)))
 }
 
 fn inter_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
@@ -129,7 +134,8 @@ fn card_cost(view: &View<'_>, args: Args<'_>) -> usize {
 }
 
 fn diff_cost(view: &View<'_>, args: Args<'_>) -> usize {
-    diff_steps(view, args.from(1))
+    let mut sets = present(view, args.from(1));
+    sets.next().map_or(0, |first| algebra::work(first, sets.take(7)))
 }
 
 fn diff_store_cost(view: &View<'_>, args: Args<'_>) -> usize {

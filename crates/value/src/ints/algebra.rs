@@ -13,6 +13,7 @@
 
 use super::node::{Branch, CHUNK, Leaf, Node, View};
 use super::range::complement;
+use super::words::{all_of, each_one};
 use super::{
     ALL, Few, Ints, Op, build, chunk, extent, few_of, insert_new, look, outside, placed, remove_present,
     settle, shift_between,
@@ -169,20 +170,26 @@ impl Walk<'_> {
 
     /// Those of a few numbers that the other node has, or has not.
     fn kept(&mut self, few: &Node, other: &Node, want: bool, base: u64, span: u32) -> Node {
-        let mut numbers = few_of(few);
+        let numbers = few_of(few);
         self.work(numbers.len());
-        let before = numbers.len();
-        numbers.retain(|x| look::contains(other, *x) == want);
-        if numbers.len() == before { few.clone() } else { build(&numbers, span, base) }
+        let all = all_of(numbers.len());
+        let found = look::contains_each(other, &numbers, all);
+        let kept = if want { found } else { all & !found };
+        match kept {
+            0 => Node::EMPTY,
+            _ if kept == all => few.clone(),
+            _ => build(&chosen(&numbers, kept), span, base),
+        }
     }
 
     /// A node with a few numbers added, turned round, or removed.
     fn added(&mut self, node: &Node, few: &Node, span: u32) -> Node {
         let numbers: Few = few_of(few);
         self.work(numbers.len() * 4);
+        let found = look::contains_each(node, &numbers, all_of(numbers.len()));
         let mut node = node.clone();
-        for x in numbers {
-            match (look::contains(&node, x), self.op) {
+        for (i, &x) in numbers.iter().enumerate() {
+            match (found >> i & 1 == 1, self.op) {
                 (false, Op::Or | Op::Xor) => insert_new(&mut node, span, x),
                 (true, Op::AndNot | Op::Xor) => remove_present(&mut node, span, x),
                 _ => {}
@@ -279,7 +286,7 @@ impl Walk<'_> {
     fn count_few(&mut self, few: &Node, other: &Node) -> u64 {
         let numbers = few_of(few);
         self.work(numbers.len());
-        numbers.iter().filter(|x| look::contains(other, **x)).count() as u64
+        u64::from(look::contains_each(other, &numbers, all_of(numbers.len())).count_ones())
     }
 
     fn count_chunks(&mut self, a: Leaf<'_>, b: Leaf<'_>) -> u64 {
@@ -289,6 +296,16 @@ impl Walk<'_> {
         self.work(CHUNK_WORK);
         chunk::count_and(a, b)
     }
+}
+
+/// Those of a few numbers whose bits are set.
+fn chosen(numbers: &[u64], bits: u128) -> Few {
+    let mut chosen = Few::new();
+    let _ = each_one(bits, |i| {
+        chosen.push(numbers[i]);
+        Continue::<()>(())
+    });
+    chosen
 }
 
 /// A new branch in order.

@@ -84,7 +84,7 @@ pub(super) fn optimized(leaf: Leaf<'_>) -> Node {
 #[inline]
 pub(super) fn contains(leaf: Leaf<'_>, low: u16) -> bool {
     match leaf.content() {
-        Content::Array(items) => super::search::contains(items, low),
+        Content::Array(items) => super::search::contains_low(items, low),
         Content::Runs(runs) => {
             let after = runs.partition_point(|run| run.first <= low);
             after > 0 && low <= runs[after - 1].last
@@ -234,9 +234,9 @@ pub(super) fn combine(op: Op, a: Leaf<'_>, b: Leaf<'_>) -> Node {
                 false => encode_counted(base, &out, count),
             }
         }
-        (Content::Array(items), _, Op::And) => filtered(base, items, |low| contains(b, low)),
-        (Content::Array(items), _, Op::AndNot) => filtered(base, items, |low| !contains(b, low)),
-        (_, Content::Array(items), Op::And) => filtered(base, items, |low| contains(a, low)),
+        (Content::Array(items), _, Op::And) => filtered(a, items, |low| contains(b, low)),
+        (Content::Array(items), _, Op::AndNot) => filtered(a, items, |low| !contains(b, low)),
+        (_, Content::Array(items), Op::And) => filtered(b, items, |low| contains(a, low)),
         (Content::Array(a), Content::Array(b), _) if a.len() + b.len() <= ARRAY_MAX => {
             merged(base, a, b, op == Op::Or)
         }
@@ -288,23 +288,24 @@ fn merged_in<const MAX: usize>(base: u64, a: &[u16], b: &[u16], common: bool) ->
     Node::leaf(base, CHUNK, &items[..len])
 }
 
-fn filtered(base: u64, items: &[u16], keep: impl Fn(u16) -> bool) -> Node {
+/// The items of an array that are kept; the array itself if all are.
+fn filtered(array: Leaf<'_>, items: &[u16], keep: impl Fn(u16) -> bool) -> Node {
     // Clearing room for the longest array would cost more than most arrays do.
     match items.len() {
-        0..=128 => filtered_in::<128>(base, items, keep),
-        129..=1024 => filtered_in::<1024>(base, items, keep),
-        _ => filtered_in::<ARRAY_MAX>(base, items, keep),
+        0..=128 => filtered_in::<128>(array, items, keep),
+        129..=1024 => filtered_in::<1024>(array, items, keep),
+        _ => filtered_in::<ARRAY_MAX>(array, items, keep),
     }
 }
 
-fn filtered_in<const MAX: usize>(base: u64, items: &[u16], keep: impl Fn(u16) -> bool) -> Node {
+fn filtered_in<const MAX: usize>(array: Leaf<'_>, items: &[u16], keep: impl Fn(u16) -> bool) -> Node {
     let mut kept = [0u16; MAX];
     let mut len = 0;
     for &low in items {
         kept[len] = low;
         len += usize::from(keep(low));
     }
-    Node::leaf(base, CHUNK, &kept[..len])
+    if len == items.len() { array.share() } else { Node::leaf(array.base(), CHUNK, &kept[..len]) }
 }
 
 /// How many numbers two chunks have in common.

@@ -87,6 +87,34 @@ impl Iter<'_> {
     }
 }
 
+impl Iter<'_> {
+    /// Which of up to 128 ascending numbers come in what is left, as bits; what is below the last of them is passed. For
+    /// sets that are gone through side by side. O(numbers + elements passed), without a branch that depends on them.
+    pub fn meet(&mut self, numbers: &[u64]) -> u128 {
+        let mut found = 0;
+        for (half, numbers) in numbers.chunks(64).enumerate() {
+            found |= u128::from(self.meet_half(numbers)) << (half * 64);
+        }
+        found
+    }
+
+    fn meet_half(&mut self, numbers: &[u64]) -> u64 {
+        let (mut found, mut i) = (0, 0);
+        while i < numbers.len() && (self.next < self.piece.len || self.fetch()) {
+            let own = &self.piece.numbers[self.next..self.piece.len];
+            let mut j = 0;
+            while i < numbers.len() && j < own.len() {
+                let (x, y) = (numbers[i], own[j]);
+                found |= u64::from(x == y) << i;
+                i += usize::from(x <= y);
+                j += usize::from(y <= x);
+            }
+            self.next += j;
+        }
+        found
+    }
+}
+
 impl Iterator for Iter<'_> {
     type Item = u64;
 

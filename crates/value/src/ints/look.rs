@@ -1,7 +1,11 @@
 //! Looking into a set of integers: membership, order statistics, neighbours.
+//!
+//! Many numbers are looked up at once: all their leaves are found and asked from memory before the first is searched, so
+//! that cache misses overlap; and where the numbers ascend, each begins at the branch where the one before it ended.
 
-use super::node::{ALL, CHUNK, Content, Leaf, Node, View};
-use super::{Ints, base_of, chunk, last_of, outside, search, words};
+use super::node::{ALL, Branch, CHUNK, Content, Leaf, Node, View};
+use super::words::{all_of, ones};
+use super::{Few, Ints, base_of, chunk, last_of, outside, search, words};
 
 /// True if the number is below the node.
 #[inline]
@@ -34,24 +38,86 @@ pub(super) fn leaf_contains(leaf: Leaf<'_>, x: u64) -> bool {
     }
 }
 
+/// Which of up to 128 numbers with a bit in `alive` are below the node, as bits.
+pub(super) fn contains_each(node: &Node, numbers: &[u64], alive: u128) -> u128 {
+    let mut near = None;
+    let mut half = |i: usize, alive: u64| {
+        let numbers = numbers.get(i * HALF..).unwrap_or(&[]);
+        contains_some(node, &numbers[..numbers.len().min(HALF)], alive, &mut near)
+    };
+    u128::from(half(0, alive as u64)) | u128::from(half(1, (alive >> HALF) as u64)) << HALF
+}
+
+/// Numbers whose leaves are found before any is searched.
+const HALF: usize = 64;
+
+/// `contains_each` for up to 64 numbers. `near` is the last branch of the way to the number before.
+#[inline]
+fn contains_some<'a>(root: &'a Node, numbers: &[u64], alive: u64, near: &mut Option<&'a Branch>) -> u64 {
+    let mut leaves = [None; HALF];
+    let (mut found, mut asked) = (0, 0);
+    for i in ones(alive & all_of(numbers.len()) as u64) {
+        let x = numbers[i];
+        let mut node = match *near {
+            Some(branch) if !outside(x, branch.prefix, branch.span()) => &branch.child[branch.slot(x)],
+            _ => root,
+        };
+        while let View::Branch(branch) = node.view() {
+            if outside(x, branch.prefix, branch.span()) {
+                break;
+            }
+            *near = Some(branch);
+            node = &branch.child[branch.slot(x)];
+        }
+        match node.view() {
+            View::Leaf(leaf) => {
+                leaf.prefetch();
+                leaves[i] = Some(leaf);
+                asked |= 1 << i;
+            }
+            View::Full => found |= 1 << i,
+            View::Empty | View::Branch(_) => {}
+        }
+    }
+    for i in ones(asked) {
+        if let Some(leaf) = leaves[i] {
+            found |= u64::from(leaf_contains(leaf, numbers[i])) << i;
+        }
+    }
+    found
+}
+
+/// The elements of a leaf of few.
+pub(super) fn put_few(leaf: Leaf<'_>, few: &mut Few) {
+    let base = leaf.base();
+    match leaf.content() {
+        Content::Array(items) => few.extend(items.iter().map(|&low| base | u64::from(low))),
+        Content::Sparse4(items) => few.extend(items.iter().map(|&item| base + u64::from(item))),
+        Content::Sparse8(items) => few.extend(items.iter().map(|&item| base + item)),
+        Content::Runs(_) | Content::Bitmap(..) => each_of(leaf, &mut |x| few.push(x)),
+    }
+}
+
 /// Calls `f` for every element of a node that is not full and holds nothing full, ascending.
 pub(super) fn each(node: &Node, f: &mut dyn FnMut(u64)) {
     match node.view() {
         View::Empty => {}
         View::Full => unreachable!("called on few elements"),
         View::Branch(branch) => branch.child.iter().for_each(|child| each(child, f)),
-        View::Leaf(leaf) => {
-            let base = leaf.base();
-            match leaf.content() {
-                Content::Array(items) => items.iter().for_each(|&low| f(base | u64::from(low))),
-                Content::Runs(runs) => {
-                    runs.iter().flat_map(|run| run.first..=run.last).for_each(|low| f(base | u64::from(low)));
-                }
-                Content::Bitmap(bits, _) => words::each(bits, |low| f(base | u64::from(low))),
-                Content::Sparse4(items) => items.iter().for_each(|&item| f(base + u64::from(item))),
-                Content::Sparse8(items) => items.iter().for_each(|&item| f(base + item)),
-            }
+        View::Leaf(leaf) => each_of(leaf, f),
+    }
+}
+
+fn each_of(leaf: Leaf<'_>, f: &mut dyn FnMut(u64)) {
+    let base = leaf.base();
+    match leaf.content() {
+        Content::Array(items) => items.iter().for_each(|&low| f(base | u64::from(low))),
+        Content::Runs(runs) => {
+            runs.iter().flat_map(|run| run.first..=run.last).for_each(|low| f(base | u64::from(low)));
         }
+        Content::Bitmap(bits, _) => words::each(bits, |low| f(base | u64::from(low))),
+        Content::Sparse4(items) => items.iter().for_each(|&item| f(base + u64::from(item))),
+        Content::Sparse8(items) => items.iter().for_each(|&item| f(base + item)),
     }
 }
 
@@ -161,41 +227,9 @@ fn after(base: u64, span: u32, last: u64) -> Option<u64> {
 }
 
 impl Ints {
-    /// Which of up to 128 numbers with a bit in `alive` are elements, as bits. Fastest if they ascend: each begins where
-    /// the one before it was found, and the leaves are asked from memory before they are searched.
+    /// Which of up to 128 numbers with a bit in `alive` are elements, as bits. Fastest if they ascend: see the module.
     pub fn contains_each(&self, numbers: &[u64], alive: u128) -> u128 {
-        let mut leaves = [None; 128];
-        let mut found = 0;
-        let mut near = &self.root;
-        for (i, &x) in numbers.iter().enumerate() {
-            if alive >> i & 1 == 0 {
-                continue;
-            }
-            let inside =
-                matches!(near.view(), View::Branch(branch) if !outside(x, branch.prefix, branch.span()));
-            let mut node = if inside { near } else { &self.root };
-            while let View::Branch(branch) = node.view() {
-                if outside(x, branch.prefix, branch.span()) {
-                    break;
-                }
-                near = node;
-                node = &branch.child[branch.slot(x)];
-            }
-            match node.view() {
-                View::Leaf(leaf) => {
-                    leaf.prefetch();
-                    leaves[i] = Some(leaf);
-                }
-                View::Full => found |= 1 << i,
-                View::Empty | View::Branch(_) => {}
-            }
-        }
-        for (i, (&x, leaf)) in numbers.iter().zip(&leaves).enumerate() {
-            if let Some(leaf) = leaf {
-                found |= u128::from(leaf_contains(*leaf, x)) << i;
-            }
-        }
-        found
+        contains_each(&self.root, numbers, alive)
     }
 
     /// How many elements are below a number. O(d + a leaf).

@@ -36,6 +36,7 @@ mod words;
 pub use algebra::Pause;
 pub use iter::Iter;
 pub use words::Op;
+pub(crate) use words::{all_of, each_one};
 
 use node::{ALL, Branch, CHUNK, Content, Leaf, Node, View};
 use smallvec::SmallVec;
@@ -311,7 +312,10 @@ fn add_to_few(node: &mut Node, span: u32, x: u64) {
 /// The elements of a node that has few.
 fn few_of(node: &Node) -> Few {
     let mut few = Few::new();
-    look::each(node, &mut |x| few.push(x));
+    match node.view() {
+        View::Leaf(leaf) => look::put_few(leaf, &mut few),
+        _ => look::each(node, &mut |x| few.push(x)),
+    }
     few
 }
 

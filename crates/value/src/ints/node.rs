@@ -415,6 +415,12 @@ impl<'a> Leaf<'a> {
         (self.head().base >> 8) as u8 as u32
     }
 
+    /// Another handle of the leaf.
+    pub(super) fn share(&self) -> Node {
+        self.head().count.retain();
+        Node { raw: self.head.cast::<u8>().as_ptr().map_addr(|addr| addr | LEAF) }
+    }
+
     /// Asks the processor to fetch the leaf's beginning.
     #[inline]
     pub(super) fn prefetch(&self) {

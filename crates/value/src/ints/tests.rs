@@ -294,6 +294,62 @@ fn algebra_agrees_with_the_model() {
     }
 }
 
+/// Scattered numbers below 2^`bits`, some of them among `others`.
+fn scattered(rng: &mut Rng, bits: u32, count: u64, others: &BTreeSet<u64>) -> BTreeSet<u64> {
+    let common = others.iter().copied().filter(|x| x % 5 == 0);
+    common.chain((0..count).map(|_| rng.next() >> (64 - bits))).collect()
+}
+
+#[test]
+fn many_scattered_numbers_are_found_and_combined_as_in_a_list() {
+    let mut rng = Rng::new(9);
+    // Leaves of few wide numbers, arrays of a few and of hundreds, and bitmaps, against each other.
+    for bits in [64, 40, 32, 24, 21, 18] {
+        for (many, more) in [(600, 20_000), (20_000, 20_000), (20_000, 600)] {
+            let a_list = scattered(&mut rng, bits, rounds(many), &BTreeSet::new());
+            let b_list = scattered(&mut rng, bits, rounds(more), &a_list);
+            let (a, b): (Ints, Ints) = (a_list.iter().copied().collect(), b_list.iter().copied().collect());
+            let go = &mut |_| Continue(());
+            let table: [(Op, Vec<u64>); 4] = [
+                (Op::And, a_list.intersection(&b_list).copied().collect()),
+                (Op::Or, a_list.union(&b_list).copied().collect()),
+                (Op::Xor, a_list.symmetric_difference(&b_list).copied().collect()),
+                (Op::AndNot, a_list.difference(&b_list).copied().collect()),
+            ];
+            for (op, expected) in table {
+                let result = a.combine(op, &b, go).unwrap();
+                result.check_invariants();
+                assert!(result.iter().eq(expected), "{op:?} of {bits} bits");
+            }
+            assert_eq!(a.count_common(&b, go), Some(a_list.intersection(&b_list).count() as u128));
+            let (mut pieces, mut beside) = (b.iter(), a.iter());
+            loop {
+                let piece = pieces.piece();
+                let bits = a.contains_each(piece, u128::MAX);
+                assert_eq!(beside.meet(piece), bits);
+                assert!(
+                    (0..128)
+                        .all(|i| (bits >> i & 1 == 1) == piece.get(i).is_some_and(|x| a_list.contains(x)))
+                );
+                if piece.is_empty() {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn what_loses_nothing_is_shared_whole() {
+    let mut rng = Rng::new(10);
+    for bits in [64, 32, 21] {
+        // Even numbers less odd ones.
+        let even: Ints = (0..rounds(30_000)).map(|_| rng.next() >> (64 - bits) & !1).collect();
+        let odd: Ints = (0..rounds(30_000)).map(|_| rng.next() >> (64 - bits) | 1).collect();
+        assert!(even.combine(Op::AndNot, &odd, &mut |_| Continue(())).unwrap().ptr_eq(&even));
+    }
+}
+
 #[test]
 fn algebra_stops_when_told_to_and_shares_what_it_can() {
     let a: Ints = (0..2_000_000).filter(|x| x % 3 != 0).collect();

@@ -2,6 +2,8 @@
 //!
 //! The loops are written once; compiled for AVX2 they run where the processor is found to have it.
 
+use std::ops::ControlFlow;
+
 /// One bit for each number of a chunk.
 pub(super) type Words = [u64; 1024];
 
@@ -241,6 +243,30 @@ pub(super) fn each(words: &Words, mut f: impl FnMut(u16)) {
             word &= word - 1;
         }
     }
+}
+
+/// The places of the bits that are set, ascending.
+#[inline]
+pub fn ones(bits: u64) -> impl Iterator<Item = usize> {
+    let mut left = bits;
+    std::iter::from_fn(move || {
+        let at = left.trailing_zeros() as usize;
+        left &= left.wrapping_sub(1);
+        (at < 64).then_some(at)
+    })
+}
+
+/// The same for more of them.
+#[inline]
+pub fn each_one<B>(bits: u128, mut f: impl FnMut(usize) -> ControlFlow<B>) -> ControlFlow<B> {
+    ones(bits as u64).try_for_each(&mut f)?;
+    ones((bits >> 64) as u64).try_for_each(|at| f(64 + at))
+}
+
+/// That many bits, up to 128, from the lowest on.
+#[inline]
+pub fn all_of(count: usize) -> u128 {
+    if count == 0 { 0 } else { u128::MAX >> (128 - count) }
 }
 
 #[cfg(test)]

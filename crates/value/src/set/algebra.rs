@@ -8,7 +8,7 @@
 //!
 //! **Integers**: where a set takes less than [`DENSE_BYTES`] per integer, trees are combined container by container and
 //! the result is iterated ([`crate::ints`]); else its integers are looked up in the others as they come, ascending, which
-//! needs no memory. Answers that are kept or stored are always trees: they share what they can.
+//! needs no memory: in a much larger set many at once, in others by going through both side by side. Answers that are kept or stored are always trees: they share what they can.
 //!
 //! A long run is bounded by its caller: `pause` is called with the number of elements looked at since the last time,
 //! about every 64, and breaks the run off by `Break`; so does the callback for the elements. A worker uses `pause` to
@@ -19,7 +19,7 @@
 
 use super::{Members, Set};
 use crate::elem::Elem;
-use crate::ints::{Ints, Op, signed};
+use crate::ints::{self, Ints, Op, all_of, each_one, signed};
 use crate::trie::{Iter, Leaf, Trie, locate, share, walk};
 use std::borrow::Cow;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -34,6 +34,27 @@ const BATCH: usize = 32;
 
 /// Integers that take fewer bytes each lie so densely that whole containers are combined.
 const DENSE_BYTES: usize = 1;
+
+/// Integers that are looked up, in order and many at once, in the time of one look-up of an element.
+const INTS_PER_STEP: usize = 4;
+
+/// How many look-ups of single elements it takes to look all elements of a set up in each of the others, about. O(others).
+pub fn work<'a>(set: &Set, others: impl Iterator<Item = &'a Set>) -> usize {
+    let mut sets = 1;
+    let mut ordered = true;
+    for other in others {
+        sets += 1;
+        ordered &= is_ordered(other);
+    }
+    let ints = set.ints().map_or(0, |ints| ints.len() as usize);
+    let ints_work = if ordered { ints / INTS_PER_STEP } else { ints };
+    (ints_work + (set.len() - ints)) * sets
+}
+
+/// True if integers are looked up in it many at once.
+fn is_ordered(set: &Set) -> bool {
+    set.ints().is_some() || set.is_empty()
+}
 
 /// Calls `f` for every element that all sets have. O(smallest · sets).
 pub fn inter<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
@@ -82,23 +103,54 @@ fn select_ints(
         let Some(kept) = combined(ints, others, want, pause) else { return Break(()) };
         return each_int(&kept, 0, pause, f);
     }
+    let per_step = if others.iter().all(|other| is_ordered(other)) { INTS_PER_STEP } else { 1 };
+    let mut others: Vec<Lookup> = others.iter().map(|other| Lookup::planned(ints, other)).collect();
     let mut iter = ints.iter();
     loop {
         let keys = iter.piece();
         if keys.is_empty() {
             return Continue(());
         }
-        let mut alive = u128::MAX >> (128 - keys.len());
-        for other in others {
-            let found = look_up_keys(other, keys, alive);
+        let mut alive = all_of(keys.len());
+        for other in &mut others {
+            let found = other.find(keys, alive);
             alive &= if want { found } else { !found };
-        }
-        for (i, &key) in keys.iter().enumerate() {
-            if alive >> i & 1 == 1 {
-                f(Elem::Int(signed::value(key)))?;
+            if alive == 0 {
+                break;
             }
         }
-        pause(keys.len() * (others.len() + 1))?;
+        each_one(alive, |i| f(Elem::Int(signed::value(keys[i]))))?;
+        pause((keys.len() * (others.len() + 1)).div_ceil(per_step))?;
+    }
+}
+
+/// How ascending integers are looked up in a set.
+enum Lookup<'a> {
+    /// One by one.
+    Probe(&'a Set),
+    /// The set's own are gone through side by side with them.
+    Beside(Box<ints::Iter<'a>>),
+}
+
+/// How many times as many integers a set may have and still be gone through.
+const BESIDE_MAX: u128 = 4;
+
+impl<'a> Lookup<'a> {
+    fn planned(ints: &Ints, set: &'a Set) -> Lookup<'a> {
+        match set.ints() {
+            Some(own) if own.len() <= ints.len() * BESIDE_MAX && !is_dense(own) => {
+                Lookup::Beside(Box::new(own.iter_from(ints.min().unwrap_or(0))))
+            }
+            _ => Lookup::Probe(set),
+        }
+    }
+
+    /// Which of the integers with a bit in `alive` the set has, and perhaps others.
+    fn find(&mut self, keys: &[u64], alive: u128) -> u128 {
+        match self {
+            Lookup::Probe(set) => look_up_keys(set, keys, alive),
+            Lookup::Beside(iter) => iter.meet(keys),
+        }
     }
 }
 

@@ -180,6 +180,51 @@ fn compare_answer(answer: Option<algebra::Answer>, expected: &Model, rng: &mut R
 }
 
 #[test]
+fn large_sets_of_scattered_integers_are_combined_whatever_their_sizes() {
+    let mut rng = Rng::new(11);
+    let sizes = [rounds(700), rounds(3_000), rounds(20_000)];
+    for bits in [64, 32, 23] {
+        let numbers: Vec<i64> = (0..sizes[2]).map(|_| rng.next() as i64 >> (64 - bits)).collect();
+        // Each begins elsewhere in the same numbers, has texts beside them, and lacks some.
+        let sets: Vec<(Set, Model)> = (0..6)
+            .map(|i| {
+                let len = sizes[i % 3] as usize;
+                let integers = numbers.iter().skip(i * 150).take(len).map(i64::to_string);
+                let model: Model =
+                    integers.chain((0..i).map(|n| format!("text {n}"))).map(String::into_bytes).collect();
+                (model.iter().collect(), model)
+            })
+            .collect();
+        for (first, model) in &sets {
+            for others in [&sets[..1], &sets[1..3], &sets[3..]] {
+                let handles: Vec<&Set> = others.iter().map(|(set, _)| set).collect();
+                let mut diff = model.clone();
+                diff.retain(|text| !others.iter().any(|(_, other)| other.contains(text)));
+                let mut inter = model.clone();
+                inter.retain(|text| others.iter().all(|(_, other)| other.contains(text)));
+                let go = &mut |_| Continue(());
+                let mut out = Vec::new();
+                let _ = algebra::diff(first, &handles, go, &mut |e| {
+                    out.push(e.to_vec());
+                    Continue(())
+                });
+                assert_eq!(out.len(), diff.len());
+                assert_eq!(out.drain(..).collect::<Model>(), diff);
+                let all: Vec<&Set> = handles.iter().copied().chain([first]).collect();
+                let _ = algebra::inter(&all, go, &mut |e| {
+                    out.push(e.to_vec());
+                    Continue(())
+                });
+                assert_eq!(out.len(), inter.len());
+                assert_eq!(out.drain(..).collect::<Model>(), inter);
+                compare_answer(diff_answer(first, &handles, go), &diff, &mut rng);
+                compare_answer(inter_answer(first, &handles, go), &inter, &mut rng);
+            }
+        }
+    }
+}
+
+#[test]
 fn algebra_stops_when_told_to() {
     let a: Set = (0..10_000).map(|n| format!("{n}")).collect();
     let b: Set = (5_000..15_000).map(|n| format!("{n}")).collect();
