@@ -8,7 +8,8 @@
 //!
 //! **Integers**: where a set takes less than [`DENSE_BYTES`] per integer, trees are combined container by container and
 //! the result is iterated ([`crate::ints`]); else its integers are looked up in the others as they come, ascending, which
-//! needs no memory: in a much larger set many at once, in others by going through both side by side. Answers that are kept or stored are always trees: they share what they can.
+//! needs no memory: in a much larger set many at once, in others by going through both side by side. Answers that are
+//! kept or stored are always trees: they share what they can.
 //!
 //! A long run is bounded by its caller: `pause` is called with the number of elements looked at since the last time,
 //! about every 64, and breaks the run off by `Break`; so does the callback for the elements. A worker uses `pause` to
@@ -36,7 +37,7 @@ const BATCH: usize = 32;
 const DENSE_BYTES: usize = 1;
 
 /// Integers that are looked up, in order and many at once, in the time of one look-up of an element.
-const INTS_PER_STEP: usize = 4;
+const INTS_PER_STEP: usize = 3;
 
 /// How many look-ups of single elements it takes to look all elements of a set up in each of the others, about. O(others).
 pub fn work<'a>(set: &Set, others: impl Iterator<Item = &'a Set>) -> usize {
@@ -447,8 +448,8 @@ fn walk_two<'a>(a: &'a Set, b: &'a Set, want: bool, pause: Pause<'_>, f: Each<'a
     }
 }
 
-/// Calls `each` for all elements of `first` that are not among its `ints`, in their order, with rank and answer: whether all others have it (`want`), or
-/// none has (`!want`).
+/// Calls `each` for all elements of `first` that are not among its `ints`, in their order, with rank and answer: whether
+/// all others have it (`want`), or none has (`!want`).
 fn batches<'a>(
     first: &'a Set,
     others: &[&Set],
