@@ -6,6 +6,10 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+/// Bytes that the system takes of a connection beyond those on their way. Without a bound it takes megabytes, which leave the
+/// cache before they are sent: SMEMBERS of a million took 27.6 instead of 25.5 ms (medians of 3 interleaved runs).
+const NOT_SENT: u32 = 128 * 1024;
+
 pub(crate) enum Socket {
     Tcp(TcpStream),
     Unix(UnixStream),
@@ -15,6 +19,8 @@ impl Socket {
     pub(crate) fn tcp(stream: TcpStream, keepalive_s: u64) -> io::Result<Socket> {
         stream.set_nonblocking(true)?;
         stream.set_nodelay(true)?;
+        // A system that does not know this still serves.
+        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT);
         if keepalive_s > 0 {
             // A system that cannot keep alive still serves.
             let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
