@@ -99,6 +99,22 @@ fn a_script_computes_and_returns() {
 }
 
 #[test]
+fn numbers_are_written_as_printf_writes_them() {
+    let script = "local function same(n)
+            if tostring(n) ~= string.format('%.14g', n) then error(string.format('%.17g', n) .. ' is ' .. n) end
+        end
+        for e = -20, 20 do
+            for d = -3, 3 do
+                for _, n in ipairs({10 ^ e + d, 10 ^ e * d, 2 ^ (3 * e) + d, d / 3 * 10 ^ e, -(10 ^ e) - d / 2}) do same(n) end
+            end
+        end
+        for i = -2000, 2000 do same(i) same(i * 1234567.0) same(i / 8) end
+        for _, n in ipairs({-0.0, 0 / 0, 1 / 0, -1 / 0, 99999999999999, 99999999999999.5, 1e14 - 1, -1e14 + 1}) do same(n) end
+        return {tostring(99999999999999), tostring(100000000000000), tostring(-0.0)}";
+    assert_eq!(once(script), "*3\r\n$14\r\n99999999999999\r\n$5\r\n1e+14\r\n$2\r\n-0\r\n");
+}
+
+#[test]
 fn keys_and_arguments_arrive_and_commands_run() {
     let mut engine = Engine::new(Limits::default());
     let mut host = Map::default();
