@@ -211,3 +211,29 @@ fn a_long_transaction_with_messages_holds_nobody_up() {
     }
     server.client().expect("MGET many0 many499", "[\"500\", \"999\"]");
 }
+
+#[test]
+fn a_script_and_a_transaction_with_one_move_and_copy_keys_to_other_databases() {
+    let server = Server::start();
+    let mut client = server.client();
+    for (i, within) in [false, true].into_iter().enumerate() {
+        let (moved, copied) = (format!("moved{i}"), format!("copied{i}"));
+        client.expect(&format!("MSET {moved} 1 {copied} 2"), "+OK");
+        if within {
+            client.expect("MULTI", "+OK");
+            client.expect(&format!("MOVE {moved} 1"), "+QUEUED");
+            client.expect("EVAL \"return 1\" 0", "+QUEUED");
+            client.expect(&format!("COPY {copied} {copied} DB 1"), "+QUEUED");
+            client.expect("EXEC", "[:1, :1, :1]");
+        } else {
+            let call = |words: &str| format!("EVAL \"return redis.call({words})\" 0");
+            client.expect(&call(&format!("'MOVE', '{moved}', 1")), ":1");
+            client.expect(&call(&format!("'COPY', '{copied}', '{copied}', 'DB', 1")), ":1");
+            client.expect(&call(&format!("'COPY', '{copied}', '{copied}', 'DB', 1")), ":0");
+        }
+        client.expect(&format!("EXISTS {moved} {copied}"), ":1");
+        client.expect("SELECT 1", "+OK");
+        client.expect(&format!("MGET {moved} {copied}"), "[\"1\", \"2\"]");
+        client.expect("SELECT 0", "+OK");
+    }
+}

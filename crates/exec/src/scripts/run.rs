@@ -34,6 +34,20 @@ impl Limit<'_> {
     }
 }
 
+/// The key of another database that MOVE or COPY names. It must be known before they run: run again after they changed the
+/// overlay, they would find what they did themselves.
+fn elsewhere<'w>(server: &Server, command: &Command, args: resp::Args<'w>) -> Option<(usize, &'w [u8])> {
+    let (key, db) = match command.name {
+        "move" => (args.at(1), args.get(2)?),
+        "copy" => {
+            let option = (3..args.len()).rev().find(|i| args.at(*i).eq_ignore_ascii_case(b"db"))?;
+            (args.at(2), args.get(option + 1)?)
+        }
+        _ => return None,
+    };
+    Some((crate::actions::connection::database(server, db).ok()?, key))
+}
+
 /// The host of one run.
 pub(super) struct Runner<'a, 'b, 'k> {
     server: &'a Arc<Server>,
@@ -171,6 +185,12 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                     unknown.push((db, Box::from(args.at(i))));
                 }
             });
+        }
+        if let Some((db, key)) = elsewhere(self.server, command, args) {
+            let db = overlay.physical(db);
+            if !overlay.knows(db, key) {
+                unknown.push((db, key.into()));
+            }
         }
         if !unknown.is_empty() {
             load(overlay, unknown, &mut self.reader);
