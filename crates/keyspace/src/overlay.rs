@@ -69,8 +69,8 @@ struct Slot {
 pub struct Overlay {
     snapshot: Snapshot,
     slots: Vec<Slot>,
-    /// Half of a hash, and the place in `slots`: with the hash beside it a table that grows need not look at every slot.
-    index: HashTable<(u32, u32)>,
+    /// Places in `slots`, by hash.
+    index: HashTable<u32>,
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
     missing: RefCell<Vec<(usize, Box<[u8]>)>>,
@@ -121,12 +121,6 @@ pub struct Conflict;
 /// A commit that did not happen, and what must be told nevertheless: it wrote to the table what others had committed.
 #[derive(Debug)]
 pub struct Lost(pub Changes);
-
-/// What a table of halves of hashes goes by: it looks at the low bits and at the high ones.
-#[inline]
-fn spread(half: u32) -> u64 {
-    u64::from(half) << 32 | u64::from(half)
-}
 
 /// Overlays of so many keys are dropped where they are: the reclaimer would have to be woken for each.
 const FEW_KEYS: usize = 32;
@@ -192,7 +186,8 @@ impl Overlay {
     /// Makes room for so many more keys.
     pub fn reserve(&mut self, keys: usize) {
         self.slots.reserve(keys);
-        self.index.reserve(keys, |(half, _)| spread(*half));
+        let slots = &self.slots;
+        self.index.reserve(keys, |at| slots[*at as usize].hash);
     }
 
     /// The hashes of all keys, sorted. Cost: O(keys · log keys).
@@ -204,14 +199,11 @@ impl Overlay {
 
     #[inline]
     fn place(&self, db: usize, hash: u64, key: &[u8]) -> Option<u32> {
-        let half = hash as u32;
-        let same = |(its, at): &(u32, u32)| {
-            *its == half && {
-                let slot = &self.slots[*at as usize];
-                slot.hash == hash && slot.db == db && *slot.key == *key
-            }
+        let same = |at: &u32| {
+            let slot = &self.slots[*at as usize];
+            slot.hash == hash && slot.db == db && *slot.key == *key
         };
-        self.index.find(spread(half), same).map(|(_, at)| *at)
+        self.index.find(hash, same).copied()
     }
 
     #[inline]
@@ -235,8 +227,8 @@ impl Overlay {
     /// A place for a key that has none.
     fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
         self.slots.push(Slot { hash, db, key: key.into(), cell: Cell::default() });
-        let (half, place) = (hash as u32, self.slots.len() as u32 - 1);
-        self.index.insert_unique(spread(half), (half, place), |(half, _)| spread(*half));
+        let (slots, place) = (&self.slots, self.slots.len() as u32 - 1);
+        self.index.insert_unique(hash, place, |at| slots[*at as usize].hash);
         place
     }
 
