@@ -630,6 +630,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
         State::Dropped => {
             // Its client is gone, but it may have sent more. The snapshot is closed now, the rest freed in its own time.
             let (client, spent) = (job.client, Some(job.spent));
+            forget_watched(server, local, &mut job);
             job.overlay.take().into_iter().for_each(Overlay::dispose);
             discard(job);
             Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
@@ -688,7 +689,7 @@ fn was_touched(job: &Job) -> bool {
 }
 
 /// The answer of an EXEC whose watched keys were touched.
-fn untrue(server: &Server, local: &Local, mut job: Box<Job>) -> Delivery {
+fn untrue(server: &Server, local: &mut Local, mut job: Box<Job>) -> Delivery {
     job.out.clear();
     job.out.null_array();
     job.state = State::Done(None);
@@ -696,12 +697,17 @@ fn untrue(server: &Server, local: &Local, mut job: Box<Job>) -> Delivery {
     deliver(server, local, job)
 }
 
-/// The job is done and committed.
-pub(crate) fn deliver(server: &Server, local: &Local, mut job: Box<Job>) -> Delivery {
-    local.count_within(server, &mut job.tally);
+/// EXEC: gives up what its client watched, in slices if that is much.
+fn forget_watched(server: &Server, local: &mut Local, job: &mut Job) {
     if let Some(watch) = job.watch.take() {
-        watch.keys.iter().for_each(|(db, key, _)| server.keyspace.unwatch(*db, key, &watch.dirty));
+        crate::transaction::forget(server, local, watch);
     }
+}
+
+/// The job is done and committed.
+pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> Delivery {
+    local.count_within(server, &mut job.tally);
+    forget_watched(server, local, &mut job);
     let spent = Some(Spent { lost: job.races.lost, ..job.spent });
     let State::Done(stream) = std::mem::take(&mut job.state) else {
         return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent, selected: None };
