@@ -1,0 +1,418 @@
+//! What a source is made of, and its one notation: the words of the `source` directive and of EVENKEEL SOURCE ADD.
+//!
+//! ```text
+//! source items item:{id} postgres://app@127.0.0.1/shop table items id id as json ttl 1d path /items
+//!        name  pattern   url                           option value …
+//! ```
+
+use crate::Id;
+use std::time::Duration;
+
+/// Keys of a source: what stands before the id, and behind it.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Pattern {
+    pub prefix: Box<[u8]>,
+    pub suffix: Box<[u8]>,
+}
+
+impl Pattern {
+    /// Reads `item:{id}`. There is something before the id, so that sources can be told apart.
+    pub fn parse(text: &str) -> Result<Pattern, String> {
+        let Some((prefix, suffix)) = text.split_once("{id}") else {
+            return Err(format!("key pattern '{text}' has no {{id}}"));
+        };
+        if prefix.is_empty() {
+            return Err(format!("key pattern '{text}' must have something before {{id}}"));
+        }
+        if suffix.contains("{id}") {
+            return Err(format!("key pattern '{text}' has more than one {{id}}"));
+        }
+        Ok(Pattern { prefix: prefix.as_bytes().into(), suffix: suffix.as_bytes().into() })
+    }
+
+    /// The id in a key, if it is one of this source. Cost: O(prefix + suffix).
+    #[inline]
+    pub fn id<'a>(&self, key: &'a [u8]) -> Option<&'a [u8]> {
+        let rest = key.strip_prefix(&*self.prefix)?.strip_suffix(&*self.suffix)?;
+        (!rest.is_empty()).then_some(rest)
+    }
+
+    /// The key of an id.
+    pub fn key(&self, id: &[u8]) -> Id {
+        [&*self.prefix, id, &*self.suffix].concat().into()
+    }
+
+    /// Whether some key could belong to both.
+    pub fn overlaps(&self, other: &Pattern) -> bool {
+        let (a, b) = (&self.prefix, &other.prefix);
+        let (c, d) = (&self.suffix, &other.suffix);
+        (a.starts_with(b) || b.starts_with(a)) && (c.ends_with(d) || d.ends_with(c))
+    }
+}
+
+impl std::fmt::Display for Pattern {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let text = String::from_utf8_lossy;
+        write!(f, "{}{{id}}{}", text(&self.prefix), text(&self.suffix))
+    }
+}
+
+/// How ids are spelled and compared.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum IdType {
+    /// Whatever the database says the column is.
+    Auto,
+    Integer,
+    Text,
+    Uuid,
+    ObjectId,
+}
+
+/// What a row becomes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Form {
+    /// A string: one JSON object.
+    Json,
+    /// A hash: column → text.
+    Hash,
+}
+
+/// What becomes of a client's write to a key of a source.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Writes {
+    /// An error.
+    Refuse,
+    /// The cached item is given up; nothing else happens.
+    Evict,
+    /// It changes the cached item, until that is given up.
+    Local,
+}
+
+/// A source, as configured.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Spec {
+    pub name: String,
+    pub pattern: Pattern,
+    /// Names the kind of database by its scheme: `postgres://`, `mongodb://`, `sqlite:`.
+    pub url: String,
+    /// The table or collection. Default: the source's name.
+    pub table: String,
+    /// Default: `id`, for MongoDB `_id`.
+    pub id: Option<String>,
+    pub id_type: IdType,
+    /// None: all.
+    pub columns: Option<Vec<String>>,
+    pub form: Form,
+    pub ttl: Duration,
+    /// A part of the time to live that is taken off at random, in percent.
+    pub jitter: u64,
+    /// How long it is known that a row does not exist.
+    pub negative_ttl: Duration,
+    /// How long after its time to live an item may still be given out when the database is down.
+    pub stale_if_error: Duration,
+    /// Bytes of items at most; 0: no limit of its own.
+    pub budget: u64,
+    /// Connections that load.
+    pub pool: usize,
+    /// How long a load may take.
+    pub timeout: Duration,
+    pub connect_timeout: Duration,
+    /// Ids that may wait to be loaded.
+    pub queue: usize,
+    pub writes: Writes,
+    /// Where HTTP shows it, such as `/items`.
+    pub path: Option<String>,
+    /// The column that tells when a row was changed last.
+    pub modified: Option<String>,
+    /// PostgreSQL: the publication and the slot of the feed. Default: `evenkeel_<name>`, the slot made anew by each server.
+    pub publication: Option<String>,
+    pub slot: Option<String>,
+}
+
+const DAY: u64 = 24 * 3600;
+
+impl Spec {
+    /// Reads `name pattern url [option value …]`. Errors: a text that names the word.
+    pub fn parse<'a>(words: impl IntoIterator<Item = &'a str>) -> Result<Spec, String> {
+        let mut words = words.into_iter();
+        let (Some(name), Some(pattern), Some(url)) = (words.next(), words.next(), words.next()) else {
+            return Err("a source needs a name, a key pattern and a url".into());
+        };
+        if name.is_empty() || !name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'_' || b == b'-') {
+            return Err(format!("a source's name is made of letters, digits, _ and -, not '{name}'"));
+        }
+        let mut spec = Spec::usual(name, Pattern::parse(pattern)?, url);
+        while let Some(option) = words.next() {
+            let Some(value) = words.next() else { return Err(format!("option '{option}' has no value")) };
+            spec.set(&option.to_ascii_lowercase(), value)
+                .map_err(|e| format!("option '{option}' of source '{name}': {e}"))?;
+        }
+        Ok(spec)
+    }
+
+    fn usual(name: &str, pattern: Pattern, url: &str) -> Spec {
+        Spec {
+            name: name.into(),
+            pattern,
+            url: url.into(),
+            table: name.into(),
+            id: None,
+            id_type: IdType::Auto,
+            columns: None,
+            form: Form::Json,
+            ttl: Duration::from_secs(DAY),
+            jitter: 10,
+            negative_ttl: Duration::from_secs(10),
+            stale_if_error: Duration::ZERO,
+            budget: 0,
+            pool: 4,
+            timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(2),
+            queue: 10_000,
+            writes: Writes::Refuse,
+            path: None,
+            modified: None,
+            publication: None,
+            slot: None,
+        }
+    }
+
+    fn set(&mut self, option: &str, value: &str) -> Result<(), String> {
+        match option {
+            "table" | "collection" => self.table = value.into(),
+            "id" => self.id = Some(value.into()),
+            "id-type" => self.id_type = choice(value, ID_TYPES)?,
+            "columns" => self.columns = columns(value)?,
+            "as" => self.form = choice(value, FORMS)?,
+            "ttl" => self.ttl = at_least_a_second(duration(value)?)?,
+            "jitter" => self.jitter = number(value, 0, 90)?,
+            "negative-ttl" => self.negative_ttl = duration(value)?,
+            "stale-if-error" => self.stale_if_error = duration(value)?,
+            "budget" => self.budget = bytes(value)?,
+            "pool" => self.pool = number(value, 1, 100)? as usize,
+            "timeout" => self.timeout = positive(duration(value)?)?,
+            "connect-timeout" => self.connect_timeout = positive(duration(value)?)?,
+            "queue" => self.queue = number(value, 1, 10_000_000)? as usize,
+            "write" => self.writes = choice(value, WRITES)?,
+            "path" => self.path = Some(path(value)?),
+            "modified" => self.modified = Some(value.into()),
+            "publication" => self.publication = Some(value.into()),
+            "slot" => self.slot = Some(value.into()),
+            _ => return Err("no such option".into()),
+        }
+        Ok(())
+    }
+
+    /// The words it is read from again, with everything that is not usual.
+    pub fn words(&self) -> Vec<String> {
+        let usual = Spec::usual(&self.name, self.pattern.clone(), &self.url);
+        let mut words = vec![self.name.clone(), self.pattern.to_string(), self.url.clone()];
+        let mut add = |option: &str, value: String, differs: bool| {
+            if differs {
+                words.extend([option.to_owned(), value]);
+            }
+        };
+        let text = |value: &Option<String>| value.clone().unwrap_or_default();
+        add("table", self.table.clone(), self.table != usual.table);
+        add("id", text(&self.id), self.id.is_some());
+        add("id-type", name_of(self.id_type, ID_TYPES), self.id_type != usual.id_type);
+        add("columns", self.columns.clone().unwrap_or_default().join(","), self.columns.is_some());
+        add("as", name_of(self.form, FORMS), self.form != usual.form);
+        add("ttl", spelled(self.ttl), self.ttl != usual.ttl);
+        add("jitter", self.jitter.to_string(), self.jitter != usual.jitter);
+        add("negative-ttl", spelled(self.negative_ttl), self.negative_ttl != usual.negative_ttl);
+        add("stale-if-error", spelled(self.stale_if_error), self.stale_if_error != usual.stale_if_error);
+        add("budget", self.budget.to_string(), self.budget != usual.budget);
+        add("pool", self.pool.to_string(), self.pool != usual.pool);
+        add("timeout", spelled(self.timeout), self.timeout != usual.timeout);
+        add("connect-timeout", spelled(self.connect_timeout), self.connect_timeout != usual.connect_timeout);
+        add("queue", self.queue.to_string(), self.queue != usual.queue);
+        add("write", name_of(self.writes, WRITES), self.writes != usual.writes);
+        add("path", text(&self.path), self.path.is_some());
+        add("modified", text(&self.modified), self.modified.is_some());
+        add("publication", text(&self.publication), self.publication.is_some());
+        add("slot", text(&self.slot), self.slot.is_some());
+        words
+    }
+
+    /// Its url without the password.
+    pub fn shown_url(&self) -> String {
+        let Some((scheme, rest)) = self.url.split_once("://") else { return self.url.clone() };
+        let end = rest.find(['/', '?']).unwrap_or(rest.len());
+        let Some(at) = rest[..end].rfind('@') else { return self.url.clone() };
+        match rest[..at].split_once(':') {
+            Some((user, _)) => format!("{scheme}://{user}:***{}", &rest[at..]),
+            None => self.url.clone(),
+        }
+    }
+}
+
+type Choices<T> = &'static [(&'static str, T)];
+
+const ID_TYPES: Choices<IdType> = &[
+    ("auto", IdType::Auto),
+    ("integer", IdType::Integer),
+    ("text", IdType::Text),
+    ("uuid", IdType::Uuid),
+    ("objectid", IdType::ObjectId),
+];
+const FORMS: Choices<Form> = &[("json", Form::Json), ("hash", Form::Hash)];
+const WRITES: Choices<Writes> =
+    &[("refuse", Writes::Refuse), ("evict", Writes::Evict), ("local", Writes::Local)];
+
+fn choice<T: Copy>(value: &str, choices: Choices<T>) -> Result<T, String> {
+    let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
+    found.map(|(_, choice)| *choice).ok_or_else(|| {
+        let names: Vec<_> = choices.iter().map(|(name, _)| *name).collect();
+        format!("'{value}' is none of {}", names.join(", "))
+    })
+}
+
+fn name_of<T: PartialEq>(value: T, choices: Choices<T>) -> String {
+    choices.iter().find(|(_, choice)| *choice == value).map_or("", |(name, _)| name).into()
+}
+
+fn columns(value: &str) -> Result<Option<Vec<String>>, String> {
+    if value == "*" {
+        return Ok(None);
+    }
+    let names: Vec<String> = value.split(',').map(str::to_owned).collect();
+    match names.iter().any(String::is_empty) {
+        true => Err(format!("'{value}' names an empty column")),
+        false => Ok(Some(names)),
+    }
+}
+
+fn path(value: &str) -> Result<String, String> {
+    let fits = |b: u8| b.is_ascii_alphanumeric() || b"/-_.~".contains(&b);
+    let ok = value.len() > 1 && value.starts_with('/') && !value.ends_with('/') && value.bytes().all(fits);
+    if ok { Ok(value.into()) } else { Err(format!("'{value}' is no path such as /items")) }
+}
+
+fn number(value: &str, min: u64, max: u64) -> Result<u64, String> {
+    let n: Option<u64> = value.parse().ok().filter(|n| (min..=max).contains(n));
+    n.ok_or_else(|| format!("'{value}' is no number from {min} to {max}"))
+}
+
+/// A number with a unit: `ms`, `s`, `m`, `h`, `d`; `0` needs none.
+fn duration(value: &str) -> Result<Duration, String> {
+    let digits = value.bytes().take_while(u8::is_ascii_digit).count();
+    let (n, unit) = value.split_at(digits);
+    let ms = match unit {
+        "ms" => 1,
+        "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        "d" => DAY * 1000,
+        "" if n == "0" => 1,
+        _ => return Err(format!("'{value}' is no time such as 500ms, 10s, 5m, 2h or 1d")),
+    };
+    let ms = n.parse::<u64>().ok().and_then(|n| n.checked_mul(ms)).filter(|ms| *ms <= 36_500 * DAY * 1000);
+    ms.map(Duration::from_millis)
+        .ok_or_else(|| format!("'{value}' is no time such as 500ms, 10s, 5m, 2h or 1d"))
+}
+
+fn positive(time: Duration) -> Result<Duration, String> {
+    if time.is_zero() { Err("must be more than 0".into()) } else { Ok(time) }
+}
+
+fn at_least_a_second(time: Duration) -> Result<Duration, String> {
+    if time < Duration::from_secs(1) { Err("must be at least 1s".into()) } else { Ok(time) }
+}
+
+fn spelled(time: Duration) -> String {
+    let ms = time.as_millis() as u64;
+    match () {
+        _ if ms == 0 => "0".into(),
+        _ if ms.is_multiple_of(DAY * 1000) => format!("{}d", ms / (DAY * 1000)),
+        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
+        _ if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
+        _ if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
+        _ => format!("{ms}ms"),
+    }
+}
+
+/// A number of bytes, with a unit as in redis.conf: `kb`, `mb`, `gb` (1024), `k`, `m`, `g` (1000).
+fn bytes(value: &str) -> Result<u64, String> {
+    let lower = value.to_ascii_lowercase();
+    let digits = lower.bytes().take_while(u8::is_ascii_digit).count();
+    let (n, unit) = lower.split_at(digits);
+    let factor = match unit {
+        "" | "b" => 1,
+        "k" => 1000,
+        "kb" => 1 << 10,
+        "m" => 1_000_000,
+        "mb" => 1 << 20,
+        "g" => 1_000_000_000,
+        "gb" => 1 << 30,
+        _ => return Err(format!("'{value}' is no number of bytes such as 64mb")),
+    };
+    let bytes = n.parse::<u64>().ok().and_then(|n| n.checked_mul(factor));
+    bytes.ok_or_else(|| format!("'{value}' is no number of bytes such as 64mb"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Spec, String> {
+        Spec::parse(text.split(' '))
+    }
+
+    #[test]
+    fn a_spec_is_read_and_written() {
+        let text = "items item:{id} postgres://app:secret@127.0.0.1:5432/shop table things id nr id-type integer columns a,b \
+                    as hash ttl 36h jitter 5 negative-ttl 500ms stale-if-error 1h budget 67108864 pool 2 timeout 250ms \
+                    connect-timeout 1s queue 5 write evict path /items modified changed_at publication p slot s";
+        let spec = parse(text).unwrap();
+        assert_eq!(spec.words().join(" "), text);
+        assert_eq!(spec.shown_url(), "postgres://app:***@127.0.0.1:5432/shop");
+        assert_eq!((spec.ttl.as_secs(), spec.form, spec.writes), (36 * 3600, Form::Hash, Writes::Evict));
+        let short = parse("items item:{id} sqlite:demo.db").unwrap();
+        assert_eq!(short.words(), ["items", "item:{id}", "sqlite:demo.db"]);
+        assert_eq!((short.table.as_str(), short.ttl.as_secs()), ("items", DAY));
+        assert_eq!(parse("i i:{id} sqlite:x budget 64mb").unwrap().budget, 64 << 20);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        let wrong = |options: &str| parse(&format!("items item:{{id}} sqlite:x {options}")).unwrap_err();
+        assert_eq!(
+            wrong("ttl 5"),
+            "option 'ttl' of source 'items': '5' is no time such as 500ms, 10s, 5m, 2h or 1d"
+        );
+        assert_eq!(wrong("as xml"), "option 'as' of source 'items': 'xml' is none of json, hash");
+        assert_eq!(wrong("colour red"), "option 'colour' of source 'items': no such option");
+        assert_eq!(wrong("ttl"), "option 'ttl' has no value");
+        assert_eq!(wrong("jitter 91"), "option 'jitter' of source 'items': '91' is no number from 0 to 90");
+        for bad in [
+            "ttl 0",
+            "ttl 99999999999999999999d",
+            "budget 1tb",
+            "path items",
+            "path /",
+            "pool 0",
+            "columns a,,b",
+        ] {
+            wrong(bad);
+        }
+        assert!(parse("items item:42 sqlite:x").unwrap_err().contains("no {id}"));
+        assert!(parse("items {id} sqlite:x").unwrap_err().contains("before {id}"));
+        assert!(parse("a/b a:{id} sqlite:x").unwrap_err().contains("letters, digits"));
+        assert!(parse("a a:{id}").unwrap_err().contains("a name, a key pattern and a url"));
+    }
+
+    #[test]
+    fn patterns_find_ids() {
+        let pattern = Pattern::parse("item:{id}:v1").unwrap();
+        assert_eq!(pattern.id(b"item:42:v1"), Some(&b"42"[..]));
+        assert_eq!(pattern.id(b"item:a:b:v1"), Some(&b"a:b"[..]));
+        for other in [&b"item::v1"[..], b"item:42", b"item", b"x:42:v1", b"item:v1"] {
+            assert_eq!(pattern.id(other), None);
+        }
+        assert_eq!(&*pattern.key(b"42"), b"item:42:v1");
+        let other = |text| Pattern::parse(text).unwrap();
+        assert!(pattern.overlaps(&other("it{id}")) && pattern.overlaps(&other("item:x{id}1")));
+        assert!(!pattern.overlaps(&other("user:{id}")) && !pattern.overlaps(&other("item:{id}:v2")));
+    }
+}
