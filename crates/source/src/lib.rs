@@ -5,7 +5,7 @@
 //!            (one load per id, batches)           Database::follow ─► Feed ──► Cache::changed
 //! ```
 //!
-//! - D1: a load that begins after [`Feed::changed`] returned reads rows that contain that change. Each driver guarantees it for
+//! - D1: a load that begins after [`Feed::changed`] was called reads rows that contain that change. Each driver guarantees it for
 //!   its database; the cache adds: a row is kept only if no change of its id was told since its load began. Both together
 //!   exclude that an old row is kept after the news of a newer one.
 //! - D2: a driver whose feed may have missed something says so ([`Feed::opened`] with [`Since::Unknown`], [`Feed::lost`]); then
@@ -14,8 +14,12 @@
 //!   the one key it can have been kept under.
 #![forbid(unsafe_code)]
 
+pub mod hub;
+mod marks;
 mod spec;
 
+pub use hub::{Hub, Source};
+pub use marks::Marks;
 pub use spec::{Form, IdType, Pattern, Spec, Writes};
 
 use std::fmt;
@@ -92,7 +96,7 @@ pub struct Change {
 pub trait Feed: Send + Sync {
     /// The feed is open: whatever is changed from now on will be told.
     fn opened(&self, since: Since);
-    /// These rows changed, in the order of their commits. A load that begins after this returns must contain them (D1).
+    /// These rows changed, in the order of their commits. A load that begins after this call began must contain them (D1).
     fn changed(&self, changes: &[Change]);
     /// All rows may have changed (TRUNCATE, another table under the name …).
     fn lost(&self, why: &str);

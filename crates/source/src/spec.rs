@@ -124,6 +124,8 @@ pub struct Spec {
     pub path: Option<String>,
     /// The column that tells when a row was changed last.
     pub modified: Option<String>,
+    /// Whether changes are followed; without that only the time to live keeps items fresh.
+    pub feed: bool,
     /// PostgreSQL: the publication and the slot of the feed. Default: `evenkeel_<name>`, the slot made anew by each server.
     pub publication: Option<String>,
     pub slot: Option<String>,
@@ -172,6 +174,7 @@ impl Spec {
             writes: Writes::Refuse,
             path: None,
             modified: None,
+            feed: true,
             publication: None,
             slot: None,
         }
@@ -196,6 +199,7 @@ impl Spec {
             "write" => self.writes = choice(value, WRITES)?,
             "path" => self.path = Some(path(value)?),
             "modified" => self.modified = Some(value.into()),
+            "feed" => self.feed = choice(value, SWITCH)?,
             "publication" => self.publication = Some(value.into()),
             "slot" => self.slot = Some(value.into()),
             _ => return Err("no such option".into()),
@@ -230,6 +234,7 @@ impl Spec {
         add("write", name_of(self.writes, WRITES), self.writes != usual.writes);
         add("path", text(&self.path), self.path.is_some());
         add("modified", text(&self.modified), self.modified.is_some());
+        add("feed", name_of(self.feed, SWITCH), self.feed != usual.feed);
         add("publication", text(&self.publication), self.publication.is_some());
         add("slot", text(&self.slot), self.slot.is_some());
         words
@@ -259,6 +264,8 @@ const ID_TYPES: Choices<IdType> = &[
 const FORMS: Choices<Form> = &[("json", Form::Json), ("hash", Form::Hash)];
 const WRITES: Choices<Writes> =
     &[("refuse", Writes::Refuse), ("evict", Writes::Evict), ("local", Writes::Local)];
+
+const SWITCH: Choices<bool> = &[("on", true), ("off", false)];
 
 fn choice<T: Copy>(value: &str, choices: Choices<T>) -> Result<T, String> {
     let found = choices.iter().find(|(name, _)| name.eq_ignore_ascii_case(value));
@@ -363,7 +370,7 @@ mod tests {
     fn a_spec_is_read_and_written() {
         let text = "items item:{id} postgres://app:secret@127.0.0.1:5432/shop table things id nr id-type integer columns a,b \
                     as hash ttl 36h jitter 5 negative-ttl 500ms stale-if-error 1h budget 67108864 pool 2 timeout 250ms \
-                    connect-timeout 1s queue 5 write evict path /items modified changed_at publication p slot s";
+                    connect-timeout 1s queue 5 write evict path /items modified changed_at feed off publication p slot s";
         let spec = parse(text).unwrap();
         assert_eq!(spec.words().join(" "), text);
         assert_eq!(spec.shown_url(), "postgres://app:***@127.0.0.1:5432/shop");

@@ -1,0 +1,489 @@
+//! The thread of the drivers: loads for whoever misses a row, follows the feeds.
+//!
+//! ```text
+//! want(id) ─► waiting: id → tickets ─┐                        ┌─► rows, failures ─► Cache::loaded
+//!             queue: ids in order ───┴─► batches, at most `pool` at once, each within `timeout`
+//! feed: follow ─► failed ─► wait a little, twice as long each time ─► follow …
+//! ```
+//!
+//! - U1: an id is loaded once for all who wait for it; who asks while it is being loaded waits for that load.
+//! - U2: no load begins before the feed was open once: what changes after a load would not be told.
+//! - U3: everybody who waits is answered: by a row, by its absence, or by a failure. Within `timeout` in the queue and `timeout`
+//!   for the load, or at once while the database is known to be down.
+//! - U4: nothing here takes a lock of the cache; it is told, and does what follows on its own threads.
+//!
+//! Cost: a load in flight holds its ids and tickets; at most `queue` ids wait.
+
+use crate::marks::Marks;
+use crate::{Change, Database, Failure, Feed, Id, Row, Since, Spec};
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+use tokio::sync::{Notify, mpsc, watch};
+
+/// Ids loaded together at most.
+pub const BATCH: usize = 256;
+/// Time between two attempts to follow a feed, at first and at most.
+const RETRY_MIN: Duration = Duration::from_millis(50);
+const RETRY_MAX: Duration = Duration::from_secs(5);
+/// How long a database that was found down is not asked again by loads.
+const DOWN_FOR: Duration = Duration::from_millis(200);
+
+/// Who waits for an id; nobody, if it was only asked for ahead of time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ticket {
+    pub loop_id: usize,
+    pub client: u64,
+}
+
+/// One id that was asked for.
+pub struct Asked {
+    pub id: Id,
+    pub tickets: Vec<Ticket>,
+    /// None: there is no such row.
+    pub row: Option<Row>,
+}
+
+/// What became of a load.
+pub struct Loaded {
+    /// Where it began ([`Marks`]).
+    pub began: u64,
+    pub asked: Vec<Asked>,
+    /// Why nothing was loaded.
+    pub failure: Option<Failure>,
+}
+
+/// The cache in front of a source. Its functions return at once.
+pub trait Cache: Send + Sync {
+    fn loaded(&self, loaded: Loaded);
+    /// These rows changed: what is kept of them is to be removed. They are marked already. `lag_ms`: since the oldest's commit.
+    fn changed(&self, changes: &[Change]);
+    /// Everything kept is to be removed; it is marked already.
+    fn lost(&self);
+}
+
+/// What the feed does.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum FeedState {
+    Opening,
+    Open,
+    /// It broke, and why.
+    Broken(String),
+    /// The source has none.
+    Off,
+}
+
+/// Counters of a source, relaxed.
+#[derive(Default)]
+pub struct Counters {
+    pub loads: AtomicU64,
+    pub loaded_rows: AtomicU64,
+    pub absent_rows: AtomicU64,
+    pub failures: AtomicU64,
+    /// Sum of the loads' times, in microseconds, and the longest.
+    pub load_us: AtomicU64,
+    pub load_max_us: AtomicU64,
+    /// Rows that were told to have changed.
+    pub changes: AtomicU64,
+    /// From commit to here, the last and the longest, in milliseconds.
+    pub lag_ms: AtomicU64,
+    pub lag_max_ms: AtomicU64,
+    /// How often everything was given up: gaps in the feed, TRUNCATE …
+    pub lost: AtomicU64,
+    /// How often the feed was opened.
+    pub opened: AtomicU64,
+    /// When the feed was last known to have told everything, in milliseconds since 1970.
+    pub caught_up_ms: AtomicU64,
+    pub full: AtomicU64,
+}
+
+#[derive(Default)]
+struct Waiting {
+    /// Ids that are asked for: in the queue, or being loaded.
+    ids: HashMap<Id, Vec<Ticket>>,
+    queue: VecDeque<(Id, Instant)>,
+    down: Option<(Instant, Failure)>,
+}
+
+/// A source that is being served.
+pub struct Source {
+    pub spec: Spec,
+    pub marks: Marks,
+    pub counters: Counters,
+    cache: Box<dyn Cache>,
+    waiting: Mutex<Waiting>,
+    feed: Mutex<FeedState>,
+    wake: Notify,
+    loading: AtomicUsize,
+    paused: AtomicBool,
+    removed: watch::Sender<bool>,
+    /// The feed was open once (U2).
+    ready: AtomicBool,
+    database: std::sync::OnceLock<Arc<dyn Database>>,
+}
+
+/// Why an id cannot be waited for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Refusal {
+    /// Too many ids wait already.
+    Full,
+    Paused,
+    /// No row can have this id.
+    NoId,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+impl Source {
+    fn new(spec: Spec, cache: Box<dyn Cache>) -> Source {
+        let feed = if spec.feed { FeedState::Opening } else { FeedState::Off };
+        Source {
+            ready: AtomicBool::new(!spec.feed),
+            spec,
+            marks: Marks::default(),
+            counters: Counters::default(),
+            cache,
+            waiting: Mutex::default(),
+            feed: Mutex::new(feed),
+            wake: Notify::new(),
+            loading: AtomicUsize::new(0),
+            paused: AtomicBool::new(false),
+            removed: watch::Sender::new(false),
+            database: std::sync::OnceLock::new(),
+        }
+    }
+
+    /// Whether text is an id in its one spelling.
+    pub fn accepts(&self, id: &[u8]) -> bool {
+        self.database.get().is_some_and(|database| database.accepts(id))
+    }
+
+    /// Asks for a row; the ticket's holder is told by [`Cache::loaded`]. Cost: a short lock.
+    pub fn want(&self, id: &[u8], ticket: Option<Ticket>) -> Result<(), Refusal> {
+        if self.is_paused() {
+            return Err(Refusal::Paused);
+        }
+        if !self.accepts(id) {
+            return Err(Refusal::NoId);
+        }
+        let mut waiting = lock(&self.waiting);
+        if let Some(tickets) = waiting.ids.get_mut(id) {
+            tickets.extend(ticket.filter(|ticket| !tickets.contains(ticket)));
+            return Ok(());
+        }
+        if waiting.queue.len() >= self.spec.queue {
+            self.counters.full.fetch_add(1, Ordering::Relaxed);
+            return Err(Refusal::Full);
+        }
+        waiting.ids.insert(id.into(), ticket.into_iter().collect());
+        waiting.queue.push_back((id.into(), Instant::now()));
+        drop(waiting);
+        self.wake.notify_one();
+        Ok(())
+    }
+
+    /// Ids in the queue, and loads under way.
+    pub fn load(&self) -> (usize, usize) {
+        (lock(&self.waiting).queue.len(), self.loading.load(Ordering::Relaxed))
+    }
+
+    pub fn feed(&self) -> FeedState {
+        lock(&self.feed).clone()
+    }
+
+    pub fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Relaxed)
+    }
+
+    /// While it is paused nothing is loaded; what is kept is kept fresh.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, Ordering::Relaxed);
+    }
+
+    /// Why the database cannot be asked, as far as that is known.
+    pub fn trouble(&self) -> Option<String> {
+        let down = lock(&self.waiting).down.as_ref().map(|(_, failure)| failure.to_string());
+        down.or_else(|| match self.feed() {
+            FeedState::Opening => Some("change feed is not open yet".into()),
+            FeedState::Broken(why) => Some(why),
+            _ => None,
+        })
+    }
+
+    /// Ends it: its tasks end, whoever waits is told.
+    pub fn remove(&self) {
+        self.removed.send_replace(true);
+        self.wake.notify_one();
+    }
+
+    pub fn is_removed(&self) -> bool {
+        *self.removed.borrow()
+    }
+
+    /// Gives up everything that is kept of it.
+    pub fn flush(&self) {
+        self.marks.mark_all();
+        self.cache.lost();
+    }
+
+    /// Takes the next ids to be loaded; those that waited too long apart.
+    fn take(&self) -> (Vec<Id>, Vec<Id>) {
+        let mut waiting = lock(&self.waiting);
+        let (mut ids, mut late) = (Vec::new(), Vec::new());
+        while ids.len() < BATCH
+            && let Some((id, since)) = waiting.queue.pop_front()
+        {
+            if since.elapsed() > self.spec.timeout { late.push(id) } else { ids.push(id) }
+        }
+        (ids, late)
+    }
+
+    /// Why nothing can be loaded now, if that is known.
+    fn known_failure(&self) -> Option<Failure> {
+        if self.is_removed() {
+            return Some(Failure::Down("the source was removed".into()));
+        }
+        if !self.ready.load(Ordering::Relaxed) {
+            return match self.feed() {
+                FeedState::Broken(why) => Some(Failure::Down(why)),
+                _ => None,
+            };
+        }
+        let down = &lock(&self.waiting).down;
+        down.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, failure)| failure.clone())
+    }
+
+    /// Answers who waits for these ids.
+    fn answer(&self, began: u64, ids: Vec<Id>, rows: Vec<Row>, failure: Option<Failure>) {
+        let mut rows: HashMap<Id, Row> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
+        let mut waiting = lock(&self.waiting);
+        let asked = ids.into_iter().map(|id| {
+            let tickets = waiting.ids.remove(&id).unwrap_or_default();
+            Asked { row: rows.remove(&id), id, tickets }
+        });
+        let asked = asked.collect();
+        drop(waiting);
+        self.cache.loaded(Loaded { began, asked, failure });
+    }
+
+    async fn load_batch(&self, database: &dyn Database, ids: Vec<Id>) {
+        let (began, started) = (self.marks.position(), Instant::now());
+        let result = match tokio::time::timeout(self.spec.timeout, database.load(&ids)).await {
+            Ok(result) => result,
+            Err(_) => Err(Failure::Slow),
+        };
+        let counters = &self.counters;
+        let us = started.elapsed().as_micros() as u64;
+        counters.loads.fetch_add(1, Ordering::Relaxed);
+        counters.load_us.fetch_add(us, Ordering::Relaxed);
+        counters.load_max_us.fetch_max(us, Ordering::Relaxed);
+        self.loading.fetch_sub(1, Ordering::Relaxed);
+        match result {
+            Ok(rows) => {
+                lock(&self.waiting).down = None;
+                counters.loaded_rows.fetch_add(rows.len() as u64, Ordering::Relaxed);
+                counters
+                    .absent_rows
+                    .fetch_add(ids.len().saturating_sub(rows.len()) as u64, Ordering::Relaxed);
+                self.answer(began, ids, rows, None);
+            }
+            Err(failure) => {
+                counters.failures.fetch_add(1, Ordering::Relaxed);
+                if failure != Failure::Slow {
+                    let mut waiting = lock(&self.waiting);
+                    if waiting.down.is_none() {
+                        log::warn!("source {}: {failure}", self.spec.name);
+                    }
+                    waiting.down = Some((Instant::now() + DOWN_FOR, failure.clone()));
+                }
+                self.answer(began, ids, Vec::new(), Some(failure));
+            }
+        }
+        // There may be more, and there is a free connection now.
+        self.wake.notify_one();
+    }
+
+    /// Starts loads until the source is removed.
+    async fn serve_loads(self: Arc<Self>, database: Arc<dyn Database>) {
+        loop {
+            self.wake.notified().await;
+            self.start_loads(&database);
+            if self.is_removed() {
+                return;
+            }
+        }
+    }
+
+    fn start_loads(self: &Arc<Self>, database: &Arc<dyn Database>) {
+        loop {
+            let failure = self.known_failure();
+            let waits =
+                !self.ready.load(Ordering::Relaxed) || self.loading.load(Ordering::Relaxed) >= self.spec.pool;
+            if failure.is_none() && waits {
+                return;
+            }
+            let (ids, late) = self.take();
+            if !late.is_empty() {
+                self.answer(self.marks.position(), late, Vec::new(), Some(Failure::Slow));
+            }
+            if ids.is_empty() {
+                return;
+            }
+            if failure.is_some() {
+                self.answer(self.marks.position(), ids, Vec::new(), failure);
+                continue;
+            }
+            self.loading.fetch_add(1, Ordering::Relaxed);
+            let (source, database) = (self.clone(), database.clone());
+            tokio::spawn(async move { source.load_batch(&*database, ids).await });
+        }
+    }
+
+    /// Follows the feed until the source is removed.
+    async fn serve_feed(self: Arc<Self>, database: Arc<dyn Database>) {
+        let mut pause = RETRY_MIN;
+        while !self.is_removed() {
+            let began = Instant::now();
+            let mut removed = self.removed.subscribe();
+            let failure = tokio::select! {
+                failure = database.follow(&*self) => failure,
+                _ = removed.wait_for(|removed| *removed) => return,
+            };
+            if began.elapsed() > RETRY_MAX {
+                pause = RETRY_MIN;
+            }
+            if let Failure::Lost(why) = &failure {
+                Feed::lost(&*self, why);
+            }
+            let why = failure.to_string();
+            let before = std::mem::replace(&mut *lock(&self.feed), FeedState::Broken(why.clone()));
+            if before != FeedState::Broken(why.clone()) {
+                log::warn!("source {}: change feed: {why}", self.spec.name);
+            }
+            self.wake.notify_one();
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(RETRY_MAX);
+        }
+    }
+
+    /// Answers whoever waited longer than the source allows, also when no load begins.
+    async fn watch_queue(self: Arc<Self>) {
+        while !self.is_removed() {
+            tokio::time::sleep(self.spec.timeout.min(Duration::from_millis(100))).await;
+            let mut late = Vec::new();
+            {
+                let mut waiting = lock(&self.waiting);
+                while waiting.queue.front().is_some_and(|(_, since)| since.elapsed() > self.spec.timeout) {
+                    late.extend(waiting.queue.pop_front().map(|(id, _)| id));
+                }
+            }
+            if !late.is_empty() {
+                self.answer(self.marks.position(), late, Vec::new(), Some(Failure::Slow));
+            }
+        }
+    }
+}
+
+impl Feed for Source {
+    fn opened(&self, since: Since) {
+        let first = !self.ready.swap(true, Ordering::SeqCst);
+        self.counters.opened.fetch_add(1, Ordering::Relaxed);
+        if since == Since::Unknown && !first {
+            Feed::lost(self, "changes may have been missed while the feed was closed");
+        }
+        *lock(&self.feed) = FeedState::Open;
+        log::info!("source {}: change feed is open", self.spec.name);
+        self.wake.notify_one();
+    }
+
+    fn changed(&self, changes: &[Change]) {
+        self.marks.mark(changes.iter().map(|change| &*change.id));
+        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        self.cache.changed(changes);
+    }
+
+    fn lost(&self, why: &str) {
+        log::warn!("source {}: all that is kept is given up: {why}", self.spec.name);
+        self.counters.lost.fetch_add(1, Ordering::Relaxed);
+        self.flush();
+    }
+
+    fn caught_up(&self) {
+        self.counters.caught_up_ms.store(wall_ms(), Ordering::Relaxed);
+    }
+}
+
+fn wall_ms() -> u64 {
+    let since = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    since.map_or(0, |since| since.as_millis() as u64)
+}
+
+type Opened = std::sync::mpsc::Sender<Result<(), String>>;
+
+/// The thread.
+pub struct Hub {
+    add: mpsc::UnboundedSender<(Arc<Source>, Opened)>,
+}
+
+impl Hub {
+    /// Starts the thread.
+    pub fn start() -> std::io::Result<Hub> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (add, mut added) = mpsc::unbounded_channel::<(Arc<Source>, Opened)>();
+        std::thread::Builder::new().name("sources".into()).spawn(move || {
+            runtime.block_on(async move {
+                while let Some((source, opened)) = added.recv().await {
+                    let _ = opened.send(serve(source));
+                }
+            });
+        })?;
+        Ok(Hub { add })
+    }
+
+    /// Begins to serve a source. Errors: what can be known to be wrong without asking the database. Waits for the thread,
+    /// some microseconds.
+    pub fn add(&self, spec: Spec, cache: Box<dyn Cache>) -> Result<Arc<Source>, String> {
+        self.start_source(Source::new(spec, cache))
+    }
+
+    /// The same with a driver of one's own.
+    pub fn add_with(
+        &self,
+        spec: Spec,
+        database: Arc<dyn Database>,
+        cache: Box<dyn Cache>,
+    ) -> Result<Arc<Source>, String> {
+        let source = Source::new(spec, cache);
+        let _ = source.database.set(database);
+        self.start_source(source)
+    }
+
+    fn start_source(&self, source: Source) -> Result<Arc<Source>, String> {
+        let source = Arc::new(source);
+        let (opened, result) = std::sync::mpsc::channel();
+        let ended = || "the thread of the sources has ended".to_owned();
+        self.add.send((source.clone(), opened)).map_err(|_| ended())?;
+        result.recv().map_err(|_| ended())??;
+        Ok(source)
+    }
+}
+
+/// Starts a source's tasks; on the runtime.
+fn serve(source: Arc<Source>) -> Result<(), String> {
+    if source.database.get().is_none() {
+        let _ = source.database.set(crate::open(&source.spec)?);
+    }
+    let Some(database) = source.database.get().cloned() else { return Ok(()) };
+    tokio::spawn(source.clone().serve_loads(database.clone()));
+    tokio::spawn(source.clone().watch_queue());
+    if source.spec.feed {
+        tokio::spawn(source.serve_feed(database));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! The hub with a database that does what a test says.
+
+use super::*;
+use crate::{Body, Task};
+use std::sync::mpsc::{Receiver, Sender, channel};
+
+type Answer = Result<Vec<Row>, Failure>;
+type Load = Box<dyn Fn(&[Id]) -> (Duration, Answer) + Send + Sync>;
+
+/// Answers loads by a function; its feed is open from the start, or broken.
+struct Scripted {
+    load: Load,
+    feed: Option<Failure>,
+}
+
+impl Database for Scripted {
+    fn accepts(&self, id: &[u8]) -> bool {
+        id != b"no"
+    }
+
+    fn load<'a>(&'a self, ids: &'a [Id]) -> Task<'a, Answer> {
+        let (time, answer) = (self.load)(ids);
+        Box::pin(async move {
+            tokio::time::sleep(time).await;
+            answer
+        })
+    }
+
+    fn follow<'a>(&'a self, feed: &'a dyn Feed) -> Task<'a, Failure> {
+        Box::pin(async move {
+            if let Some(failure) = &self.feed {
+                return failure.clone();
+            }
+            feed.opened(Since::Unknown);
+            std::future::pending().await
+        })
+    }
+}
+
+struct Told(Sender<Loaded>);
+
+impl Cache for Told {
+    fn loaded(&self, loaded: Loaded) {
+        let _ = self.0.send(loaded);
+    }
+    fn changed(&self, _: &[Change]) {}
+    fn lost(&self) {}
+}
+
+fn row(id: &Id) -> Row {
+    Row { id: id.clone(), body: Body::Json(id.to_vec()), modified_ms: None }
+}
+
+fn start(options: &str, database: Scripted) -> (Hub, Arc<Source>, Receiver<Loaded>) {
+    let hub = Hub::start().unwrap();
+    let spec = Spec::parse(format!("s s:{{id}} x: {options}").trim().split(' ')).unwrap();
+    let (tell, told) = channel();
+    let source = hub.add_with(spec, Arc::new(database), Box::new(Told(tell))).unwrap();
+    (hub, source, told)
+}
+
+fn ticket(client: u64) -> Option<Ticket> {
+    Some(Ticket { loop_id: 0, client })
+}
+
+/// Waits for as many ids as were asked for.
+fn collect(told: &Receiver<Loaded>, ids: usize) -> (Vec<Asked>, Vec<Failure>) {
+    let (mut asked, mut failures) = (Vec::new(), Vec::new());
+    while asked.len() < ids {
+        let loaded = told.recv_timeout(Duration::from_secs(60)).unwrap();
+        asked.extend(loaded.asked);
+        failures.extend(loaded.failure);
+    }
+    (asked, failures)
+}
+
+#[test]
+fn an_id_is_loaded_once_for_all_who_wait() {
+    let loads = Arc::new(Mutex::new(Vec::new()));
+    let seen = loads.clone();
+    let load = move |ids: &[Id]| {
+        lock(&seen).push(ids.len());
+        let rows = ids.iter().filter(|id| !id.starts_with(b"absent")).map(row).collect();
+        (Duration::from_millis(50), Ok(rows))
+    };
+    let (_hub, source, told) = start("pool 1", Scripted { load: Box::new(load), feed: None });
+    source.want(b"first", ticket(1)).unwrap();
+    while source.load().1 == 0 {
+        std::thread::yield_now();
+    }
+    source.want(b"first", ticket(2)).unwrap();
+    for i in 0..20u64 {
+        source.want(format!("id{}", i % 10).as_bytes(), ticket(i)).unwrap();
+    }
+    source.want(b"absent", None).unwrap();
+    assert_eq!(source.want(b"no", ticket(9)), Err(Refusal::NoId));
+    let (asked, failures) = collect(&told, 12);
+    assert!(failures.is_empty());
+    assert_eq!(
+        *lock(&loads),
+        [1, 11],
+        "all that was asked for while the only connection was busy goes together"
+    );
+    let tickets = |id: &[u8]| asked.iter().find(|asked| &*asked.id == id).unwrap().tickets.len();
+    assert_eq!((tickets(b"first"), tickets(b"id3"), tickets(b"absent")), (2, 2, 0));
+    let missing: Vec<_> = asked.iter().filter(|asked| asked.row.is_none()).map(|asked| &*asked.id).collect();
+    assert_eq!(missing, [b"absent"]);
+}
+
+#[test]
+fn who_waits_is_answered_when_the_database_is_slow_down_or_has_no_feed() {
+    let slow = |_: &[Id]| (Duration::from_secs(3600), Ok(Vec::new()));
+    let (_hub, source, told) = start("pool 1 timeout 30ms", Scripted { load: Box::new(slow), feed: None });
+    source.want(b"1", ticket(1)).unwrap();
+    while source.load().1 == 0 {
+        std::thread::yield_now();
+    }
+    source.want(b"2", ticket(2)).unwrap();
+    let (asked, failures) = collect(&told, 2);
+    assert_eq!((asked.len(), failures), (2, vec![Failure::Slow, Failure::Slow]));
+
+    let down = |_: &[Id]| (Duration::ZERO, Err(Failure::Down("refused".into())));
+    let (_hub, source, told) = start("", Scripted { load: Box::new(down), feed: None });
+    source.want(b"1", ticket(1)).unwrap();
+    assert_eq!(collect(&told, 1).1, [Failure::Down("refused".into())]);
+    assert_eq!(source.trouble(), Some("database is down: refused".into()));
+
+    let load = |ids: &[Id]| (Duration::ZERO, Ok(ids.iter().map(row).collect()));
+    let refused = Some(Failure::Refused("wal_level".into()));
+    let (_hub, source, told) = start("", Scripted { load: Box::new(load), feed: refused });
+    source.want(b"1", ticket(1)).unwrap();
+    let (asked, failures) = collect(&told, 1);
+    assert!(asked[0].row.is_none() && failures[0].to_string().contains("wal_level"), "{failures:?}");
+}
+
+#[test]
+fn the_queue_is_bounded_and_ends_with_the_source() {
+    let slow = |_: &[Id]| (Duration::from_millis(20), Ok(Vec::new()));
+    let (_hub, source, told) = start("pool 1 queue 2", Scripted { load: Box::new(slow), feed: None });
+    let full =
+        (0..100_000u32).filter(|i| source.want(&i.to_le_bytes(), ticket(1)) == Err(Refusal::Full)).count();
+    assert!(full > 0, "a hundred thousand ids within a queue of two");
+    source.pause(true);
+    assert_eq!(source.want(b"x", ticket(1)), Err(Refusal::Paused));
+    source.remove();
+    collect(&told, 100_000 - full);
+    assert_eq!(source.load().0, 0);
+}
