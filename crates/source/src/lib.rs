@@ -14,9 +14,14 @@
 //!   the one key it can have been kept under.
 #![forbid(unsafe_code)]
 
+pub mod demo;
 pub mod hub;
 mod marks;
 mod spec;
+mod spelling;
+mod sqlite;
+#[cfg(test)]
+mod testing;
 
 pub use hub::{Hub, Source};
 pub use marks::Marks;
@@ -121,7 +126,7 @@ pub trait Database: Send + Sync {
 type Open = fn(&Spec) -> Result<Arc<dyn Database>, String>;
 
 /// The kinds of databases there are, by the scheme of their urls. A driver's one row.
-const KINDS: &[(&str, Open)] = &[];
+const KINDS: &[(&str, Open)] = &[("sqlite", sqlite::open)];
 
 /// The driver for a source. Nothing is connected yet. Must be called on the runtime its futures will run on.
 pub fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {

@@ -1,0 +1,448 @@
+//! SQLite: rows by id from `pool` read connections, changes from a table that triggers write.
+//!
+//! ```text
+//! load ──► one queue ──► `pool` threads, each with a connection ──► one read transaction per batch, one lookup per id
+//! follow ◄── thread with a connection: PRAGMA data_version, then the entries after the last one read  (changelog.rs)
+//! ```
+//!
+//! - Q1: a batch is read in a transaction that begins after `load` was called. What another connection of any process committed,
+//!   and this process saw committed, that transaction sees: both journal modes begin a read at the newest commit. So whatever the
+//!   follower read from the changelog is in the rows of every later load (D1).
+//! - Q2: the column of ids has a unique index of its own. So a lookup finds at most one row, in O(log rows).
+//! - Q3: a row is given out only if its own id is spelled like the one asked for: a column that compares without case would find
+//!   the row of `abc` under `ABC`, and the news of its changes would never meet that key (D3).
+//!
+//! Values: integers, reals, text and null keep their types in JSON; a blob is a string of hexadecimal digits there, and its bytes
+//! in a hash. Infinite reals are null. Ids of `id-type uuid` are text in small letters.
+//!
+//! In rollback-journal mode every reader keeps a writer from committing for as long as it reads: applications need a busy timeout
+//! there (or WAL mode, in which readers and writers do not meet).
+
+mod changelog;
+
+use crate::spelling::{self, Known};
+use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
+use rusqlite::types::ValueRef;
+use rusqlite::{Connection, ErrorCode, OpenFlags};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::{Duration, Instant};
+use tokio::sync::oneshot;
+
+/// Steps of SQLite's machine between two looks at the clock.
+const STEPS: i32 = 1000;
+
+/// What a source asks of its table.
+struct Plan {
+    path: PathBuf,
+    table: String,
+    id: String,
+    id_type: IdType,
+    columns: Option<Vec<String>>,
+    modified: Option<String>,
+    form: Form,
+    connect_timeout: Duration,
+}
+
+struct Shared {
+    plan: Plan,
+    known: Known,
+    /// How often another file was found under the path: connections from before are of no use.
+    replaced: AtomicU64,
+}
+
+impl Shared {
+    fn new(spec: &Spec) -> Result<Shared, String> {
+        let plan = Plan {
+            path: path(&spec.url)?,
+            table: spec.table.clone(),
+            id: spec.id.clone().unwrap_or_else(|| "id".into()),
+            id_type: spec.id_type,
+            columns: spec.columns.clone(),
+            modified: spec.modified.clone(),
+            form: spec.form,
+            connect_timeout: spec.connect_timeout,
+        };
+        Ok(Shared { plan, known: Known::new(spec.id_type), replaced: AtomicU64::new(0) })
+    }
+}
+
+struct Job {
+    ids: Vec<Id>,
+    deadline: Instant,
+    reply: oneshot::Sender<Result<Vec<Row>, Failure>>,
+}
+
+struct Sqlite {
+    shared: Arc<Shared>,
+    jobs: mpsc::Sender<Job>,
+    timeout: Duration,
+    /// How far the changelog was told.
+    position: Mutex<Option<changelog::Position>>,
+}
+
+/// Starts the threads; the file is opened with the first load.
+pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
+    if spec.id_type == IdType::ObjectId {
+        return Err("SQLite has no ids of type objectid".into());
+    }
+    let shared = Arc::new(Shared::new(spec)?);
+    let (jobs, queue) = mpsc::channel();
+    let queue = Arc::new(Mutex::new(queue));
+    for _ in 0..spec.pool {
+        let (shared, queue) = (shared.clone(), queue.clone());
+        let started =
+            std::thread::Builder::new().name("sqlite-load".into()).spawn(move || serve(&shared, &queue));
+        started.map_err(|e| format!("cannot start a thread: {e}"))?;
+    }
+    Ok(Arc::new(Sqlite { shared, jobs, timeout: spec.timeout, position: Mutex::new(None) }))
+}
+
+/// The path in `sqlite:path` or `sqlite:///absolute`.
+fn path(url: &str) -> Result<PathBuf, String> {
+    let rest = url.strip_prefix("sqlite:").unwrap_or(url);
+    let path = match rest.strip_prefix("//") {
+        Some(path) if path.starts_with('/') => path,
+        Some(_) => return Err(format!("url '{url}' must be sqlite:path or sqlite:///path")),
+        None => rest,
+    };
+    match path {
+        "" => Err(format!("url '{url}' names no file")),
+        ":memory:" => Err("a database in memory belongs to one connection: name a file".into()),
+        path => Ok(path.into()),
+    }
+}
+
+impl Database for Sqlite {
+    fn accepts(&self, id: &[u8]) -> bool {
+        self.shared.known.accepts(id)
+    }
+
+    /// Cost: two hand-overs between threads, and a lookup per id.
+    fn load<'a>(&'a self, ids: &'a [Id]) -> Task<'a, Result<Vec<Row>, Failure>> {
+        Box::pin(async move {
+            let (reply, answer) = oneshot::channel();
+            let deadline = Instant::now() + self.timeout;
+            let ended = || Failure::Down("the driver's threads have ended".into());
+            self.jobs.send(Job { ids: ids.to_vec(), deadline, reply }).map_err(|_| ended())?;
+            match tokio::time::timeout_at(deadline.into(), answer).await {
+                Ok(answer) => answer.unwrap_or_else(|_| Err(ended())),
+                Err(_) => Err(Failure::Slow),
+            }
+        })
+    }
+
+    fn follow<'a>(&'a self, feed: &'a dyn Feed) -> Task<'a, Failure> {
+        Box::pin(changelog::follow(&self.shared, &self.position, feed))
+    }
+}
+
+/// What a thread of the pool does until the driver is dropped.
+fn serve(shared: &Shared, queue: &Mutex<mpsc::Receiver<Job>>) {
+    let mut reader: Option<Reader> = None;
+    loop {
+        let next = queue.lock().unwrap_or_else(|e| e.into_inner()).recv();
+        let Ok(job) = next else { return };
+        if job.reply.is_closed() {
+            continue;
+        }
+        let replaced = shared.replaced.load(Ordering::SeqCst);
+        let usable = reader.take().filter(|reader| reader.replaced == replaced);
+        let opened = usable.map_or_else(|| Reader::open(shared, replaced), Ok);
+        let result = opened.and_then(|opened| {
+            let rows = opened.rows(shared, &job.ids, job.deadline);
+            // One that failed otherwise than by being late is not used again.
+            reader = Some(opened).filter(|_| matches!(rows, Ok(_) | Err(Failure::Slow)));
+            rows
+        });
+        let _ = job.reply.send(result);
+    }
+}
+
+/// A connection that loads.
+struct Reader {
+    connection: Connection,
+    select: String,
+    /// When the statement that runs is given up, in microseconds after `epoch`.
+    deadline_us: Arc<AtomicU64>,
+    epoch: Instant,
+    replaced: u64,
+}
+
+impl Reader {
+    fn open(shared: &Shared, replaced: u64) -> Result<Reader, Failure> {
+        let plan = &shared.plan;
+        let connection = connect(plan)?;
+        let table = Table::inspect(&connection, plan)?;
+        shared.known.set(table.id_type);
+        connection.execute_batch("PRAGMA query_only = 1").map_err(failure)?;
+        let (epoch, deadline_us) = (Instant::now(), Arc::new(AtomicU64::new(u64::MAX)));
+        let until = deadline_us.clone();
+        let late = move || epoch.elapsed().as_micros() as u64 > until.load(Ordering::Relaxed);
+        connection.progress_handler(STEPS, Some(late)).map_err(failure)?;
+        Ok(Reader { connection, select: select(plan), deadline_us, epoch, replaced })
+    }
+
+    /// The rows with these ids, as of one moment after the call (Q1).
+    fn rows(&self, shared: &Shared, ids: &[Id], deadline: Instant) -> Result<Vec<Row>, Failure> {
+        let remaining = deadline.saturating_duration_since(Instant::now());
+        if remaining.is_zero() {
+            return Err(Failure::Slow);
+        }
+        let until = deadline.saturating_duration_since(self.epoch).as_micros() as u64;
+        self.deadline_us.store(until, Ordering::Relaxed);
+        self.connection.busy_timeout(remaining).map_err(failure)?;
+        let _transaction = self.connection.unchecked_transaction().map_err(failure)?;
+        let mut statement = self.connection.prepare_cached(&self.select).map_err(failure)?;
+        let (form, id_type) = (shared.plan.form, shared.known.get());
+        let mut rows = Vec::with_capacity(ids.len());
+        for id in ids {
+            let mut found = match (id_type, spelling::integer(id), spelling::text(id)) {
+                (IdType::Integer, Some(n), _) => statement.query([n]),
+                (IdType::Text | IdType::Uuid, _, Some(text)) => statement.query([text]),
+                _ => continue,
+            }
+            .map_err(failure)?;
+            if let Some(row) = found.next().map_err(failure)? {
+                rows.extend(read(row, id, form).map_err(failure)?);
+            }
+        }
+        Ok(rows)
+    }
+}
+
+/// Reads and writes if the file may be written, else only reads. Nothing is created.
+fn connect(plan: &Plan) -> Result<Connection, Failure> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(&plan.path, flags)
+        .map_err(|e| Failure::Down(format!("{}: {}", plan.path.display(), text_of(&e))))?;
+    connection.busy_timeout(plan.connect_timeout).map_err(failure)?;
+    Ok(connection)
+}
+
+/// A name as SQL spells it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Id, when it was changed, then the columns. The columns are qualified: SQLite takes a quoted name it does not know for text.
+fn select(plan: &Plan) -> String {
+    let column = |name: &String| format!("t.{}", quoted(name));
+    let columns = match &plan.columns {
+        Some(names) => names.iter().map(column).collect::<Vec<_>>().join(", "),
+        None => "t.*".into(),
+    };
+    let modified = plan.modified.as_ref().map_or_else(|| "NULL".into(), |name| milliseconds(&column(name)));
+    let (id, table) = (column(&plan.id), quoted(&plan.table));
+    format!("SELECT {id}, {modified}, {columns} FROM {table} AS t WHERE {id} = ?1")
+}
+
+/// A column as milliseconds since 1970: integers are milliseconds or, small ones, seconds; reals are seconds or, small ones,
+/// days of the Julian calendar; text is any time that SQLite can read.
+fn milliseconds(column: &str) -> String {
+    format!(
+        "CASE typeof({column}) WHEN 'integer' THEN iif({column} > 100000000000, {column}, {column} * 1000) \
+         WHEN 'real' THEN CAST(iif({column} > 10000000.0, {column} * 1000.0, ({column} - 2440587.5) * 86400000.0) AS INTEGER) \
+         WHEN 'text' THEN CAST(round((julianday({column}) - 2440587.5) * 86400000.0) AS INTEGER) END"
+    )
+}
+
+/// One row, if its id is spelled like the one asked for (Q3).
+fn read(row: &rusqlite::Row<'_>, asked: &Id, form: Form) -> rusqlite::Result<Option<Row>> {
+    if spelled(row.get_ref(0)?).as_deref() != Some(asked) {
+        return Ok(None);
+    }
+    let modified_ms = row.get::<_, Option<i64>>(1).unwrap_or(None).and_then(|ms| u64::try_from(ms).ok());
+    let statement = row.as_ref();
+    let columns = (2..statement.column_count()).map(|at| Ok((statement.column_name(at)?, row.get_ref(at)?)));
+    let body = match form {
+        Form::Json => Body::Json(json(columns)?),
+        Form::Hash => Body::Fields(fields(columns)?),
+    };
+    Ok(Some(Row { id: asked.clone(), body, modified_ms }))
+}
+
+/// An id as it stands in a key; None for what cannot be one.
+fn spelled(value: ValueRef<'_>) -> Option<Id> {
+    match value {
+        ValueRef::Integer(n) => Some(n.to_string().into_bytes().into()),
+        ValueRef::Text(text) => Some(text.into()),
+        _ => None,
+    }
+}
+
+type Column<'a> = rusqlite::Result<(&'a str, ValueRef<'a>)>;
+
+fn json<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec<u8>> {
+    let mut out = vec![b'{'];
+    for column in columns {
+        let (name, value) = column?;
+        if out.len() > 1 {
+            out.push(b',');
+        }
+        json_text(name, &mut out);
+        out.push(b':');
+        match value {
+            ValueRef::Null => out.extend(b"null"),
+            ValueRef::Integer(n) => out.extend(n.to_string().into_bytes()),
+            ValueRef::Real(x) if x.is_finite() => out.extend(format!("{x:?}").into_bytes()),
+            ValueRef::Real(_) => out.extend(b"null"),
+            ValueRef::Text(text) => json_text(&String::from_utf8_lossy(text), &mut out),
+            ValueRef::Blob(bytes) => {
+                out.push(b'"');
+                bytes.iter().for_each(|b| out.extend(format!("{b:02x}").into_bytes()));
+                out.push(b'"');
+            }
+        }
+    }
+    out.push(b'}');
+    Ok(out)
+}
+
+fn json_text(text: &str, out: &mut Vec<u8>) {
+    out.push(b'"');
+    for b in text.bytes() {
+        match b {
+            b'"' | b'\\' => out.extend([b'\\', b]),
+            b'\n' => out.extend(b"\\n"),
+            b'\r' => out.extend(b"\\r"),
+            b'\t' => out.extend(b"\\t"),
+            0..0x20 => out.extend(format!("\\u{b:04x}").into_bytes()),
+            _ => out.push(b),
+        }
+    }
+    out.push(b'"');
+}
+
+fn fields<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut fields = Vec::new();
+    for column in columns {
+        let (name, value) = column?;
+        let value = match value {
+            ValueRef::Null => continue,
+            ValueRef::Integer(n) => n.to_string().into_bytes(),
+            ValueRef::Real(x) => format!("{x:?}").into_bytes(),
+            ValueRef::Text(bytes) | ValueRef::Blob(bytes) => bytes.to_vec(),
+        };
+        fields.push((name.as_bytes().to_vec(), value));
+    }
+    Ok(fields)
+}
+
+/// What the database says of the table.
+struct Table {
+    id_type: IdType,
+    /// Its text in the schema and where it begins: other ones, another table.
+    identity: String,
+    /// The columns of its unique indexes, except the one of the ids.
+    unique: Vec<Vec<String>>,
+}
+
+impl Table {
+    fn inspect(connection: &Connection, plan: &Plan) -> Result<Table, Failure> {
+        let refused = |why: String| Err(Failure::Refused(why));
+        let (table, file) = (&plan.table, plan.path.display());
+        let found = connection.query_row(
+            "SELECT type, coalesce(sql, ''), rootpage FROM sqlite_master \
+             WHERE name = ?1 COLLATE NOCASE AND type IN ('table', 'view')",
+            [table],
+            |row| Ok((row.get::<_, String>(0)?, row.get::<_, String>(1)?, row.get::<_, i64>(2)?)),
+        );
+        let (kind, sql, root) = match found {
+            Err(rusqlite::Error::QueryReturnedNoRows) => {
+                return refused(format!("there is no table '{table}' in {file}"));
+            }
+            found => found.map_err(failure)?,
+        };
+        if kind == "view" {
+            return refused(format!("'{table}' is a view: its changes cannot be followed"));
+        }
+        let columns =
+            pairs(connection, "SELECT name, type FROM pragma_table_xinfo(?1) WHERE hidden <> 1", table)?;
+        let asked = [&plan.id].into_iter().chain(plan.columns.iter().flatten()).chain(&plan.modified);
+        for name in asked {
+            if !columns.iter().any(|(column, _)| column.eq_ignore_ascii_case(name)) {
+                let names: Vec<_> = columns.into_iter().map(|(name, _)| name).collect();
+                return refused(format!(
+                    "table '{table}' has no column '{name}' (it has {})",
+                    names.join(", ")
+                ));
+            }
+        }
+        let (ids, unique) = unique(connection, table)?.into_iter().partition::<Vec<_>, _>(
+            |columns| matches!(&columns[..], [column] if column.eq_ignore_ascii_case(&plan.id)),
+        );
+        if ids.is_empty() {
+            let (name, id) = (quoted(table), quoted(&plan.id));
+            return refused(format!(
+                "column '{}' has no unique index: CREATE UNIQUE INDEX … ON {name} ({id})",
+                plan.id
+            ));
+        }
+        let declared = columns.iter().find(|(name, _)| name.eq_ignore_ascii_case(&plan.id));
+        let id_type = id_type(plan, declared.map_or("", |(_, declared)| declared))?;
+        Ok(Table { id_type, identity: format!("{root} {sql}"), unique })
+    }
+}
+
+/// The columns of each unique index without a condition, and those of the primary key. Indexes over expressions are left out.
+fn unique(connection: &Connection, table: &str) -> Result<Vec<Vec<String>>, Failure> {
+    let sql = "SELECT l.name, i.name FROM pragma_index_list(?1) AS l, pragma_index_info(l.name) AS i \
+               WHERE l.\"unique\" AND NOT EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name IS NULL) \
+               UNION ALL SELECT '', name FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY 1";
+    let mut sets: Vec<(String, Vec<String>)> = Vec::new();
+    for (index, column) in pairs(connection, sql, table)? {
+        match sets.last_mut().filter(|(name, _)| *name == index) {
+            Some((_, columns)) => columns.push(column),
+            None => sets.push((index, vec![column])),
+        }
+    }
+    Ok(sets.into_iter().map(|(_, columns)| columns).collect())
+}
+
+/// What the ids are: as configured, else by the affinity of the declared type.
+fn id_type(plan: &Plan, declared: &str) -> Result<IdType, Failure> {
+    if plan.id_type != IdType::Auto {
+        return Ok(plan.id_type);
+    }
+    let declared = declared.to_ascii_uppercase();
+    let has = |words: &[&str]| words.iter().any(|word| declared.contains(word));
+    match () {
+        _ if has(&["INT"]) => Ok(IdType::Integer),
+        _ if has(&["CHAR", "CLOB", "TEXT"]) => Ok(IdType::Text),
+        _ if has(&["UUID", "GUID"]) => Ok(IdType::Uuid),
+        _ => Err(Failure::Refused(format!(
+            "column '{}' is declared as '{declared}': say what its ids are, by id-type integer, text or uuid",
+            plan.id
+        ))),
+    }
+}
+
+fn pairs(connection: &Connection, sql: &str, table: &str) -> Result<Vec<(String, String)>, Failure> {
+    let mut statement = connection.prepare(sql).map_err(failure)?;
+    let rows = statement.query_map([table], |row| Ok((row.get(0)?, row.get(1)?))).map_err(failure)?;
+    rows.collect::<Result<_, _>>().map_err(failure)
+}
+
+fn failure(error: rusqlite::Error) -> Failure {
+    use ErrorCode::*;
+    let text = text_of(&error);
+    match error.sqlite_error_code() {
+        Some(OperationInterrupted | DatabaseBusy | DatabaseLocked) => Failure::Slow,
+        Some(Unknown | ReadOnly | PermissionDenied | AuthorizationForStatementDenied | NotADatabase) => {
+            Failure::Refused(text)
+        }
+        _ => Failure::Down(text),
+    }
+}
+
+fn text_of(error: &rusqlite::Error) -> String {
+    match error {
+        rusqlite::Error::SqliteFailure(_, Some(text)) => text.clone(),
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
