@@ -109,6 +109,13 @@ fn serve(
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
     // Nobody else sets it.
     let _ = server.program.set(Box::new(Program { stopper }));
+    for spec in config.sources() {
+        let name = &spec.name;
+        server
+            .sources
+            .add(&server, spec.clone())
+            .map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
+    }
     let Sockets { tcp, unix } = sockets;
     let mut paths = Vec::new();
     let unix = unix.into_iter().map(|socket| {

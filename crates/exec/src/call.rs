@@ -4,6 +4,7 @@ use crate::actions::{self, Act};
 use crate::calls::Ran;
 use crate::job;
 use crate::session::{ReplyMode, flag};
+use crate::sources::{self, Plan};
 use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
@@ -219,12 +220,25 @@ fn admit(
         ));
         return refuse(server, local, session, Some(command), &error, out);
     }
+    let plan = match server.sources.any() {
+        true => sources::plan(server, session, command, args),
+        false => Plan::Own,
+    };
     if session.multi.is_some() && !runs_inside_multi(command) {
+        if let Some(error) = sources::unfit_for_queue(&plan, server, args) {
+            return refuse(server, local, session, Some(command), &error, out);
+        }
+        if let Some(multi) = session.multi.as_mut().filter(|_| !matches!(plan, Plan::Own)) {
+            multi.sources = true;
+        }
         if command.has(table::NO_MULTI) {
             let error = Error::new("ERR Command not allowed inside a transaction");
             return refuse(server, local, session, Some(command), &error, out);
         }
         return crate::transaction::queue(server, local, session, command, args, out);
+    }
+    if let Plan::Refused(error) = &plan {
+        return refuse(server, local, session, Some(command), error, out);
     }
     if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
         return crate::clients::hold(server, local, session, args);
@@ -239,7 +253,11 @@ fn admit(
     let before = local.clock_ns;
     local.begin_command(session.id, number);
     let mark = out.len();
-    let flow = run(server, local, session, command, args, out);
+    let flow = match plan {
+        Plan::In(entry) => run_in(server, local, session, entry, command, args, out),
+        Plan::Fetch => sources::fetch(server, local, session, command, args, out),
+        _ => run(server, local, session, command, args, out),
+    };
     if full && stdx::reclaim::deferred() - littered >= LITTER {
         session.littered = stdx::reclaim::fullness();
     }
@@ -342,6 +360,25 @@ fn allowed_while_subscribed(command: &Command) -> bool {
 
 fn runs_inside_multi(command: &Command) -> bool {
     matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
+}
+
+/// Runs a command whose keys belong to a source in that source's database.
+#[cold]
+fn run_in(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    entry: Arc<sources::Entry>,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    let own = std::mem::replace(&mut session.db, entry.db);
+    session.source = Some(entry);
+    let flow = run(server, local, session, command, args, out);
+    session.source = None;
+    session.db = own;
+    flow
 }
 
 /// Chooses the plan by the row and runs it.
@@ -470,6 +507,10 @@ fn keyed(
     if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
         return wait_for_guard(session, local);
     }
+    if local.incoming.is_some() && session.source.is_some() {
+        out.error("ERR too many bytes for a key of a source");
+        return Flow::Done;
+    }
     if has_unknown_keys(command, args) || args.len() >= job::MANY_WORDS || local.incoming.is_some() {
         return job::start(server, local, session, (command, handler, args), out);
     }
@@ -488,12 +529,33 @@ fn keyed(
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
-    if command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+    let source = session.source.take();
+    if let Some(entry) = &source {
+        match sources::look(local, session, entry, &mut view, command, args) {
+            None => {}
+            Some(Ok(flow)) => {
+                server.after(local, view.finish());
+                return flow;
+            }
+            Some(Err(error)) => {
+                server.after(local, view.finish());
+                out.error(&error.text());
+                return Flow::Done;
+            }
+        }
+        if command.is_write() {
+            sources::before_write(entry, command, args);
+        }
+    }
+    let own_write = source.is_some() && command.is_write();
+    if !own_write && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
         server.after(local, view.finish());
         return job::start(server, local, session, (command, handler, args), out);
     }
     let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
-    let mut cx = Cx::new(&mut view, out, caller, Budget::steps(4 * INLINE_STEPS), local.random());
+    // What a client writes to a row that is cached ends here, and rows are small.
+    let budget = if own_write { Budget::unlimited(None) } else { Budget::steps(4 * INLINE_STEPS) };
+    let mut cx = Cx::new(&mut view, out, caller, budget, local.random());
     let result = handler(&mut cx, args);
     let Cx { outcome, effects, .. } = cx;
     if let Err(error) = result {
@@ -505,7 +567,9 @@ fn keyed(
         out.error(&error.text());
         return Flow::Done;
     }
-    if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
+    if let Some(entry) = source.filter(|_| own_write) {
+        sources::after_write(&entry, &mut view, command, args);
+    } else if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
         server.log_effect(command, args, &effects, &view);
     }
     let changes = view.finish();

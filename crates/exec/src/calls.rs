@@ -202,6 +202,7 @@ fn is_secret(command: &Command, args: Args<'_>, at: usize) -> bool {
         "auth" => at > 0,
         "hello" => follows("auth", 1) || follows("auth", 2),
         "migrate" => at > 6 && (follows("auth", 1) || follows("auth2", 1) || follows("auth2", 2)),
+        "evenkeel|source" => at == 5 && command::options::is(args.at(2), "add"),
         "config|set" => ["requirepass", "masterauth", "primaryauth"].iter().any(|word| follows(word, 1)),
         _ => false,
     }

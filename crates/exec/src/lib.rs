@@ -33,6 +33,7 @@ pub mod scripts;
 pub mod session;
 pub mod slowlog;
 pub mod snapshots;
+pub mod sources;
 pub mod stats;
 mod tally;
 pub mod transaction;
@@ -69,6 +70,8 @@ pub struct Server {
     pub memory_bytes: u64,
     pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
+    /// Databases that are read through.
+    pub sources: sources::Sources,
     pub started_ms: u64,
     pub run_id: String,
     loops: Arc<[Mailbox]>,
@@ -123,6 +126,8 @@ pub struct Local {
     pub key_hash: Option<u64>,
     /// What this loop does for long work, in slices.
     pub works: works::Works,
+    /// Clients for whom rows arrived.
+    pub arrived: Vec<(u64, sources::Arrival)>,
     /// What this loop counts.
     pub recorder: stats::Recorder,
 }
@@ -150,6 +155,7 @@ impl Local {
             incoming: None,
             key_hash: None,
             works: works::Works::default(),
+            arrived: Vec::new(),
             recorder: server.stats.recorder(),
         }
     }
@@ -217,7 +223,7 @@ impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
-        let keyspace = Keyspace::new(config.live.databases.size());
+        let keyspace = Keyspace::with_hidden(config.live.databases.size(), sources::MAX * sources::DATABASES);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         keyspace.set_notify(clients::wanted_classes(config.live.notify.get() as u32));
         config.observe(Box::new(NotifyObserver(keyspace.clone())));
@@ -241,6 +247,7 @@ impl Server {
             memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
+            sources: sources::Sources::default(),
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,

@@ -175,6 +175,8 @@ pub enum Mail {
     },
     /// CLIENT PAUSE ended, or something else parked clients should look at again.
     Retry,
+    /// Rows of sources came, or changed.
+    Source(crate::sources::Letter),
     /// A snapshot was closed, and this loop is the first that waits for one.
     Snapshot,
     /// A connection for this loop; what it is only `net` knows.

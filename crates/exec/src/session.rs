@@ -143,6 +143,8 @@ pub enum ReplyMode {
 #[derive(Default)]
 pub struct Multi {
     pub queue: Queue,
+    /// A command names keys of sources.
+    pub sources: bool,
     /// A command could not be queued: EXEC refuses the whole.
     pub broken: bool,
 }
@@ -202,6 +204,14 @@ pub struct Session {
     /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`); since when it waits for that.
     pub littered: u64,
     pub reclaim_since_ns: Cell<Option<u64>>,
+    /// The rows its command waits for.
+    pub loading: Option<crate::sources::Loading>,
+    /// Since when a command waited that now has its rows.
+    pub loaded_since_ns: Option<u64>,
+    /// What its command has found of several keys so far.
+    pub(crate) fetch: Option<Box<crate::sources::Fetch>>,
+    /// The source the keys of the command that runs belong to.
+    pub(crate) source: Option<Arc<crate::sources::Entry>>,
 }
 
 impl Session {
@@ -225,6 +235,10 @@ impl Session {
             guarded: Cell::new(None),
             littered: 0,
             reclaim_since_ns: Cell::new(None),
+            loading: None,
+            loaded_since_ns: None,
+            fetch: None,
+            source: None,
         }
     }
 
@@ -256,6 +270,13 @@ impl Session {
     pub fn select(&mut self, db: usize) {
         self.db = db;
         self.info.db.store(db as u32, Ordering::Relaxed);
+    }
+
+    /// The command waits for no row any more.
+    pub(crate) fn end_loading(&mut self) {
+        if let Some(loading) = self.loading.take() {
+            self.loaded_since_ns = Some(loading.since_ns);
+        }
     }
 
     pub fn set_flag(&self, flag: u32, on: bool) {

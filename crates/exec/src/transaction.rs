@@ -17,7 +17,7 @@ use crate::queue::{Queue, is_script};
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
-use crate::{Local, Server, Session, job};
+use crate::{Local, Server, Session, job, sources};
 use command::table::Cost;
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
@@ -171,6 +171,15 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         leave(act.server, act.local, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
     }
+    if multi.sources
+        && let Some(result) = load_rows(act, &multi)
+    {
+        match result {
+            Ok(_) => act.session.multi = Some(multi),
+            Err(_) => leave(act.server, act.local, act.session),
+        }
+        return result;
+    }
     let plain = multi.queue.is_keyed();
     let long = multi.queue.words() + act.session.watch.keys.len() >= job::MANY_WORDS
         || multi.queue.bytes() >= job::MANY_BYTES;
@@ -193,9 +202,9 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
     if view.has_intents() {
-        settle(act.session, &multi, shards, &mut view);
+        settle(act.server, act.session, &multi, shards, &mut view);
     }
-    if portable && is_long(&multi, &view) {
+    if portable && !multi.sources && is_long(&multi, &view) {
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
@@ -211,11 +220,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let timed = act.server.config.live.latency_tracking.get();
     let mut began_ns = act.local.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
-        view.select(act.session.db);
+        view.select(sources::db_for(act.server, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         if let Some(Flow::Close) = step(act, &mut view, command, args) {
             end = Flow::Close;
+        }
+        if multi.sources && command.is_write() {
+            after_write(act, &mut view, command, args);
         }
         let (failed, now_ns) = (act.out.as_bytes().get(mark) == Some(&b'-'), act.local.lap());
         act.local.recorder.within(command::places::of(command), now_ns - began_ns, failed, timed);
@@ -229,15 +241,34 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(end)
 }
 
+/// Sees to it that the rows the commands name are there. None: they are.
+#[cold]
+fn load_rows(act: &mut Act<'_, '_>, multi: &Multi) -> Option<Result<Flow, Error>> {
+    if multi.queue.words() >= job::MANY_WORDS || multi.queue.bytes() >= job::MANY_BYTES {
+        return Some(Err(Error::new("ERR the transaction is too long for one with keys of sources")));
+    }
+    sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+}
+
+/// What is left of a write to a source's key.
+#[cold]
+fn after_write(act: &Act<'_, '_>, view: &mut View<'_>, command: &'static Command, args: Args<'_>) {
+    if let Some(entry) = act.server.sources.by_db(view.db()) {
+        sources::before_write(&entry, command, args);
+        sources::after_write(&entry, view, command, args);
+    }
+}
+
 /// Makes the tables true for everything the transaction may look at.
 #[cold]
-fn settle(session: &Session, multi: &Multi, shards: Bits, view: &mut View<'_>) {
+fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view: &mut View<'_>) {
     if shards == Bits::below(keyspace::SHARDS) {
         return view.settle_all();
     }
     let mut keys: Vec<(usize, &[u8])> = session.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
     for (command, args) in multi.queue.iter() {
-        command.each_key(args, &mut |i, _| keys.push((session.db, args.at(i))));
+        let db = sources::db_for(server, command, args, session.db);
+        command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());
 }

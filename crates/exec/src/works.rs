@@ -8,7 +8,7 @@ use crate::job::{self, BulkJob, Delivery, Job};
 use crate::mail::ReadKeys;
 use crate::scripts::{self, ScriptJob};
 use crate::session::{Subscriptions, Watch};
-use crate::{Local, Server, actions, transaction};
+use crate::{Local, Server, actions, sources, transaction};
 use keyspace::{Commit, Progress};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -40,6 +40,10 @@ pub enum Work {
     Deliver(Delivery),
     /// A bulk, and its commit once it is under way.
     Bulk(Option<Box<Commit>>, Box<BulkJob>),
+    /// Rows of a source to be installed.
+    Fill(Box<sources::Fill>),
+    /// Items of a source to be removed.
+    Drop(Box<sources::Dropping>),
     /// Watched keys nobody watches any more.
     Forget(Box<Watch>),
     /// What a client that went listened to.
@@ -189,6 +193,14 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 }
             }
         }
+        Work::Fill(mut fill) => match fill.advance(server, local, KEYS) {
+            true => Step::More(Work::Fill(fill)),
+            false => Step::Over(None),
+        },
+        Work::Drop(mut dropping) => match dropping.advance(server, local, KEYS) {
+            true => Step::More(Work::Drop(dropping)),
+            false => Step::Over(None),
+        },
         Work::Forget(mut watch) => match transaction::forget_some(server, &mut watch, KEYS) {
             true => Step::More(Work::Forget(watch)),
             false => Step::Over(None),

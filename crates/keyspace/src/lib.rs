@@ -87,6 +87,8 @@ pub struct Keyspace {
     pub(crate) shards: Sharded<Shard>,
     pub(crate) sequence: Sequence,
     counts: Box<[Counts]>,
+    /// Databases that can be selected.
+    visible: usize,
     generation: AtomicU64,
     /// Notification classes somebody wants, as bits of [`Class`]; 0 = none.
     notify: AtomicU32,
@@ -112,12 +114,19 @@ const PREFETCHED: usize = 16;
 impl Keyspace {
     /// An empty keyspace of so many databases. Uses about 100 KB until keys come.
     pub fn new(databases: usize) -> Arc<Keyspace> {
+        Keyspace::with_hidden(databases, 0)
+    }
+
+    /// The same with further databases that no client can select: they come after the others, and tell nobody of their events.
+    pub fn with_hidden(visible: usize, hidden: usize) -> Arc<Keyspace> {
+        let databases = visible + hidden;
         let shard =
             || Shard { dbs: (0..databases).map(|_| Default::default()).collect(), ..Shard::default() };
         Arc::new(Keyspace {
             shards: Sharded::new((0..SHARDS).map(|_| shard())),
             sequence: Sequence::default(),
             counts: (0..databases).map(|_| Counts::default()).collect(),
+            visible,
             generation: AtomicU64::new(0),
             notify: AtomicU32::new(0),
             active_expire: AtomicU32::new(1),
@@ -131,7 +140,13 @@ impl Keyspace {
         })
     }
 
+    /// Databases a client can select.
     pub fn databases(&self) -> usize {
+        self.visible
+    }
+
+    /// All databases, with the hidden ones behind the others.
+    pub fn all_databases(&self) -> usize {
         self.counts.len()
     }
 
@@ -192,7 +207,7 @@ impl Keyspace {
     }
 
     pub fn is_empty(&self) -> bool {
-        (0..self.databases()).all(|db| self.len(db) == 0)
+        (0..self.all_databases()).all(|db| self.len(db) == 0)
     }
 
     /// Keys with an expiry in a database. O(1).
@@ -306,7 +321,7 @@ impl Keyspace {
     /// Checks every structural invariant; for tests. Cost: O(keys).
     pub fn check_invariants(&self) {
         let guard = self.shards.lock_all();
-        for db in 0..self.databases() {
+        for db in 0..self.all_databases() {
             let (mut keys, mut expires) = (0, 0);
             for shard in 0..SHARDS {
                 let directory = &guard.get(shard).dbs[db];

@@ -78,10 +78,10 @@ impl Sweep {
             if self.shard >= SHARDS {
                 self.shard = 0;
                 self.db += 1;
-                while self.db < keyspace.databases() && !keyspace.can_expire(self.db) {
+                while self.db < keyspace.all_databases() && !keyspace.can_expire(self.db) {
                     self.db += 1;
                 }
-                if self.db >= keyspace.databases() {
+                if self.db >= keyspace.all_databases() {
                     self.db = 0;
                     self.shard = 0;
                     self.position = keyspace.can_expire(0).then_some(0);

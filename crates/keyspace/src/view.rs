@@ -179,7 +179,7 @@ impl<'k> View<'k> {
     pub fn locked_many(keyspace: &'k Keyspace, keys: &KeySet, db: usize, now_ms: u64) -> View<'k> {
         let guard = keyspace.lock(keys.shards);
         let hashes = &keys.hashes[..keys.known];
-        if hashes.len() > 1 && db < keyspace.databases() {
+        if hashes.len() > 1 && db < keyspace.all_databases() {
             hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
             hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
         }
@@ -918,7 +918,7 @@ impl<'k> View<'k> {
 
     #[inline]
     fn push_event(&mut self, db: usize, key: &[u8], class: Class, name: &'static str) {
-        if self.keyspace.notifies(class) {
+        if self.keyspace.notifies(class) && db < self.keyspace.databases() {
             self.changes.events.push(Event { db, class, name, key: key.into() });
         }
     }

@@ -272,6 +272,7 @@ impl EventLoop {
             || self.server.mailbox(self.local.id).is_rung()
             || !self.continued.is_empty()
             || self.local.works.any()
+            || !self.local.arrived.is_empty()
             || !self.publishing.is_empty()
             || !self.notified.is_empty()
             || self.sweeping
@@ -432,6 +433,9 @@ impl EventLoop {
         {
             conn.session.reclaim_since_ns.set(None);
             self.local.end_reclaim(&self.server, &conn.session.info, since_ns);
+        }
+        if conn.session.loaded_since_ns.is_some() && !matches!(conn.state, State::Held(_)) {
+            self.local.end_source(&self.server, &mut conn.session);
         }
         if let Some((holder, since_ns)) = conn.session.guarded.get()
             && !matches!(conn.state, State::Held(_))
@@ -702,8 +706,26 @@ impl EventLoop {
         }
     }
 
+    /// Those go on for whom rows of sources arrived.
+    fn wake_arrived(&mut self) {
+        for (client, arrival) in std::mem::take(&mut self.local.arrived) {
+            let Some(&slot) = self.by_id.get(&client) else { continue };
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            if let Some(loading) = conn.session.loading.as_mut()
+                && matches!(conn.state, State::Held(_))
+            {
+                loading.arrived(arrival);
+                conn.release();
+                self.queue(slot);
+            }
+        }
+    }
+
     /// A slice of what long work needs of this loop.
     fn do_works(&mut self) {
+        if !self.local.arrived.is_empty() {
+            self.wake_arrived();
+        }
         if !self.local.works.any() {
             return;
         }
@@ -713,6 +735,9 @@ impl EventLoop {
             self.deliver_done(delivery);
         }
         self.done = done;
+        if !self.local.arrived.is_empty() {
+            self.wake_arrived();
+        }
     }
 
     /// Demoted work is under way: of a core a loop never leaves it would get 1.4 %. A loop that had the processor for nine
@@ -772,6 +797,7 @@ impl EventLoop {
                     self.doom(slot);
                 }
             }
+            Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
             Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => self.releasing = Some(0),
             Mail::Adopt(any) => {

@@ -30,6 +30,9 @@ const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a database that was found down is not asked again by loads.
 const DOWN_FOR: Duration = Duration::from_millis(200);
 
+/// Ids marked at a stretch.
+const MARKED: usize = 64;
+
 /// Who waits for an id; nobody, if it was only asked for ahead of time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ticket {
@@ -229,6 +232,12 @@ impl Source {
         self.cache.lost();
     }
 
+    /// Gives up what is kept of some rows, as if they had changed.
+    pub fn give_up<'a>(&self, ids: impl Iterator<Item = &'a [u8]>) {
+        let changes: Vec<Change> = ids.map(|id| Change { id: id.into(), committed_ms: None }).collect();
+        Feed::changed(self, &changes);
+    }
+
     /// Takes the next ids to be loaded; those that waited too long apart.
     fn take(&self) -> (Vec<Id>, Vec<Id>) {
         let mut waiting = lock(&self.waiting);
@@ -400,7 +409,10 @@ impl Feed for Source {
     }
 
     fn changed(&self, changes: &[Change]) {
-        self.marks.mark(changes.iter().map(|change| &*change.id));
+        // A few at a time: others mark, too, and must not wait long.
+        for some in changes.chunks(MARKED) {
+            self.marks.mark(some.iter().map(|change| &*change.id));
+        }
         self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
         self.cache.changed(changes);
     }

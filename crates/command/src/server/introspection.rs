@@ -187,6 +187,14 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("evenkeel|phases", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
                 .doc("server", "0.1.0", "O(1)", "Times of all requests by phase."),
+            Command::new("evenkeel|source", -3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
+                .tips(&["nondeterministic_output"])
+                .doc(
+                    "server",
+                    "0.1.0",
+                    "O(N) for N sources, or for N ids given up.",
+                    "Databases that are read through: adds, lists, pauses, flushes and removes them.",
+                ),
             Command::new("evenkeel|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "0.1.0",

@@ -14,7 +14,8 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("evenkeel|why", why, PLAIN),
     Row("evenkeel|stalls", stalls, PLAIN),
     Row("evenkeel|phases", phases, PLAIN),
-    Row("evenkeel|help", |act, _| help(act, "EVENKEEL", HELP), PLAIN),
+    Row("evenkeel|source", super::sources::source, PLAIN),
+    Row("evenkeel|help", |act, _| help(act, "EVENKEEL", &[HELP, super::sources::HELP].concat()), PLAIN),
 ];
 
 const HELP: &[&str] = &[

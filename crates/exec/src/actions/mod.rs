@@ -17,6 +17,7 @@ mod observe;
 mod pubsub;
 pub(crate) mod scripting;
 mod server;
+pub mod sources;
 mod transaction;
 
 use crate::call::Flow;

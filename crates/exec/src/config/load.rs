@@ -86,6 +86,8 @@ pub(super) struct Draft {
     pub given: Vec<bool>,
     /// `rename-command`: the usual name, and the new one or nothing.
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
+    /// `source` lines.
+    pub sources: Vec<source::Spec>,
     /// What the renames so far lead to.
     names: Names,
     mistakes: Vec<Mistake>,
@@ -98,6 +100,7 @@ impl Draft {
             given: vec![false; values.len()],
             values,
             renames: Vec::new(),
+            sources: Vec::new(),
             names: Names::usual(),
             mistakes: Vec::new(),
         }
@@ -163,12 +166,14 @@ impl Draft {
             b"include" => self.include(args, place, text, depth),
             b"rename-command" => self.rename(args),
             b"user" => self.user(args),
+            b"source" => self.source(args),
             b"loadmodule" => Err("modules are not supported".into()),
             _ => self.set(&name, args),
         };
         if let Err(reason) = done {
             // What follows a secret's name stays out of terminals and logs.
-            let secret = find(&name).is_some_and(|at| table()[at].secret) || name == b"user";
+            let secret =
+                find(&name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source";
             let hidden = format!("{} ...", String::from_utf8_lossy(&name));
             self.mistake(place, if secret { &hidden } else { text }, reason);
         }
@@ -198,6 +203,13 @@ impl Draft {
         let [from, to] = args else { return Err("wrong number of arguments".into()) };
         self.names.rename(from, to)?;
         self.renames.push((from.clone(), to.clone()));
+        Ok(())
+    }
+
+    fn source(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
+        let words = args.iter().map(|word| std::str::from_utf8(word));
+        let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| "a word is not UTF-8".to_owned())?;
+        self.sources.push(source::Spec::parse(words)?);
         Ok(())
     }
 

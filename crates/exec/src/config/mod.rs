@@ -61,6 +61,7 @@ pub struct Config {
     usual: Vec<Vec<u8>>,
     given: Vec<bool>,
     renames: Vec<(Vec<u8>, Vec<u8>)>,
+    sources: Vec<source::Spec>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
@@ -99,6 +100,7 @@ impl Config {
             usual,
             given: draft.given,
             renames: draft.renames,
+            sources: draft.sources,
             file,
             rewriting: Mutex::default(),
             observers: RwLock::default(),
@@ -125,6 +127,11 @@ impl Config {
     /// `rename-command` lines in order: the usual name and the new one (empty: the command is to vanish).
     pub fn renames(&self) -> &[(Vec<u8>, Vec<u8>)] {
         &self.renames
+    }
+
+    /// `source` lines in order.
+    pub fn sources(&self) -> &[source::Spec] {
+        &self.sources
     }
 
     /// Threads that serve connections: as configured, or one per core.

@@ -1,6 +1,7 @@
 //! One run of a script: the host it calls, the ground its commands run on, and who reads keys for it.
 
 use super::*;
+use crate::sources;
 
 /// What a script's commands run on.
 pub(super) enum Ground<'a, 'b, 'k> {
@@ -171,6 +172,60 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     }
 
     fn keyed(
+        &mut self,
+        command: &'static Command,
+        handler: command::Handler,
+        args: resp::Args<'_>,
+    ) -> Result<(), Error> {
+        let Some(entry) = sources::of_call(self.server, self.db, command, args)? else {
+            return self.in_own_db(command, handler, args);
+        };
+        self.look_for_rows(&entry, command, args)?;
+        self.db = entry.db;
+        let result = self.in_own_db(command, handler, args);
+        self.db = 0;
+        result
+    }
+
+    /// A script cannot wait for the database: the rows it names as its keys were loaded before it began.
+    #[cold]
+    fn look_for_rows(
+        &mut self,
+        entry: &sources::Entry,
+        command: &Command,
+        args: resp::Args<'_>,
+    ) -> Result<(), Error> {
+        let mut keys = Vec::new();
+        command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+        let dbs = [entry.db, entry.absent_db()];
+        if let Ground::Overlay(overlay, _) = &mut self.ground {
+            let wanted = keys.iter().flat_map(|key| dbs.map(|db| (db, *key)));
+            let unknown: Vec<_> = wanted.filter(|(db, key)| !overlay.knows(*db, key)).collect();
+            let unknown: Vec<_> = unknown.into_iter().map(|(db, key)| (db, Box::from(key))).collect();
+            if !unknown.is_empty() {
+                load(overlay, unknown, &mut self.reader);
+            }
+        }
+        let known = |view: &mut View<'_>| {
+            view.select(entry.db);
+            keys.iter().all(|key| sources::is_known(entry, view, key))
+        };
+        let all = match &mut self.ground {
+            Ground::Held(view, _) => known(view),
+            Ground::Overlay(overlay, _) => {
+                let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
+                let all = known(&mut view);
+                view.finish();
+                all
+            }
+        };
+        let name = &entry.spec().name;
+        all.then_some(()).ok_or_else(|| {
+            format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into()
+        })
+    }
+
+    fn in_own_db(
         &mut self,
         command: &'static Command,
         handler: command::Handler,

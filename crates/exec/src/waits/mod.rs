@@ -66,12 +66,14 @@ pub enum What {
     Reclaim,
     /// The client itself, which did not read.
     Socket,
+    /// The database its row was loaded from.
+    Source,
     /// The processor: the operating system ran something else.
     Os,
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 9] = [
+pub const WHATS: [(What, &str); 10] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
@@ -79,6 +81,7 @@ pub const WHATS: [(What, &str); 9] = [
     (What::Thread, "thread"),
     (What::Reclaim, "reclaim"),
     (What::Socket, "socket"),
+    (What::Source, "source"),
     (What::Os, "os"),
     (What::Unknown, "unknown"),
 ];

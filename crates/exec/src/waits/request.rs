@@ -23,6 +23,8 @@ pub struct Request {
     pub guard_ns: u64,
     /// Waited until less of what it had removed waited to be freed.
     pub reclaim_ns: u64,
+    /// Waited for the database of a source.
+    pub source_ns: u64,
     /// Waited for a key, a time or an answer.
     pub parked_ns: u64,
     /// Waited for a worker or a script's thread.
@@ -51,6 +53,7 @@ impl Request {
             ("waited-for-lock", self.lock_ns),
             ("waited-for-commit", self.guard_ns),
             ("waited-for-reclaim", self.reclaim_ns),
+            ("waited-for-source", self.source_ns),
             ("parked", self.parked_ns),
             ("waited-for-thread", self.queued_ns),
             ("waited-for-snapshot", self.snapshot_ns),

@@ -462,6 +462,19 @@ impl Local {
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit });
     }
 
+    /// A client waited for rows of a source, and now goes on.
+    pub fn end_source(&mut self, server: &Server, session: &mut crate::Session) {
+        let Some(since_ns) = session.loaded_since_ns.take() else { return };
+        let ns = self.lap().saturating_sub(since_ns);
+        if ns < STALL_NS {
+            return;
+        }
+        let (client, unix_ms, what) = (session.info.clone(), self.now_ms, What::Source);
+        let command = client.command();
+        client.remember(Request { unix_ms, command, source_ns: ns, ..Request::default() });
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+    }
+
     /// A client's socket was full, and now has room again.
     pub fn end_blocked(&mut self, server: &Server, client: &Arc<ClientInfo>, since_ns: u64) {
         let ns = self.lap().saturating_sub(since_ns);

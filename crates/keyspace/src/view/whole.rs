@@ -90,7 +90,7 @@ impl View<'_> {
         if let Store::Overlay(overlay) = &mut self.store {
             match db {
                 Some(db) => overlay.flush(db),
-                None => (0..self.keyspace.databases()).for_each(|db| overlay.flush(db)),
+                None => (0..self.keyspace.all_databases()).for_each(|db| overlay.flush(db)),
             }
             self.changes.dirty += 1;
             return 0;
@@ -101,7 +101,7 @@ impl View<'_> {
         self.lock_whole();
         let dbs = match db {
             Some(db) => db..db + 1,
-            None => 0..self.keyspace.databases(),
+            None => 0..self.keyspace.all_databases(),
         };
         self.end_commits(dbs.clone());
         self.settle_counts();
@@ -124,7 +124,7 @@ impl View<'_> {
     /// Exchanges two databases. Needs the whole. Keys somebody waits for are reported ready.
     pub fn swap(&mut self, a: usize, b: usize) {
         if let Store::Overlay(overlay) = &mut self.store {
-            overlay.swap(a, b, self.keyspace.databases());
+            overlay.swap(a, b, self.keyspace.all_databases());
             self.changes.dirty += 1;
             return;
         }

@@ -1,0 +1,184 @@
+//! EVENKEEL SOURCE: databases that are read through ([`crate::sources`]).
+
+use super::{Act, elsewhere};
+use crate::Server;
+use crate::call::Flow;
+use crate::sources::{Entry, Letter};
+use command::Error;
+use command::options::is;
+use resp::{Args, Reply};
+use source::Spec;
+use source::hub::FeedState;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+pub(super) const HELP: &[&str] = &[
+    "SOURCE ADD <name> <key-pattern> <url> [<option> <value> ...]",
+    "    Reads keys such as item:{id} through to a table or collection. Options as those of the source directive.",
+    "SOURCE LIST",
+    "    The sources, as they are configured.",
+    "SOURCE STATS [<name>]",
+    "    What is cached of each source, and how it does.",
+    "SOURCE PAUSE <name> | RESUME <name>",
+    "    Loads nothing from its database; what is cached is answered and kept fresh.",
+    "SOURCE FLUSH <name> [<id> ...]",
+    "    Gives up what is cached of these rows, or of all.",
+    "SOURCE REMOVE <name>",
+    "    Ends it.",
+];
+
+/// `EVENKEEL SOURCE ADD | LIST | STATS | PAUSE | RESUME | FLUSH | REMOVE`.
+pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let word = args.at(2);
+    let rest = args.len() - 3;
+    match () {
+        _ if is(word, "add") && rest >= 3 => add(act, args),
+        _ if is(word, "list") && rest == 0 => list(act),
+        _ if is(word, "stats") && rest <= 1 => stats(act, args),
+        _ if is(word, "pause") && rest == 1 => pause(act, args, true),
+        _ if is(word, "resume") && rest == 1 => pause(act, args, false),
+        _ if is(word, "flush") && rest >= 1 => flush(act, args),
+        _ if is(word, "remove") && rest == 1 => remove(act, args),
+        _ => Err(Error::Syntax),
+    }
+}
+
+/// Making a driver may take milliseconds: it happens on another thread.
+fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let words = args.from(3).iter().map(|word| std::str::from_utf8(word));
+    let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| Error::new("ERR a word is not UTF-8"))?;
+    let spec = Spec::parse(words).map_err(|e| Error::from(format!("ERR {}", one_line(&e))))?;
+    let server = act.server.clone();
+    elsewhere(act, move |out| match server.sources.add(&server, spec) {
+        Ok(()) => out.ok(),
+        Err(e) => out.error(&format!("ERR {}", one_line(&e))),
+    })
+}
+
+fn one_line(text: &str) -> String {
+    text.replace(['\r', '\n'], " ")
+}
+
+fn entry(server: &Server, name: &[u8]) -> Result<Arc<Entry>, Error> {
+    let shown = || String::from_utf8_lossy(name).into_owned();
+    server.sources.by_name(name).ok_or_else(|| format!("ERR no source '{}'", shown()).into())
+}
+
+fn list(act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+    let list = act.server.sources.list();
+    act.out.array(list.len());
+    for entry in list.iter() {
+        let mut words = entry.spec().words();
+        words[2] = entry.spec().shown_url();
+        act.out.bulk(words.join(" ").as_bytes());
+    }
+    Ok(Flow::Done)
+}
+
+fn pause(act: &mut Act<'_, '_>, args: Args<'_>, paused: bool) -> Result<Flow, Error> {
+    entry(act.server, args.at(3))?.source.pause(paused);
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+/// Cost: O(ids), or O(shards).
+fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let entry = entry(act.server, args.at(3))?;
+    let ids = args.from(4);
+    if ids.is_empty() {
+        entry.source.marks.mark_all();
+        crate::sources::receive(act.server, act.local, Letter::Flush(entry.db));
+    } else {
+        // In slices; whoever asks on this loop after that gets fresh rows, others soon do.
+        entry.source.give_up(ids.iter());
+    }
+    act.out.ok();
+    Ok(Flow::Done)
+}
+
+fn remove(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    match act.server.sources.remove(act.server, args.at(3)) {
+        true => act.out.ok(),
+        false => return entry(act.server, args.at(3)).map(|_| Flow::Done),
+    }
+    Ok(Flow::Done)
+}
+
+/// `EVENKEEL SOURCE STATS [name]`: a map of maps; of one source its own map.
+fn stats(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    let server = act.server.clone();
+    if let Some(name) = args.get(3) {
+        let entry = entry(&server, name)?;
+        return elsewhere(act, move |out| write(&server, &entry, out));
+    }
+    elsewhere(act, move |out| {
+        let list = server.sources.list();
+        out.map(list.len());
+        for entry in list.iter() {
+            out.bulk(entry.spec().name.as_bytes());
+            write(&server, entry, out);
+        }
+    })
+}
+
+/// The figures of a source, by name.
+pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (seen, counters) = (&entry.seen, &entry.source.counters);
+    let (queued, loading) = entry.source.load();
+    let loads = get(&counters.loads);
+    vec![
+        ("items", server.keyspace.len(entry.db) as u64),
+        ("negative-items", server.keyspace.len(entry.absent_db()) as u64),
+        ("budget-bytes", entry.spec().budget),
+        ("hits", get(&seen.hits)),
+        ("misses", get(&seen.misses)),
+        ("negative-hits", get(&seen.negative_hits)),
+        ("stale", get(&seen.stale)),
+        ("errors", get(&seen.errors)),
+        ("invalidated", get(&seen.invalidated)),
+        ("refused-fills", get(&seen.refused)),
+        ("loads", loads),
+        ("loaded-rows", get(&counters.loaded_rows)),
+        ("absent-rows", get(&counters.absent_rows)),
+        ("failed-loads", get(&counters.failures)),
+        ("load-mean-us", get(&counters.load_us).checked_div(loads).unwrap_or(0)),
+        ("load-max-us", get(&counters.load_max_us)),
+        ("loading", loading as u64),
+        ("queued-ids", queued as u64),
+        ("queue-full", get(&counters.full)),
+        ("changes", get(&counters.changes)),
+        ("lag-ms", get(&seen.lag_ms)),
+        ("lag-max-ms", get(&seen.lag_max_ms)),
+        ("feed-opened", get(&counters.opened)),
+        ("feed-caught-up-ms", get(&counters.caught_up_ms)),
+        ("flushes", get(&counters.lost)),
+    ]
+}
+
+fn write(server: &Server, entry: &Entry, out: &mut Reply) {
+    let figures = figures(server, entry);
+    out.map(figures.len() + 4);
+    text(out, "state", if entry.source.is_paused() { "paused" } else { "serving" });
+    let (feed, trouble) = match entry.source.feed() {
+        FeedState::Opening => ("opening", String::new()),
+        FeedState::Open => ("open", String::new()),
+        FeedState::Off => ("off", String::new()),
+        FeedState::Broken(why) => ("broken", why),
+    };
+    text(out, "feed", feed);
+    text(out, "trouble", &entry.source.trouble().unwrap_or(trouble));
+    let asked = |name: &str| figures.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
+    let (hits, misses) = (asked("hits") + asked("negative-hits"), asked("misses"));
+    out.bulk(b"hit-ratio");
+    out.double(if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 });
+    for (name, value) in figures {
+        out.bulk(name.as_bytes());
+        out.int(value as i64);
+    }
+}
+
+fn text(out: &mut Reply, name: &str, text: &str) {
+    out.bulk(name.as_bytes());
+    out.bulk(text.as_bytes());
+}

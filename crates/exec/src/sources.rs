@@ -1,0 +1,316 @@
+//! Keys that are rows of a database: which they are, reading through, keeping them fresh. The databases themselves are crate
+//! `source`'s.
+//!
+//! ```text
+//! GET item:42 ──route──► the source's own database of the keyspace ── there? ──► reply                        route
+//!                                   │ no, and not known to have no row
+//!                                   ▼
+//!             hold the client, Source::want(42) ─► thread "sources" ─► Letter::Fill ─► install, wake, run it again   wait, fill
+//! change feed ─► mark the id ─► Letter::Drop ─► remove the key
+//! ```
+//!
+//! - Z1: a source's rows are in a hidden database of the keyspace, under the keys clients use; the one behind it holds the ids
+//!   known to have no row, as empty strings. So KEYS, SCAN and DBSIZE do not show them, a source is emptied in O(1), and each has
+//!   a budget of its own.
+//! - Z2: a row is installed by a loop under the lock of its key, and only if no change of its id was told since its load began
+//!   (`source::Marks`); a change is marked first and its key removed after. So nothing older than a change that was told stays.
+//! - Z3: who waits for the database is held like by CLIENT PAUSE: its command is run again when the row is there. Nobody else
+//!   waits. A command is held for so many loads at most, then it gets an error.
+//! - Z4: sources belong to database 0.
+
+mod fetch;
+mod fill;
+mod route;
+mod wait;
+
+pub(crate) use fetch::{Fetch, run as fetch};
+pub use fill::{Dropping, Fill};
+pub use route::ask_ahead;
+pub(crate) use route::{Plan, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
+pub use wait::{Arrival, Loading};
+pub(crate) use wait::{after_write, before_write, is_known, look};
+
+use crate::mail::Mail;
+use crate::works::Work;
+use crate::{Local, Server};
+use arc_swap::ArcSwap;
+use parking_lot::Mutex;
+use source::hub::{Asked, Cache, Loaded};
+use source::{Change, Failure, Hub, Source, Spec};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock, Weak};
+
+/// Sources at most.
+pub const MAX: usize = 16;
+/// Hidden databases of a source (Z1).
+pub const DATABASES: usize = 2;
+
+/// Counters of what clients asked for; relaxed.
+#[derive(Default)]
+pub struct Seen {
+    pub hits: AtomicU64,
+    pub misses: AtomicU64,
+    /// Answered from the knowledge that there is no row.
+    pub negative_hits: AtomicU64,
+    /// Given out after their time, because the database was down.
+    pub stale: AtomicU64,
+    /// Answered with an error.
+    pub errors: AtomicU64,
+    /// Items removed because their row changed.
+    pub invalidated: AtomicU64,
+    /// Rows not kept because they changed while they were loaded (Z2).
+    pub refused: AtomicU64,
+    /// From the commit of a change to its item's removal, the last and the longest, in milliseconds.
+    pub lag_ms: AtomicU64,
+    pub lag_max_ms: AtomicU64,
+}
+
+/// A source and its place.
+pub struct Entry {
+    pub source: Arc<Source>,
+    /// Its rows; the database behind it has the ids without one.
+    pub db: usize,
+    pub seen: Seen,
+}
+
+impl Entry {
+    pub fn spec(&self) -> &Spec {
+        &self.source.spec
+    }
+
+    /// Where ids are kept that have no row.
+    pub fn absent_db(&self) -> usize {
+        self.db + 1
+    }
+
+    /// When an item that is installed now is to go: the time to live less a part that depends on the key alone, and the time it
+    /// may be given out beyond that.
+    pub fn expire_ms(&self, key: &[u8], now_ms: u64) -> u64 {
+        let spec = self.spec();
+        now_ms + self.ttl_ms(key) + spec.stale_if_error.as_millis() as u64
+    }
+
+    /// The time to live of a key's item. O(key).
+    pub fn ttl_ms(&self, key: &[u8]) -> u64 {
+        let ttl = self.spec().ttl.as_millis() as u64;
+        let spread = ttl / 100 * self.spec().jitter;
+        if spread == 0 { ttl } else { ttl - stdx::hash::hash_bytes(key) % (spread + 1) }
+    }
+
+    /// Whether an item with this expiry is within its time to live.
+    #[inline]
+    fn is_fresh(&self, expire_ms: Option<u64>, now_ms: u64) -> bool {
+        let stale = self.spec().stale_if_error.as_millis() as u64;
+        stale == 0 || expire_ms.is_none_or(|at| at.saturating_sub(stale) > now_ms)
+    }
+}
+
+/// All sources of the server.
+#[derive(Default)]
+pub struct Sources {
+    list: ArcSwap<Vec<Arc<Entry>>>,
+    any: AtomicBool,
+    hub: OnceLock<Hub>,
+    changing: Mutex<()>,
+}
+
+impl Sources {
+    /// Whether there are any: what ordinary commands pay.
+    #[inline]
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Relaxed)
+    }
+
+    pub fn list(&self) -> Arc<Vec<Arc<Entry>>> {
+        self.list.load_full()
+    }
+
+    /// The source a key of database 0 belongs to. Cost: O(sources).
+    #[inline]
+    pub fn of(&self, key: &[u8]) -> Option<Arc<Entry>> {
+        self.list.load().iter().find(|entry| entry.spec().pattern.id(key).is_some()).cloned()
+    }
+
+    pub fn by_db(&self, db: usize) -> Option<Arc<Entry>> {
+        self.list.load().iter().find(|entry| entry.db == db).cloned()
+    }
+
+    pub fn by_name(&self, name: &[u8]) -> Option<Arc<Entry>> {
+        self.list.load().iter().find(|entry| entry.spec().name.as_bytes() == name).cloned()
+    }
+
+    /// The source HTTP shows under a path such as `/items`.
+    pub fn by_path(&self, path: &[u8]) -> Option<Arc<Entry>> {
+        let shows = |entry: &&Arc<Entry>| entry.spec().path.as_ref().is_some_and(|p| p.as_bytes() == path);
+        self.list.load().iter().find(shows).cloned()
+    }
+
+    /// Adds a source and begins to serve it. Errors: what is wrong with it, as far as that can be known without its database.
+    pub fn add(&self, server: &Arc<Server>, spec: Spec) -> Result<(), String> {
+        self.add_by(server, spec, |hub, spec, cache| hub.add(spec, cache))
+    }
+
+    /// The same with a driver of one's own.
+    pub fn add_with(
+        &self,
+        server: &Arc<Server>,
+        spec: Spec,
+        database: Arc<dyn source::Database>,
+    ) -> Result<(), String> {
+        self.add_by(server, spec, |hub, spec, cache| hub.add_with(spec, database, cache))
+    }
+
+    fn add_by(
+        &self,
+        server: &Arc<Server>,
+        spec: Spec,
+        start: impl FnOnce(&Hub, Spec, Box<dyn Cache>) -> Result<Arc<Source>, String>,
+    ) -> Result<(), String> {
+        let _one_at_a_time = self.changing.lock();
+        let list = self.list();
+        for other in list.iter() {
+            if other.spec().name == spec.name {
+                return Err(format!("there is a source '{}' already", spec.name));
+            }
+            if other.spec().pattern.overlaps(&spec.pattern) {
+                return Err(format!(
+                    "keys '{}' overlap with those of source '{}'",
+                    spec.pattern,
+                    other.spec().name
+                ));
+            }
+            if spec.path.is_some() && other.spec().path == spec.path {
+                return Err(format!("source '{}' has that path already", other.spec().name));
+            }
+        }
+        let first = server.keyspace.databases();
+        let free =
+            (0..MAX).map(|i| first + i * DATABASES).find(|db| list.iter().all(|entry| entry.db != *db));
+        let Some(db) = free else { return Err(format!("there are {MAX} sources already")) };
+        let front = Front {
+            server: Arc::downgrade(server),
+            db,
+            pattern: spec.pattern.clone(),
+            home: (db - first) / DATABASES % server.loops(),
+        };
+        let hub = self.hub()?;
+        let source = start(hub, spec, Box::new(front))?;
+        let entry = Arc::new(Entry { source, db, seen: Seen::default() });
+        let more = list.iter().cloned().chain([entry]).collect();
+        self.list.store(Arc::new(more));
+        self.any.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn hub(&self) -> Result<&Hub, String> {
+        if self.hub.get().is_none() {
+            let hub =
+                Hub::start().map_err(|e| format!("the thread of the sources cannot be started: {e}"))?;
+            let _ = self.hub.set(hub);
+        }
+        self.hub.get().ok_or_else(|| "no thread".into())
+    }
+
+    /// Ends a source; what is kept of it is given up. False if there is none of that name.
+    pub fn remove(&self, server: &Server, name: &[u8]) -> bool {
+        let _one_at_a_time = self.changing.lock();
+        let Some(entry) = self.by_name(name) else { return false };
+        let rest: Vec<_> = self.list().iter().filter(|other| other.db != entry.db).cloned().collect();
+        self.any.store(!rest.is_empty(), Ordering::Relaxed);
+        self.list.store(Arc::new(rest));
+        entry.source.remove();
+        server.send(0, Mail::Source(Letter::Flush(entry.db)));
+        true
+    }
+}
+
+/// A loop takes a letter.
+pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
+    match letter {
+        Letter::Fill(fill) => local.works.push(Work::Fill(fill)),
+        Letter::Drop(dropping) => local.works.push(Work::Drop(dropping)),
+        Letter::Flush(db) => fill::flush(server, local, db),
+        Letter::Arrived(clients, arrival) => {
+            local.arrived.extend(clients.into_iter().map(|client| (client, arrival.clone())));
+        }
+    }
+}
+
+/// What the thread of the sources tells a loop.
+pub enum Letter {
+    /// Rows to be installed.
+    Fill(Box<Fill>),
+    /// Items to be removed.
+    Drop(Box<Dropping>),
+    /// All of a source is to be removed.
+    Flush(usize),
+    /// These clients may go on.
+    Arrived(Vec<u64>, Arrival),
+}
+
+/// What the thread of the sources sees of the server.
+struct Front {
+    server: Weak<Server>,
+    db: usize,
+    pattern: source::Pattern,
+    /// The loop that removes what changed: one, so that it happens in order.
+    home: usize,
+}
+
+impl Cache for Front {
+    fn loaded(&self, loaded: Loaded) {
+        let Some(server) = self.server.upgrade() else { return };
+        match loaded.failure {
+            Some(failure) => self.failed(&server, &failure, loaded.asked),
+            None => self.arrived(&server, loaded),
+        }
+    }
+
+    fn changed(&self, changes: &[Change]) {
+        let Some(server) = self.server.upgrade() else { return };
+        let keys = changes.iter().map(|change| self.pattern.key(&change.id)).collect();
+        let oldest = changes.iter().filter_map(|change| change.committed_ms).min();
+        server.send(self.home, Mail::Source(Letter::Drop(Box::new(Dropping::new(self.db, keys, oldest)))));
+    }
+
+    fn lost(&self) {
+        if let Some(server) = self.server.upgrade() {
+            server.send(self.home, Mail::Source(Letter::Flush(self.db)));
+        }
+    }
+}
+
+impl Front {
+    /// Each row goes to the loop of the first client that waits for it.
+    fn arrived(&self, server: &Server, loaded: Loaded) {
+        let mut by_loop: Vec<Vec<fill::Item>> = (0..server.loops()).map(|_| Vec::new()).collect();
+        for asked in loaded.asked {
+            let to = asked.tickets.first().map_or(self.home, |ticket| ticket.loop_id);
+            let key = self.pattern.key(&asked.id);
+            by_loop[to].push(fill::Item::new(key, asked));
+        }
+        for (to, items) in by_loop.into_iter().enumerate().filter(|(_, items)| !items.is_empty()) {
+            let fill = Fill::new(self.db, loaded.began, items);
+            server.send(to, Mail::Source(Letter::Fill(Box::new(fill))));
+        }
+    }
+
+    fn failed(&self, server: &Server, failure: &Failure, asked: Vec<Asked>) {
+        let name = server.sources.by_db(self.db).map(|entry| entry.spec().name.clone()).unwrap_or_default();
+        let text: Arc<str> = error_text(&name, failure).into();
+        let mut by_loop: HashMap<usize, Vec<u64>> = HashMap::new();
+        for ticket in asked.iter().flat_map(|asked| &asked.tickets) {
+            by_loop.entry(ticket.loop_id).or_default().push(ticket.client);
+        }
+        for (to, clients) in by_loop {
+            server.send(to, Mail::Source(Letter::Arrived(clients, Arrival::Failed(text.clone()))));
+        }
+    }
+}
+
+fn error_text(name: &str, failure: &Failure) -> String {
+    let word = if *failure == Failure::Slow { "SOURCESLOW" } else { "SOURCEDOWN" };
+    // An error is one line.
+    format!("{word} source '{name}': {failure}").replace(['\r', '\n'], " ")
+}

@@ -1,0 +1,200 @@
+//! MGET and EXISTS of several keys, some of them rows of sources: every key is looked at in its own place, what is missing is
+//! loaded together, and only that is looked at again.
+//!
+//! - F1: a key is looked at once when it is there; so the reply is not of one moment, as little as the rows of a cache are.
+//! - F2: at most [`SLICE`] keys at a stretch; the reply is written as the socket drains.
+//!
+//! Cost: O(keys), a short lock each; memory O(values shorter than a chunk).
+
+use super::wait::{self, Known};
+use super::{Entry, route};
+use crate::call::{self, Flow};
+use crate::{Local, Server, Session};
+use command::{Command, Error, Stream, write_string};
+use keyspace::{Owned, View};
+use resp::{Args, Reply};
+use std::sync::Arc;
+use std::vec;
+use value::{StrRef, ValueRef};
+
+/// Keys looked at in one go.
+const SLICE: usize = 256;
+/// Keys of one command at most.
+const KEYS_MAX: usize = 10_000;
+
+/// What was found of the keys so far.
+#[derive(Default)]
+pub(crate) struct Fetch {
+    /// By key; None: not known yet.
+    slots: Vec<Option<Slot>>,
+    /// From where on keys have not been looked at since the last load.
+    next: usize,
+    /// Keys whose rows have to be loaded.
+    missing: Vec<usize>,
+}
+
+enum Slot {
+    Nil,
+    /// Something is there; for MGET what it is.
+    There(Option<Owned>),
+}
+
+/// Runs the command, or goes on with it.
+pub(crate) fn run(
+    server: &Server,
+    local: &mut Local,
+    session: &mut Session,
+    command: &Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    if args.len() - 1 > KEYS_MAX {
+        let text = format!("ERR at most {KEYS_MAX} keys can be named together with keys of sources");
+        return route::answer(&text.into(), out);
+    }
+    let mut fetch = session.fetch.take().unwrap_or_default();
+    fetch.slots.resize_with(args.len() - 1, || None);
+    let values = command.name == "mget";
+    match fetch.advance(server, local, session, args, values) {
+        Some(Ok(flow)) => {
+            session.fetch = Some(fetch);
+            flow
+        }
+        Some(Err(error)) => route::answer(&error, out),
+        None => fetch.reply(values, out),
+    }
+}
+
+impl Fetch {
+    /// Looks at some keys; None when all are known.
+    fn advance(
+        &mut self,
+        server: &Server,
+        local: &mut Local,
+        session: &mut Session,
+        args: Args<'_>,
+        values: bool,
+    ) -> Option<Result<Flow, Error>> {
+        let end = (self.next + SLICE).min(self.slots.len());
+        for i in self.next..end {
+            if self.slots[i].is_none() {
+                self.look(server, local, args.at(i + 1), i, values, false);
+            }
+        }
+        self.next = end;
+        if end < self.slots.len() {
+            return Some(Ok(call::go_on(session, local)));
+        }
+        self.next = 0;
+        let missing = std::mem::take(&mut self.missing);
+        self.load(server, local, session, args, values, missing)
+    }
+
+    fn load(
+        &mut self,
+        server: &Server,
+        local: &mut Local,
+        session: &mut Session,
+        args: Args<'_>,
+        values: bool,
+        missing: Vec<usize>,
+    ) -> Option<Result<Flow, Error>> {
+        let rows: Vec<(Arc<Entry>, &[u8])> = missing
+            .iter()
+            .filter_map(|i| Some((server.sources.of(args.at(i + 1))?, args.at(i + 1))))
+            .collect();
+        let wanted: Vec<(&Entry, &[u8])> = rows.iter().map(|(entry, key)| (&**entry, *key)).collect();
+        if wanted.is_empty() {
+            session.end_loading();
+            return None;
+        }
+        let waits = wait::wait(local, session, &wanted)?;
+        if waits.is_err() {
+            // Items past their time are better than an error, if there are no worse gaps.
+            missing.iter().for_each(|i| self.look(server, local, args.at(i + 1), *i, values, true));
+            if std::mem::take(&mut self.missing).is_empty() {
+                return None;
+            }
+        }
+        Some(waits)
+    }
+
+    /// Looks at one key. `stale`: an item past its time will do.
+    fn look(&mut self, server: &Server, local: &mut Local, key: &[u8], i: usize, values: bool, stale: bool) {
+        let entry = server.sources.of(key);
+        let db = entry.as_ref().map_or(0, |entry| entry.db);
+        let mut view = View::locked_one(&server.keyspace, key, db, local.now_ms);
+        if view.has_intents() {
+            view.settle(&[(db, key)], false);
+        }
+        let state = match &entry {
+            Some(entry) => wait::known(entry, &mut view, key),
+            None if view.exists(key) => Known::Item,
+            None => Known::Absent,
+        };
+        let accepted = entry.as_ref().is_none_or(|entry| accepts(entry, key));
+        self.slots[i] = match state {
+            Known::Item => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
+            Known::Stale if stale => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
+            Known::Absent => Some(Slot::Nil),
+            Known::Stale | Known::Nothing if accepted => None,
+            Known::Stale | Known::Nothing => Some(Slot::Nil),
+        };
+        if self.slots[i].is_none() {
+            self.missing.push(i);
+        }
+        server.after(local, view.finish());
+    }
+
+    fn reply(self, values: bool, out: &mut Reply) -> Flow {
+        if !values {
+            let there = self.slots.iter().filter(|slot| matches!(slot, Some(Slot::There(_)))).count();
+            out.int(there as i64);
+            return Flow::Done;
+        }
+        out.array(self.slots.len());
+        let mut answer = Answer { slots: self.slots.into_iter(), open: None };
+        match answer.fill(out, FIRST) {
+            true => Flow::Stream(Box::new(answer)),
+            false => Flow::Done,
+        }
+    }
+}
+
+/// Bytes of a reply that are written at once.
+const FIRST: usize = 16 * 1024;
+
+fn accepts(entry: &Entry, key: &[u8]) -> bool {
+    entry.spec().pattern.id(key).is_some_and(|id| entry.source.accepts(id))
+}
+
+/// The rest of a reply.
+struct Answer {
+    slots: vec::IntoIter<Option<Slot>>,
+    /// The long value that is being written.
+    open: Option<Box<dyn Stream>>,
+}
+
+impl Stream for Answer {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let end = out.len().saturating_add(room);
+        while out.len() < end {
+            if let Some(long) = &mut self.open {
+                if !long.fill(out, end - out.len()) {
+                    self.open = None;
+                }
+                continue;
+            }
+            match self.slots.next() {
+                None => return false,
+                Some(Some(Slot::There(Some(owned)))) => match owned.value.as_ref() {
+                    ValueRef::Str(StrRef::Flat(bytes)) => out.bulk(bytes),
+                    ValueRef::Str(long) => self.open = write_string(out, long),
+                    _ => out.null(),
+                },
+                Some(_) => out.null(),
+            }
+        }
+        self.open.is_some() || self.slots.len() > 0
+    }
+}

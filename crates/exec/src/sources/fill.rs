@@ -1,0 +1,180 @@
+//! Installing rows and removing what changed: pieces of work a loop does in slices.
+//!
+//! Cost: a short lock per row; building the value happened on the thread of the sources.
+
+use super::{Arrival, Entry};
+use crate::{Local, Server};
+use keyspace::View;
+use source::hub::{Asked, Ticket};
+use source::{Body, Id};
+use std::sync::atomic::Ordering;
+use std::vec;
+use value::{Hash, Str, Value};
+
+/// Bytes from which on a string is made a value before it comes to a loop.
+const LONG: usize = 2048;
+
+/// How long it is known at least that there is no row: who waited for it has to find that.
+const ABSENT_MIN_MS: u64 = 50;
+
+/// What is to be installed under a key.
+pub(super) struct Item {
+    key: Id,
+    id: Id,
+    tickets: Vec<Ticket>,
+    row: Option<Made>,
+}
+
+enum Made {
+    Text(Vec<u8>),
+    Value(Value),
+}
+
+impl Item {
+    /// O(row); not on a loop.
+    pub(super) fn new(key: Id, asked: Asked) -> Item {
+        let row = asked.row.map(|row| match row.body {
+            Body::Json(text) if text.len() < LONG => Made::Text(text),
+            Body::Json(text) => Made::Value(Value::Str(Str::from_vec(text))),
+            Body::Fields(fields) => {
+                let mut hash = Hash::default();
+                for (field, value) in &fields {
+                    hash.insert(field, value);
+                }
+                Made::Value(Value::Hash(hash))
+            }
+        });
+        Item { key, id: asked.id, tickets: asked.tickets, row }
+    }
+}
+
+/// Rows of one load, for one loop.
+pub struct Fill {
+    db: usize,
+    /// Where the load began (`source::Marks`).
+    began: u64,
+    items: vec::IntoIter<Item>,
+}
+
+impl Fill {
+    pub(super) fn new(db: usize, began: u64, items: Vec<Item>) -> Fill {
+        Fill { db, began, items: items.into_iter() }
+    }
+
+    /// Installs some; true if there are more.
+    pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
+        let entry = server.sources.by_db(self.db);
+        for item in self.items.by_ref().take(count) {
+            match &entry {
+                Some(entry) => install(server, local, entry, self.began, item),
+                None => wake(server, local, &item.tickets, Arrival::Gone),
+            }
+        }
+        self.items.len() > 0
+    }
+}
+
+/// Installs a row, or the knowledge that there is none (Z2).
+fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: Item) {
+    let key = &*item.key;
+    let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+    if view.has_intents() {
+        view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
+    }
+    let allowed = entry.source.marks.allows(&item.id, began);
+    if allowed {
+        put(&mut view, entry, key, item.row, local.now_ms);
+    }
+    server.after(local, view.finish());
+    if allowed {
+        return wake(server, local, &item.tickets, Arrival::Loaded);
+    }
+    entry.seen.refused.fetch_add(1, Ordering::Relaxed);
+    for ticket in item.tickets {
+        if entry.source.want(&item.id, Some(ticket)).is_err() {
+            wake(server, local, &[ticket], Arrival::Loaded);
+        }
+    }
+}
+
+fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, now_ms: u64) {
+    let expire = Some(entry.expire_ms(key, now_ms));
+    let absent_ms = (entry.spec().negative_ttl.as_millis() as u64).max(ABSENT_MIN_MS);
+    let found = row.is_some();
+    match row {
+        Some(Made::Text(text)) => view.put_string(key, &text, expire),
+        Some(Made::Value(value)) => view.put(key, value, expire),
+        None => _ = view.remove(key),
+    }
+    view.select(entry.absent_db());
+    match found {
+        true => _ = view.remove(key),
+        false => view.put_string(key, b"", Some(now_ms + absent_ms)),
+    }
+}
+
+/// Lets those go on who waited.
+fn wake(server: &Server, local: &mut Local, tickets: &[Ticket], arrival: Arrival) {
+    for ticket in tickets {
+        if ticket.loop_id == local.id {
+            local.arrived.push((ticket.client, arrival.clone()));
+        } else {
+            let letter = super::Letter::Arrived(vec![ticket.client], arrival.clone());
+            server.send(ticket.loop_id, crate::mail::Mail::Source(letter));
+        }
+    }
+}
+
+/// Items to be removed: their rows changed.
+pub struct Dropping {
+    db: usize,
+    keys: vec::IntoIter<Id>,
+    /// When the oldest of the changes was committed, in milliseconds since 1970.
+    committed_ms: Option<u64>,
+}
+
+impl Dropping {
+    pub(super) fn new(db: usize, keys: Vec<Id>, committed_ms: Option<u64>) -> Dropping {
+        Dropping { db, keys: keys.into_iter(), committed_ms }
+    }
+
+    /// Removes some; true if there are more.
+    pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
+        let Some(entry) = server.sources.by_db(self.db) else { return false };
+        for key in self.keys.by_ref().take(count) {
+            let removed = remove(server, local, &entry, &key);
+            entry.seen.invalidated.fetch_add(removed.into(), Ordering::Relaxed);
+        }
+        if self.keys.len() > 0 {
+            return true;
+        }
+        if let Some(at) = self.committed_ms {
+            let lag = stdx::clock::wall_ms().saturating_sub(at);
+            entry.seen.lag_ms.store(lag, Ordering::Relaxed);
+            entry.seen.lag_max_ms.fetch_max(lag, Ordering::Relaxed);
+        }
+        false
+    }
+}
+
+/// Removes what is known of a key; whether there was an item.
+pub(super) fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> bool {
+    let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+    if view.has_intents() {
+        view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
+    }
+    let removed = view.remove(key);
+    view.select(entry.absent_db());
+    view.remove(key);
+    server.after(local, view.finish());
+    removed
+}
+
+/// Removes all of a source: O(1) under all locks, what was there is freed elsewhere.
+pub(crate) fn flush(server: &Server, local: &mut Local, db: usize) {
+    for db in [db, db + 1] {
+        let mut view = View::whole(&server.keyspace, db, local.now_ms);
+        view.flush(Some(db));
+        server.after(local, view.finish());
+    }
+}
