@@ -249,6 +249,28 @@ impl Raw {
         }
     }
 
+    /// Bytes of what the entry owns outside of its segment. O(1).
+    #[inline]
+    pub(crate) fn outside_bytes(self) -> usize {
+        let key = if self.form() & BOXED_KEY != 0 { self.key().len() } else { 0 };
+        let value = match self.form() & FORM {
+            TEXT => return key,
+            STR => self.handle::<Str>().mem_bytes(),
+            LIST => self.handle::<List>().mem_bytes(),
+            HASH => self.handle::<Hash>().mem_bytes(),
+            SET => self.handle::<Set>().mem_bytes(),
+            ZSET => self.handle::<ZSet>().mem_bytes(),
+            _ => self.handle::<Ints>().mem_bytes(),
+        };
+        key + value
+    }
+
+    /// Whether its value can be changed where it is so that the entry owns more or less outside.
+    #[inline]
+    pub(crate) fn has_handle(self) -> bool {
+        self.form() & FORM != TEXT
+    }
+
     fn to_value(self) -> Value {
         match self.form() & FORM {
             TEXT => {
@@ -514,6 +536,11 @@ impl<'a> EntryRef<'a> {
 
     pub fn set_access(&self, value: u8) {
         self.0.access().store(value, Ordering::Relaxed)
+    }
+
+    /// All its bytes, in the segment and outside.
+    pub(crate) fn all_bytes(&self) -> usize {
+        self.0.room() + self.0.outside_bytes()
     }
 
     /// Bytes in the segment's pages (and of a boxed key), not those behind a handle.

@@ -5,6 +5,7 @@
 //!   shard  ── per database a directory of segments      segment.rs
 //!             pre-images for active snapshots            sequence.rs, shard.rs
 //!             who watches or waits for a key             shard.rs
+//!   evict  ── who goes when memory is short             evict/
 //!   View   ── what a command sees: locked shards, or an overlay at a snapshot   view.rs, overlay.rs
 //! ```
 //!
@@ -17,6 +18,7 @@
 
 pub mod cursors;
 mod entry;
+mod evict;
 mod guard;
 mod intent;
 mod overlay;
@@ -32,6 +34,7 @@ mod tests;
 mod view;
 
 pub use entry::{EntryRef, Owned, Payload, StrMut};
+pub use evict::{Evicted, Policy};
 pub use guard::{Guarded, Protection};
 pub use intent::{Commit, Progress, Words};
 pub use overlay::{Chunk, Conflict, Lost, Overlay};
@@ -66,6 +69,9 @@ pub trait CommitSink: Send + Sync {
 struct Counts {
     keys: AtomicI64,
     expires: AtomicI64,
+    /// Bytes of entries: in pages, and outside of them.
+    rooms: AtomicI64,
+    outside: AtomicI64,
     /// A field of a hash was given an expiry; stays, since the sweep costs little where nothing expires.
     fields: AtomicBool,
     /// Mean time to live of the keys the sweep looked at.
@@ -77,6 +83,7 @@ struct Counts {
 pub struct Stats {
     pub expired_keys: AtomicU64,
     pub expired_fields: AtomicU64,
+    pub evicted_keys: AtomicU64,
     pub hits: AtomicU64,
     pub misses: AtomicU64,
     pub dirty: AtomicU64,
@@ -99,6 +106,9 @@ pub struct Keyspace {
     pub(crate) intents: AtomicUsize,
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
+    pub(crate) evict: evict::Evict,
+    /// Databases from this one on never had a key.
+    touched: AtomicUsize,
     pub(crate) retained: retained::Retained,
     closed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
@@ -118,6 +128,7 @@ impl Keyspace {
     }
 
     /// The same with further databases that no client can select: they come after the others, and tell nobody of their events.
+    /// Each of those has an eviction budget of its own.
     pub fn with_hidden(visible: usize, hidden: usize) -> Arc<Keyspace> {
         let databases = visible + hidden;
         let shard =
@@ -135,6 +146,8 @@ impl Keyspace {
             intents: AtomicUsize::new(0),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
+            evict: evict::Evict::new(visible, hidden),
+            touched: AtomicUsize::new(0),
             retained: retained::Retained::default(),
             closed: OnceLock::new(),
         })
@@ -228,13 +241,33 @@ impl Keyspace {
     }
 
     #[inline]
-    pub(crate) fn count(&self, db: usize, keys: i64, expires: i64) {
-        if keys != 0 {
-            self.counts[db].keys.fetch_add(keys, Ordering::Relaxed);
+    pub(crate) fn count(&self, db: usize, keys: i64, expires: i64, bytes: segment::Bytes) {
+        let counts = &self.counts[db];
+        let add = |to: &AtomicI64, n: i64| {
+            if n != 0 {
+                to.fetch_add(n, Ordering::Relaxed);
+            }
+        };
+        if keys > 0 && self.touched.load(Ordering::Relaxed) <= db {
+            self.touched.fetch_max(db + 1, Ordering::Relaxed);
         }
-        if expires != 0 {
-            self.counts[db].expires.fetch_add(expires, Ordering::Relaxed);
-        }
+        add(&counts.keys, keys);
+        add(&counts.expires, expires);
+        add(&counts.rooms, bytes.rooms);
+        add(&counts.outside, bytes.outside);
+    }
+
+    /// Bytes of a database's entries: in the pages of its segments, and what they own outside. Values that share content
+    /// count each in full. O(1).
+    pub fn entry_bytes(&self, db: usize) -> (u64, u64) {
+        let bytes = |count: &AtomicI64| count.load(Ordering::Relaxed).max(0) as u64;
+        (bytes(&self.counts[db].rooms), bytes(&self.counts[db].outside))
+    }
+
+    /// `entry_bytes` of all databases. O(databases that ever had keys).
+    pub fn all_entry_bytes(&self) -> (u64, u64) {
+        let touched = self.touched.load(Ordering::Relaxed);
+        (0..touched).map(|db| self.entry_bytes(db)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
     }
 
     /// Bumped whenever whole tables are replaced.
@@ -322,14 +355,16 @@ impl Keyspace {
     pub fn check_invariants(&self) {
         let guard = self.shards.lock_all();
         for db in 0..self.all_databases() {
-            let (mut keys, mut expires) = (0, 0);
+            let (mut keys, mut expires, mut bytes) = (0, 0, segment::Bytes::default());
             for shard in 0..SHARDS {
                 let directory = &guard.get(shard).dbs[db];
                 directory.check_invariants();
                 keys += directory.len();
                 expires += directory.expires();
+                bytes += directory.bytes();
             }
             assert_eq!((keys, expires), (self.len(db), self.expires(db)));
+            assert_eq!(self.entry_bytes(db), (bytes.rooms as u64, bytes.outside as u64));
         }
     }
 }

@@ -20,6 +20,8 @@
 //! - G3: pages belong to one segment and hold its entries only. `dead` counts bytes of dead entries; before a page is
 //!   added with more than a quarter dead, the segment is compacted instead. So pages follow what lives.
 //! - G4: `next_expire` is never later than the soonest expiry in the segment, of a key or of a hash's field.
+//! - G6: a segment has marks (`evict/marks.rs`) once eviction looked at it or put something there; they say of every slot
+//!   whether an entry stands there, and whether it expires.
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.
 //!
 //! Costs: split, merge and compaction move at most [`CAP`] entries of at most 320 bytes: 20–60 µs for 100-byte entries,
@@ -27,14 +29,19 @@
 //! bytes per segment: at 1e9 keys 64 KB, copied in 4 µs when it doubles.
 
 use crate::entry::{EntryRef, Payload, Raw, room};
+use crate::evict::{Marks, Time};
 use std::ptr::NonNull;
 use stdx::hash::hash_bytes;
 use stdx::pages::{LARGE, SMALL};
 
+mod marking;
+
+pub(crate) use marking::Bytes;
+
 /// Hash bits that choose the shard, at the top.
 pub(crate) const SHARD_BITS: u32 = 8;
-const LINES: usize = 127;
-const SLOTS: usize = 9;
+pub(crate) const LINES: usize = 127;
+pub(crate) const SLOTS: usize = 9;
 /// Entries a segment may hold: seven eighths of its slots (G1).
 pub(crate) const CAP: usize = 1000;
 /// Buddies merge at or below this many entries together (G1).
@@ -62,6 +69,8 @@ struct Header {
     page_count: u16,
     len: u16,
     expires: u16,
+    /// G6. All-zero is none.
+    marks: Option<Box<Marks>>,
 }
 
 #[repr(C)]
@@ -140,6 +149,14 @@ fn prefetch(entry: Raw) {
 struct Place {
     line: usize,
     slot: usize,
+}
+
+impl Place {
+    /// The slot's number in the segment.
+    #[inline]
+    fn number(self) -> usize {
+        self.line * SLOTS + self.slot
+    }
 }
 
 /// A key that was found. It says nothing any more once something is put into its shard or removed.
@@ -223,16 +240,17 @@ impl Segment {
     }
 
     /// Puts an entry that is already written into the first line with room from its home on.
-    fn link(self, hash: u64, entry: Raw) {
+    fn link(self, hash: u64, entry: Raw) -> Place {
         let table = self.table_mut();
         let mut line = home(hash, self.depth);
         loop {
             let l = &mut table.lines[line];
             let empty = l.matches(0);
             if empty != 0 {
-                l.set(empty.trailing_zeros() as usize, tag(hash), entry);
+                let slot = empty.trailing_zeros() as usize;
+                l.set(slot, tag(hash), entry);
                 table.header.len += 1;
-                return;
+                return Place { line, slot };
             }
             l.over = l.over.saturating_add(1);
             line = next_line(line);
@@ -243,6 +261,9 @@ impl Segment {
         let table = self.table_mut();
         table.lines[place.line].tags[place.slot] = 0;
         table.header.len -= 1;
+        if let Some(marks) = &mut table.header.marks {
+            marks.clear(place.number());
+        }
         let mut line = home(hash, self.depth);
         while line != place.line {
             let over = &mut table.lines[line].over;
@@ -298,16 +319,10 @@ impl Segment {
     /// Moves every entry to fresh pages, in line order. Cost: O(live bytes), at most CAP entries.
     fn compact(self) {
         let table = self.table_mut();
-        let old = table.header.pages;
-        table.header = Header {
-            pages: std::ptr::null_mut(),
-            bump: std::ptr::null_mut(),
-            bump_end: std::ptr::null_mut(),
-            live: 0,
-            dead: 0,
-            page_count: 0,
-            ..table.header
-        };
+        let header = &mut table.header;
+        let old = std::mem::replace(&mut header.pages, std::ptr::null_mut());
+        (header.bump, header.bump_end) = (std::ptr::null_mut(), std::ptr::null_mut());
+        (header.live, header.dead, header.page_count) = (0, 0, 0);
         let mut moved = Walk::new(self);
         while let Some((place, entry)) = moved.next() {
             let to = self.take_over(entry);
@@ -359,12 +374,14 @@ impl Segment {
     fn split(self) -> (Segment, Segment) {
         let halves = [Segment::new(self.depth + 1), Segment::new(self.depth + 1)];
         let bit = 63 - SHARD_BITS - self.depth as u32;
+        halves.iter().for_each(|half| half.inherit(self));
         let mut walk = Walk::new(self);
-        while let Some((_, entry)) = walk.next() {
+        while let Some((from, entry)) = walk.next() {
             let hash = hash_bytes(entry.key());
             let half = halves[(hash >> bit & 1) as usize];
-            half.link(hash, half.take_over(entry));
+            let to = half.link(hash, half.take_over(entry));
             half.note_entry(entry);
+            half.take_mark(to, self, from);
         }
         self.free_table();
         (halves[0], halves[1])
@@ -373,11 +390,14 @@ impl Segment {
     /// Moves everything of two buddies into one segment of the depth above.
     fn merge(self, other: Segment) -> Segment {
         let merged = Segment::new(self.depth - 1);
+        self.align(other);
+        merged.inherit(self);
         for half in [self, other] {
             let mut walk = Walk::new(half);
-            while let Some((_, entry)) = walk.next() {
-                merged.link(hash_bytes(entry.key()), merged.take_over(entry));
+            while let Some((from, entry)) = walk.next() {
+                let to = merged.link(hash_bytes(entry.key()), merged.take_over(entry));
                 merged.note_entry(entry);
+                merged.take_mark(to, half, from);
             }
             half.free_table();
         }
@@ -386,6 +406,7 @@ impl Segment {
 
     /// Frees table and pages, not what the entries own.
     fn free_table(self) {
+        drop(self.table_mut().header.marks.take());
         free_pages(self.table().header.pages);
         // SAFETY: the caller took this segment out of the directory and moved or dropped its entries.
         unsafe { LARGE.put(self.table.cast()) };
@@ -462,6 +483,8 @@ impl Walk {
 pub(crate) struct Put {
     pub(crate) was_there: bool,
     pub(crate) had_expire: bool,
+    /// Where it stands now.
+    pub(crate) spot: Spot,
 }
 
 /// The segments of one shard and database.
@@ -471,6 +494,7 @@ pub(crate) struct Directory {
     depth: u8,
     len: usize,
     expires: usize,
+    bytes: Bytes,
 }
 
 // SAFETY: a directory owns its segments, pages and entries; their values are Send and Sync, and the shard's lock
@@ -561,32 +585,38 @@ impl Directory {
         access: u8,
     ) -> Put {
         let Some(Spot { segment, place }) = spot else {
-            self.insert(hash, key, payload, expire, access);
-            return Put { was_there: false, had_expire: false };
+            let spot = self.insert(hash, key, payload, expire, access);
+            return Put { was_there: false, had_expire: false, spot };
         };
         let mut entry = segment.at(place);
         debug_assert!(entry.key() == key);
         let old_expire = entry.expire_ms();
         let had_expire = old_expire.is_some();
         entry.access().store(access, std::sync::atomic::Ordering::Relaxed);
+        let before = Bytes::of(entry);
+        let spot = Spot { segment, place };
         if let Some(payload) = entry.overwrite(payload, expire) {
-            self.replace(hash, key, payload, expire);
+            self.replace(hash, spot, key, payload, expire);
         } else {
             segment.forget_expire(old_expire);
             segment.note_expire(expire);
         }
+        if had_expire != expire.is_some() {
+            segment.mark_expires(place, expire.is_some());
+        }
+        self.bytes += Bytes::of(spot.entry()) - before;
         self.expires = self.expires + usize::from(expire.is_some()) - usize::from(had_expire);
-        Put { was_there: true, had_expire }
+        Put { was_there: true, had_expire, spot }
     }
 
     /// Writes the entry anew elsewhere in the segment. The counts of the directory are the caller's.
-    fn replace(&mut self, hash: u64, key: &[u8], payload: Payload, expire: Option<u64>) {
+    fn replace(&mut self, hash: u64, spot: Spot, key: &[u8], payload: Payload, expire: Option<u64>) {
         let bytes = room(key, &payload, expire.is_some());
-        let Some(segment) = self.segment(hash) else { return };
+        let Spot { segment, place } = spot;
+        // It moves the entries, not their places.
         if segment.wants_compaction(bytes) {
             segment.compact();
         }
-        let Some(place) = segment.find(hash, key) else { return };
         let old = segment.at(place);
         let fresh = segment.alloc(bytes);
         // SAFETY: `alloc` gave exactly that much room, exclusively.
@@ -606,7 +636,7 @@ impl Directory {
         old.discard();
     }
 
-    fn insert(&mut self, hash: u64, key: &[u8], payload: Payload, expire: Option<u64>, access: u8) {
+    fn insert(&mut self, hash: u64, key: &[u8], payload: Payload, expire: Option<u64>, access: u8) -> Spot {
         let bytes = room(key, &payload, expire.is_some());
         if self.places.is_empty() {
             self.places.push(Segment::new(0));
@@ -621,10 +651,13 @@ impl Directory {
         let entry = segment.alloc(bytes);
         // SAFETY: `alloc` gave exactly that much room, exclusively.
         unsafe { entry.write((bytes / 8) as u16, key, payload, expire, access) };
-        segment.link(hash, entry);
+        let place = segment.link(hash, entry);
         segment.note_expire(expire);
+        segment.mark_new(place, expire.is_some());
         self.len += 1;
         self.expires += usize::from(expire.is_some());
+        self.bytes += Bytes::of(entry);
+        Spot { segment, place }
     }
 
     fn split(&mut self, hash: u64) {
@@ -652,7 +685,7 @@ impl Directory {
         let expire_ms = entry.expire_ms();
         self.unhook(segment, place, hash);
         let value = entry.bury();
-        self.shrink(hash);
+        self.shrink(hash, false);
         Some(crate::entry::Owned { value, expire_ms })
     }
 
@@ -663,12 +696,13 @@ impl Directory {
         let had_expire = entry.expire_ms().is_some();
         self.unhook(segment, place, hash);
         entry.discard();
-        self.shrink(hash);
+        self.shrink(hash, false);
         Some(had_expire)
     }
 
     fn unhook(&mut self, segment: Segment, place: Place, hash: u64) {
         let entry = segment.at(place);
+        self.bytes = self.bytes - Bytes::of(entry);
         segment.unlink(hash, place);
         segment.forget_expire(entry.expire_ms());
         segment.bury_room(entry.room());
@@ -676,8 +710,9 @@ impl Directory {
         self.expires -= usize::from(entry.expire_ms().is_some());
     }
 
-    /// Gives memory back after a removal: compacts a segment that is mostly dead, merges small buddies.
-    fn shrink(&mut self, hash: u64) {
+    /// Gives memory back after a removal: compacts a segment that is mostly dead (a quarter, if memory is short and so
+    /// `short`), merges small buddies.
+    fn shrink(&mut self, hash: u64, short: bool) {
         loop {
             let Some(segment) = self.segment(hash) else { return };
             if segment.depth == 0 && segment.len() == 0 {
@@ -689,7 +724,8 @@ impl Directory {
                 continue;
             }
             let header = &segment.table().header;
-            if header.dead as usize > 2 * PAGE && header.dead > header.live {
+            let much = if short { 3 * header.dead } else { header.dead };
+            if header.dead as usize > 2 * PAGE && much > header.live {
                 segment.compact();
             }
             return;
@@ -727,8 +763,8 @@ impl Directory {
             if segment.wants_compaction(bytes_wanted) {
                 segment.compact();
             }
-            let place = segment.find(hash, key)?;
             let old_entry = segment.at(place);
+            let before = Bytes::of(old_entry);
             let payload = old_entry.payload_to_move();
             let bytes = room(old_entry.key(), &payload, expire.is_some());
             let fresh = segment.alloc(bytes);
@@ -740,6 +776,8 @@ impl Directory {
             segment.table_mut().lines[place.line].set(place.slot, tag(hash), fresh);
             segment.bury_room(old_entry.room());
             old_entry.discard_moved();
+            segment.mark_expires(place, expire.is_some());
+            self.bytes += Bytes::of(fresh) - before;
         }
         self.expires = self.expires + usize::from(expire.is_some()) - usize::from(old.is_some());
         Some(old.is_some())
@@ -867,9 +905,10 @@ impl Directory {
 
     /// Checks G1 to G5; for tests.
     pub(crate) fn check_invariants(&self) {
-        let (mut len, mut expires) = (0, 0);
+        let (mut len, mut expires, mut bytes) = (0, 0, Bytes::default());
         for segment in self.segments() {
             let table = segment.table();
+            segment.check_marks();
             let mut over = [0usize; LINES];
             let (mut live, mut count) = (0, 0);
             let mut walk = Walk::new(segment);
@@ -883,6 +922,7 @@ impl Directory {
                     line = next_line(line);
                 }
                 live += entry.room();
+                bytes += Bytes::of(entry);
                 count += 1;
                 if let Some(at) = entry.expire_ms() {
                     expires += 1;
@@ -904,7 +944,7 @@ impl Directory {
             assert!(count <= CAP, "G1");
             len += count;
         }
-        assert_eq!((len, expires), (self.len, self.expires));
+        assert_eq!((len, expires, bytes), (self.len, self.expires, self.bytes));
     }
 }
 

@@ -6,15 +6,17 @@
 //! - W1: before the first change the view draws its LSN; from then on every touched key is kept for snapshots.
 //! - W2: what the outside must hear (notifications, who can be woken) is collected, and given out by `finish` after the
 //!   locks are released; the caller tells it before it runs another command of the same loop.
+//! - W4: a value that was handed out to be changed is weighed again before anything else is changed, or at the end.
 //! - W3: how many keys came or went is counted once, at the end, with the locks held: DBSIZE sees a command of many keys
 //!   whole or not at all (a long commit it may see in part).
 
+mod accounts;
 mod typed;
 mod whole;
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut};
 use crate::overlay::Overlay;
-use crate::segment::Spot;
+use crate::segment::{Bytes, Spot};
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
@@ -161,8 +163,10 @@ pub struct View<'k> {
     /// The one key a view was made for and its hash: its text is hashed once per command.
     memo: (usize, usize, u64),
     changes: Changes,
-    /// Database, keys and keys with an expiry that came (less those that went), not yet counted.
-    counted: (usize, i64, i64),
+    /// Database, keys, keys with an expiry and bytes that came (less those that went), not yet counted.
+    counted: (usize, i64, i64, Bytes),
+    /// A value that is being changed in place: shard, database, entry, and its bytes outside before (W4).
+    editing: Option<(usize, usize, Raw, usize)>,
     /// Expired keys that reads came across; removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
 }
@@ -224,6 +228,16 @@ impl<'k> View<'k> {
         View::new(keyspace, Store::Open, db, now_ms)
     }
 
+    /// A view of shards whose locks are held already.
+    pub(crate) fn holding(
+        keyspace: &'k Keyspace,
+        guard: Guard<'k, Shard>,
+        db: usize,
+        now_ms: u64,
+    ) -> View<'k> {
+        View::new(keyspace, Store::Locked(guard), db, now_ms)
+    }
+
     /// A view of an overlay.
     pub fn overlay(keyspace: &'k Keyspace, overlay: &'k mut Overlay, db: usize, now_ms: u64) -> View<'k> {
         overlay.runs_at(now_ms);
@@ -241,7 +255,8 @@ impl<'k> View<'k> {
             quiet: false,
             memo: (0, 0, 0),
             changes: Changes::default(),
-            counted: (db, 0, 0),
+            counted: (db, 0, 0, Bytes::default()),
+            editing: None,
             stale: RefCell::default(),
         }
     }
@@ -259,23 +274,6 @@ impl<'k> View<'k> {
             self.keyspace.stats.dirty.fetch_add(self.changes.dirty, Ordering::Relaxed);
         }
         std::mem::take(&mut self.changes)
-    }
-
-    /// Counts keys that came or went in the current database (W3).
-    #[inline]
-    fn count(&mut self, keys: i64, expires: i64) {
-        if self.counted.0 != self.db {
-            self.settle_counts();
-            self.counted.0 = self.db;
-        }
-        self.counted.1 += keys;
-        self.counted.2 += expires;
-    }
-
-    #[inline]
-    fn settle_counts(&mut self) {
-        let (db, keys, expires) = std::mem::take(&mut self.counted);
-        self.keyspace.count(db, keys, expires);
     }
 
     /// What changed so far, the locks still held.
@@ -376,15 +374,13 @@ impl<'k> View<'k> {
     #[inline]
     fn entry<'a>(&'a self, guard: &'a Guard<'k, Shard>, key: &[u8]) -> Option<EntryRef<'a>> {
         let hash = self.hash_of(key);
-        let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key)?;
+        let spot = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key)?;
+        let entry = EntryRef::new(spot.entry());
         if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
             self.stale.borrow_mut().push((self.db, key.into()));
             return None;
         }
-        let tick = access_tick(self.now_ms);
-        if !self.quiet && entry.access() != tick {
-            entry.set_access(tick);
-        }
+        self.note_use(hash, spot, entry);
         Some(entry)
     }
 
@@ -444,17 +440,6 @@ impl<'k> View<'k> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map_or(0, |entry| entry.entry_bytes()),
             Store::Overlay(_) | Store::Open => 16 + key.len(),
-        }
-    }
-
-    /// Seconds since a key was last used, in steps of 16 and up to 70 minutes; None if there is no such key.
-    pub fn idle_s(&self, key: &[u8]) -> Option<u64> {
-        match &self.store {
-            Store::Locked(guard) => {
-                let entry = self.entry(guard, key)?;
-                Some(access_tick(self.now_ms).wrapping_sub(entry.access()) as u64 * 16)
-            }
-            Store::Overlay(_) | Store::Open => self.exists(key).then_some(0),
         }
     }
 
@@ -572,10 +557,9 @@ impl<'k> View<'k> {
             // A long commit relies on it or is about to replace it; it stays absent to everybody meanwhile.
             return false;
         }
+        self.settle_edit();
         self.touch(hash, key, Touch::Replace);
-        let Store::Locked(guard) = &mut self.store else { return false };
-        guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
-        self.count(-1, -1);
+        self.change(hash, |directory| (directory.remove(hash, key), -1, -1));
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
@@ -621,7 +605,9 @@ impl<'k> View<'k> {
                 let hash = self.hash_of(key);
                 let made =
                     self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].find_raw(hash, key));
-                made.expect("put above")
+                let made = made.expect("put above");
+                self.edit(hash, made);
+                made
             }
         };
         Ok(EntryMut::new(raw))
@@ -630,9 +616,10 @@ impl<'k> View<'k> {
     #[inline]
     fn raw_mut(&mut self, key: &[u8], kind: Kind) -> Result<Option<Raw>, WrongType> {
         let hash = self.hash_of(key);
+        self.settle_edit();
         let Store::Locked(guard) = &self.store else { return Ok(None) };
-        let Some(raw) = guard.get(shard_of(hash)).dbs[self.db].find_raw(hash, key) else { return Ok(None) };
-        let entry = EntryRef::new(raw);
+        let Some(spot) = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key) else { return Ok(None) };
+        let (raw, entry) = (spot.entry(), EntryRef::new(spot.entry()));
         if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
             self.drop_expired(hash, key);
             return Ok(None);
@@ -640,12 +627,10 @@ impl<'k> View<'k> {
         if entry.kind() != kind {
             return Err(WrongType);
         }
-        let tick = access_tick(self.now_ms);
-        if !self.quiet && entry.access() != tick {
-            entry.set_access(tick);
-        }
+        self.note_use(hash, spot, entry);
         self.touch(hash, key, Touch::Edit);
         // Keeping a pre-image moves no entry, so `raw` still is the entry.
+        self.edit(hash, raw);
         Ok(Some(raw))
     }
 
@@ -763,12 +748,19 @@ impl<'k> View<'k> {
             _ => None,
         };
         // Keeping a pre-image moves no entry, so `spot` stays true.
+        self.settle_edit();
         self.touch(hash, key, Touch::Replace);
-        let Store::Locked(guard) = &mut self.store else { return };
-        let directory = &mut guard.get_mut(shard_of(hash)).dbs[self.db];
-        let put = directory.put_at(spot, hash, key, payload, expire_ms, access_tick(self.now_ms));
-        let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
-        self.count(i64::from(!put.was_there), expires);
+        let tick = access_tick(self.now_ms);
+        let put = self.change(hash, |directory| {
+            let put = directory.put_at(spot, hash, key, payload, expire_ms, tick);
+            let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
+            let came = i64::from(!put.was_there);
+            (put, came, expires)
+        });
+        let Some(put) = put else { return };
+        if self.keyspace.evict.is_on() {
+            self.note_put(hash, &put);
+        }
         if let Some(at) = fields {
             self.field_expires(key, at);
         }
@@ -797,10 +789,12 @@ impl<'k> View<'k> {
             }
             Some(_) => {}
         }
+        self.settle_edit();
         self.touch(hash, key, Touch::Replace);
-        let Store::Locked(guard) = &mut self.store else { return false };
-        let had_expire = guard.get_mut(shard_of(hash)).dbs[self.db].remove(hash, key);
-        self.count(-1, -i64::from(had_expire == Some(true)));
+        self.change(hash, |directory| {
+            let had_expire = directory.remove(hash, key);
+            ((), -1, -i64::from(had_expire == Some(true)))
+        });
         true
     }
 
@@ -815,11 +809,15 @@ impl<'k> View<'k> {
         if self.drop_expired(hash, key) || !self.exists(key) {
             return None;
         }
+        self.settle_edit();
         self.touch(hash, key, Touch::Replace);
-        let Store::Locked(guard) = &mut self.store else { return None };
-        let owned = guard.get_mut(shard_of(hash)).dbs[self.db].take(hash, key)?;
-        self.count(-1, -i64::from(owned.expire_ms.is_some()));
-        Some(owned)
+        self.change(hash, |directory| match directory.take(hash, key) {
+            Some(owned) => {
+                let expires = i64::from(owned.expire_ms.is_some());
+                (Some(owned), -1, -expires)
+            }
+            None => (None, 0, 0),
+        })?
     }
 
     /// Removes a collection that became empty and notifies `del` (K4); true if it did.
@@ -852,26 +850,13 @@ impl<'k> View<'k> {
         if self.drop_expired(hash, key) || !self.exists(key) {
             return false;
         }
+        self.settle_edit();
         self.touch(hash, key, Touch::Edit);
-        let Store::Locked(guard) = &mut self.store else { return false };
-        let had = guard.get_mut(shard_of(hash)).dbs[self.db].set_expire(hash, key, expire_ms);
-        self.count(0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)));
+        self.change(hash, |directory| {
+            let had = directory.set_expire(hash, key, expire_ms);
+            ((), 0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)))
+        });
         true
-    }
-
-    /// Lets a key that was just put count as unused for so many seconds, in steps of 16 and up to 70 minutes. O(1).
-    pub fn set_idle(&mut self, key: &[u8], idle_s: u64) {
-        let ago = (idle_s / 16).min(u64::from(u8::MAX)) as u8;
-        match &mut self.store {
-            Store::Overlay(overlay) => overlay.leave_idle(self.db, key, idle_s),
-            Store::Locked(guard) => {
-                let hash = hash_bytes(key);
-                if let Some(entry) = guard.get(shard_of(hash)).dbs[self.db].find(hash, key) {
-                    entry.set_access(access_tick(self.now_ms).wrapping_sub(ago));
-                }
-            }
-            Store::Open => {}
-        }
     }
 
     /// Says that the key was modified: marks whoever WATCHes it, wakes whoever waits for it, notifies.
@@ -963,7 +948,8 @@ impl<'k> View<'k> {
 
 impl Drop for View<'_> {
     fn drop(&mut self) {
-        // The locks are released after this (W3).
+        // The locks are released after this (W3, W4).
+        self.settle_edit();
         self.settle_counts();
     }
 }
@@ -974,6 +960,6 @@ fn anything(_: &Owned) -> Result<(), std::convert::Infallible> {
 }
 
 /// The access byte of something used now: 16-second ticks, around once in 70 minutes.
-fn access_tick(now_ms: u64) -> u8 {
+pub(crate) fn access_tick(now_ms: u64) -> u8 {
     (now_ms >> 14) as u8
 }

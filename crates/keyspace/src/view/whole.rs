@@ -99,6 +99,7 @@ impl View<'_> {
             return 0;
         }
         self.lock_whole();
+        self.settle_edit();
         let dbs = match db {
             Some(db) => db..db + 1,
             None => 0..self.keyspace.all_databases(),
@@ -132,6 +133,7 @@ impl View<'_> {
             return;
         }
         self.lock_whole();
+        self.settle_edit();
         self.settle_all();
         self.settle_counts();
         self.begin_write();
@@ -255,6 +257,8 @@ impl Keyspace {
         let removed = self.len(db);
         self.counts[db].keys.store(0, Ordering::Relaxed);
         self.counts[db].expires.store(0, Ordering::Relaxed);
+        self.counts[db].rooms.store(0, Ordering::Relaxed);
+        self.counts[db].outside.store(0, Ordering::Relaxed);
         removed
     }
 
@@ -275,8 +279,11 @@ impl Keyspace {
             }
             shard.dbs.swap(a, b);
         }
+        self.touched.fetch_max(a.max(b) + 1, Ordering::Relaxed);
         let [a, b] = [&self.counts[a], &self.counts[b]];
-        for (x, y) in [(&a.keys, &b.keys), (&a.expires, &b.expires)] {
+        for (x, y) in
+            [(&a.keys, &b.keys), (&a.expires, &b.expires), (&a.rooms, &b.rooms), (&a.outside, &b.outside)]
+        {
             let old = x.load(Ordering::Relaxed);
             x.store(y.load(Ordering::Relaxed), Ordering::Relaxed);
             y.store(old, Ordering::Relaxed);

@@ -1,0 +1,300 @@
+//! What eviction knows of a segment's slots: a byte each (`policy.rs`), whether its entry has an expiry, and what was evicted
+//! from there lately.
+//!
+//! ```text
+//!   Segment ─► Header ─► Marks   8 bytes a word, 143 words │ 1 bit per slot │ tick │ ghosts
+//! ```
+//!
+//! - M1: a slot's byte is [`policy::EMPTY`] iff no entry stands there; the byte moves with its entry.
+//! - M2: ages are as of `tick`; who comes in a later tick makes all of the segment older first. So ageing is paid by those who
+//!   use or change a segment, once per tick, and nobody walks over all of them.
+//! - M3: words are loaded and stored whole, relaxed. Whoever holds the shard's lock may do so through a shared reference.
+//!
+//! There are none until eviction is wanted: 1.4 KB a segment then, and 2 KB of ghosts from its first eviction on.
+
+use super::policy::{self, EMPTY, Ranks};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
+
+/// Slots of a segment.
+pub(crate) const SLOTS: usize = crate::segment::LINES * crate::segment::SLOTS;
+const WORDS: usize = SLOTS.div_ceil(8);
+/// Ghosts of a bucket.
+const BUCKET: usize = 8;
+/// Buckets at most: about 1.4 ghosts per entry of a full segment.
+const BUCKETS: usize = 128;
+/// No ghost: its frequency would be 15.
+const NOBODY: u16 = 0xffff;
+
+/// Where the time of a cache stands.
+#[derive(Clone, Copy)]
+pub(crate) struct Time {
+    pub(crate) tick: u32,
+    pub(crate) threshold: policy::Threshold,
+}
+
+/// See the module.
+pub(crate) struct Marks {
+    words: [AtomicU64; WORDS],
+    expires: [u64; SLOTS.div_ceil(64)],
+    tick: AtomicU32,
+    ghosts: Option<Box<[[u16; BUCKET]; BUCKETS]>>,
+}
+
+impl Marks {
+    pub(crate) fn new(tick: u32) -> Box<Marks> {
+        Box::new(Marks {
+            words: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
+            expires: [0; SLOTS.div_ceil(64)],
+            tick: AtomicU32::new(tick),
+            ghosts: None,
+        })
+    }
+
+    #[inline]
+    pub(crate) fn byte(&self, slot: usize) -> u8 {
+        (self.words[slot / 8].load(Relaxed) >> (slot % 8 * 8)) as u8
+    }
+
+    #[inline]
+    pub(crate) fn set(&self, slot: usize, byte: u8) {
+        let (word, shift) = (&self.words[slot / 8], slot % 8 * 8);
+        word.store(word.load(Relaxed) & !(0xff << shift) | u64::from(byte) << shift, Relaxed);
+    }
+
+    /// No entry stands there any more.
+    pub(crate) fn clear(&mut self, slot: usize) {
+        self.set(slot, EMPTY);
+        self.set_expires(slot, false);
+    }
+
+    #[inline]
+    pub(crate) fn expires(&self, slot: usize) -> bool {
+        self.expires[slot / 64] >> (slot % 64) & 1 == 1
+    }
+
+    #[inline]
+    pub(crate) fn set_expires(&mut self, slot: usize, expires: bool) {
+        let (word, bit) = (&mut self.expires[slot / 64], 1 << (slot % 64));
+        if expires { *word |= bit } else { *word &= !bit }
+    }
+
+    /// The entry of a slot was used.
+    #[inline]
+    pub(crate) fn used(&self, slot: usize, time: Time) {
+        if self.tick.load(Relaxed) != time.tick {
+            self.grow_older(time);
+        }
+        if let Some(byte) = policy::used(self.byte(slot)) {
+            self.set(slot, byte);
+        }
+    }
+
+    /// M2. Cost: 143 words.
+    #[cold]
+    pub(crate) fn grow_older(&self, time: Time) {
+        let from = self.tick.load(Relaxed);
+        for word in &self.words {
+            let old = word.load(Relaxed);
+            if old != u64::MAX {
+                word.store(policy::moved(old, from, time.tick, time.threshold), Relaxed);
+            }
+        }
+        self.tick.store(time.tick, Relaxed);
+    }
+
+    pub(crate) fn tick(&self) -> u32 {
+        self.tick.load(Relaxed)
+    }
+
+    /// Makes the bytes of this segment and of one it is merged with as of the same tick.
+    pub(crate) fn align(&self, other: &Marks, threshold: policy::Threshold) {
+        let (mine, others) = (self.tick(), other.tick());
+        // Ticks may wrap; the later one is less than half of them ahead.
+        let later = if mine.wrapping_sub(others) < u32::MAX / 2 { mine } else { others };
+        let time = Time { tick: later, threshold };
+        self.grow_older(time);
+        other.grow_older(time);
+    }
+
+    /// Who goes first of the next `want` entries from a slot on (only of those that expire, if so wanted), and how many there
+    /// were. Cost: the words looked at.
+    pub(crate) fn sample(
+        &self,
+        from: usize,
+        want: usize,
+        ranks: &Ranks,
+        expiring: bool,
+    ) -> (usize, Option<(u8, usize)>) {
+        let (mut seen, mut best) = (0, None);
+        let mut rank = EMPTY;
+        for i in 0..WORDS {
+            let at = (from / 8 + i) % WORDS;
+            let word = self.words[at].load(Relaxed);
+            if word == u64::MAX || expiring && self.expires_of(at) == 0 {
+                continue;
+            }
+            for (j, byte) in word.to_le_bytes().into_iter().enumerate() {
+                if byte == EMPTY || expiring && !self.expires(at * 8 + j) {
+                    continue;
+                }
+                seen += 1;
+                if ranks[byte as usize] < rank {
+                    rank = ranks[byte as usize];
+                    best = Some((rank, at * 8 + j));
+                }
+            }
+            if seen >= want {
+                break;
+            }
+        }
+        (seen, best)
+    }
+
+    /// The bits of a word's slots.
+    fn expires_of(&self, word: usize) -> u8 {
+        (self.expires[word / 8] >> (word % 8 * 8)) as u8
+    }
+
+    /// Slots with an entry (that expires, if so wanted), from one on and around, at most so many.
+    pub(crate) fn some(&self, from: usize, want: usize, expiring: bool) -> impl Iterator<Item = usize> + '_ {
+        let slots = (0..SLOTS).map(move |i| (from + i) % SLOTS);
+        slots.filter(move |slot| self.byte(*slot) != EMPTY && (!expiring || self.expires(*slot))).take(want)
+    }
+
+    /// Remembers what is evicted. `buckets`: how many of them a segment uses, so that there are about two ghosts per entry.
+    pub(crate) fn put_ghost(&mut self, hash: u64, freq: u8, buckets: usize) {
+        let ghosts = self.ghosts.get_or_insert_with(|| Box::new([[NOBODY; BUCKET]; BUCKETS]));
+        let (at, print) = ghost_place(hash, buckets);
+        let bucket = &mut ghosts[at];
+        bucket.copy_within(..BUCKET - 1, 1);
+        bucket[0] = print << 4 | u16::from(freq);
+    }
+
+    /// Takes a ghost out: how often it had been used.
+    pub(crate) fn take_ghost(&mut self, hash: u64, buckets: usize) -> Option<u8> {
+        let (at, print) = ghost_place(hash, buckets);
+        let bucket = &mut self.ghosts.as_mut()?[at];
+        let i = bucket.iter().position(|ghost| *ghost != NOBODY && *ghost >> 4 == print)?;
+        let freq = (bucket[i] & 15) as u8;
+        bucket.copy_within(i + 1.., i);
+        bucket[BUCKET - 1] = NOBODY;
+        Some(freq)
+    }
+
+    /// For the halves of a segment: they start with its ghosts, of which each will ask for its own only.
+    pub(crate) fn inherit(&mut self, from: &Marks) {
+        self.ghosts.clone_from(&from.ghosts);
+    }
+}
+
+/// Buckets of a segment of a cache of so many entries per shard.
+pub(crate) fn buckets(entries_per_shard: usize) -> usize {
+    let wanted = (2 * entries_per_shard / BUCKET).max(1);
+    // In powers of two, so that they seldom change.
+    (wanted.next_power_of_two() / if wanted.is_power_of_two() { 1 } else { 2 }).min(BUCKETS)
+}
+
+/// Bucket and fingerprint, of hash bits that choose neither shard nor directory nor, but for the deepest, line.
+fn ghost_place(hash: u64, buckets: usize) -> (usize, u16) {
+    let mixed = (hash & 0xffff_ffff).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    ((mixed >> 52) as usize % buckets, (mixed >> 36) as u16 & 0xfff)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use policy::{CANDIDATES, RANKS};
+
+    const TIME: Time = Time { tick: 0, threshold: CANDIDATES[2] };
+
+    #[test]
+    fn marks_agree_with_a_plain_array_of_frequencies_and_ages() {
+        let mut marks = Marks::new(0);
+        let mut plain: Vec<Option<(u8, u8, bool)>> = vec![None; SLOTS];
+        let mut dice = 88172645463325252u64;
+        let mut below = |n: u64| {
+            dice ^= dice << 13;
+            dice ^= dice >> 7;
+            dice ^= dice << 17;
+            dice % n
+        };
+        let (mut tick, mut last_halved) = (0u32, 0);
+        for _ in 0..50_000 {
+            let slot = below(SLOTS as u64) as usize;
+            match below(20) {
+                0..=4 => {
+                    let (freq, expires) = (below(3) as u8, below(2) == 0);
+                    marks.grow_older(Time { tick, ..TIME });
+                    marks.set(slot, policy::fresh(freq));
+                    marks.set_expires(slot, expires);
+                    plain[slot] = Some((freq, 0, expires));
+                }
+                5 => {
+                    marks.set(slot, EMPTY);
+                    marks.set_expires(slot, false);
+                    plain[slot] = None;
+                }
+                6 if below(10) == 0 => {
+                    tick += 1;
+                    for (freq, age, _) in plain.iter_mut().flatten() {
+                        *age = (*age + 1).min(15);
+                        if tick % 56 == 0 && *age > 4 {
+                            *freq /= 2;
+                        }
+                    }
+                    last_halved = tick / 56;
+                    // Somebody looks at the segment in every tick: ageing over several is the same but for halving in between.
+                    marks.grow_older(Time { tick, ..TIME });
+                }
+                7 => {
+                    let (start, expiring) = (slot / 8 * 8, below(2) == 0);
+                    let (seen, best) = marks.sample(start, 64, &RANKS[2], expiring);
+                    let of = |slot: usize| plain[slot].filter(|(_, _, expires)| *expires || !expiring);
+                    let rank = |slot: usize| of(slot).map(|(f, a, _)| RANKS[2][policy::byte(f, a) as usize]);
+                    let order: Vec<usize> = (0..WORDS * 8).map(|i| (start + i) % (WORDS * 8)).collect();
+                    let (mut count, mut least) = (0, None);
+                    for word in order.chunks(8) {
+                        for rank in word.iter().filter(|s| **s < SLOTS).filter_map(|s| rank(*s)) {
+                            count += 1;
+                            least = Some(least.map_or(rank, |so_far: u8| so_far.min(rank)));
+                        }
+                        if count >= 64 {
+                            break;
+                        }
+                    }
+                    assert_eq!((seen, best.map(|(rank, _)| rank)), (count, least));
+                    if let Some((rank_found, slot)) = best {
+                        assert_eq!(rank(slot), Some(rank_found));
+                    }
+                }
+                _ if plain[slot].is_some() => {
+                    marks.used(slot, Time { tick, ..TIME });
+                    if let Some((freq, age, _)) = &mut plain[slot]
+                        && *age != 0
+                    {
+                        (*freq, *age) = ((*freq + 1).min(14), 0);
+                    }
+                }
+                _ => {}
+            }
+        }
+        assert!(last_halved > 1);
+        for (slot, plain) in plain.iter().enumerate() {
+            let byte = plain.map_or(EMPTY, |(freq, age, _)| policy::byte(freq, age));
+            assert_eq!(marks.byte(slot), byte);
+            assert_eq!(marks.expires(slot), plain.is_some_and(|(_, _, expires)| expires));
+        }
+    }
+
+    #[test]
+    fn ghosts_come_back_once_and_the_oldest_of_a_bucket_is_forgotten() {
+        let mut marks = Marks::new(0);
+        assert_eq!(marks.take_ghost(7, 1), None);
+        (0..9u64).for_each(|n| marks.put_ghost(n * 0x1234_5678, n as u8, 1));
+        assert_eq!(marks.take_ghost(0, 1), None);
+        assert_eq!(marks.take_ghost(5 * 0x1234_5678, 1), Some(5));
+        assert_eq!(marks.take_ghost(5 * 0x1234_5678, 1), None);
+        assert_eq!(marks.take_ghost(8 * 0x1234_5678, 1), Some(8));
+        assert_eq!((buckets(0), buckets(8), buckets(13), buckets(100_000)), (1, 2, 2, 128));
+    }
+}

@@ -1,0 +1,422 @@
+//! Eviction: which keys go when memory is short, and how that is found out.
+//!
+//! ```text
+//!   reads, overwrites ──► the slot's byte (marks.rs)          one byte, nothing if it was used this tick already
+//!                    └──► ring of this thread ─► mini-caches   which threshold would hit most (minis.rs)
+//!   insertions ─────────► time, ghosts
+//!   a writer over the limit, or a loop at rest ─► evict: one victim of a sample of 64 neighbouring slots
+//! ```
+//!
+//! A [`Budget`] is a set of databases with a policy: all that clients can select share one, each hidden database has its own. The
+//! limit itself, and what counts towards it, is the caller's business.
+//!
+//! - V1: nothing here costs anything but a branch while eviction is off.
+//! - V2: an eviction holds one shard's lock at a time, for microseconds: nobody waits for it longer than for a GET.
+//! - V3: an evicted key is removed by a write like any other: at an LSN, with pre-images, watchers, sink and notification. What
+//!   a long commit covers stays.
+//! - V4: ghosts remember only what was evicted, not what was deleted or expired. A cache of few entries has one queue of
+//!   them, for a shard would hold none or one; a larger one has them in its segments.
+//! - V5: time stands still while there is plenty of room: a hit of a young cache says little.
+//!
+//! Cost of an eviction: a lock, 64 bytes through a table, a removal: under 1 µs. If the shards hold few entries each, up to
+//! 64 of them are looked at.
+
+mod marks;
+mod minis;
+pub(crate) mod policy;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use marks::{Marks, SLOTS as SEGMENT_SLOTS, Time};
+
+use crate::segment::Spot;
+use crate::view::Changes;
+use crate::{Keyspace, SHARDS, View, shard_of};
+use minis::{Ghosts, Minis};
+use parking_lot::Mutex;
+use policy::{CANDIDATES, FIRST, RANKS, Ranks, TICKS};
+use std::cell::RefCell;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stdx::hash::hash_bytes;
+
+/// Entries looked at for one eviction, and segments at most.
+const SAMPLE: usize = 64;
+const SEGMENTS: usize = 64;
+/// Entries looked at for who expires first, at least.
+const SOONEST: usize = 16;
+/// Up to so many entries a cache has one queue of ghosts (V4).
+const FEW: usize = 4096;
+/// Accesses a thread keeps for the mini-caches; more are lost.
+const RING: usize = 512;
+
+/// Which keys are evicted. As Redis's names say, but `Adaptive` stands for both LRU and LFU.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[repr(u8)]
+pub enum Policy {
+    None,
+    Adaptive,
+    Random,
+    /// As the others, of keys that expire only.
+    VolatileAdaptive,
+    VolatileRandom,
+    /// Who expires first.
+    VolatileTtl,
+}
+
+impl Policy {
+    fn of(number: u8) -> Policy {
+        use Policy::*;
+        [None, Adaptive, Random, VolatileAdaptive, VolatileRandom, VolatileTtl][number as usize]
+    }
+
+    fn is_volatile(self) -> bool {
+        matches!(self, Policy::VolatileAdaptive | Policy::VolatileRandom | Policy::VolatileTtl)
+    }
+
+    fn is_adaptive(self) -> bool {
+        matches!(self, Policy::Adaptive | Policy::VolatileAdaptive)
+    }
+}
+
+/// What a call of [`Keyspace::evict`] did.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Evicted {
+    /// Removed a key of so many bytes.
+    Freed(u64),
+    /// Found nobody this time, though there may be somebody.
+    Missed,
+    /// There is nothing that may be evicted.
+    Nothing,
+}
+
+/// How to look for a victim.
+pub(crate) struct Find<'a> {
+    /// None: not by use.
+    pub(crate) ranks: Option<&'a Ranks>,
+    /// Only who expires.
+    pub(crate) expiring: bool,
+    /// Who expires first.
+    pub(crate) soonest: bool,
+    /// Entries to look at, and segments at most.
+    pub(crate) want: usize,
+    pub(crate) segments: usize,
+    pub(crate) time: Time,
+    /// From an access byte to ticks without use, for segments without marks.
+    pub(crate) idle: &'a dyn Fn(u8) -> u8,
+}
+
+/// A victim: the lowest rank goes first.
+pub(crate) struct Found {
+    pub(crate) rank: u64,
+    pub(crate) byte: u8,
+    pub(crate) key: Box<[u8]>,
+}
+
+/// Databases that share a policy and its time. All fields are relaxed; a lost update loses a moment of a statistic.
+pub(crate) struct Budget {
+    databases: Range<usize>,
+    policy: AtomicU8,
+    samples: AtomicUsize,
+    /// Entries it holds when full; 0: it is not full, and time stands still (V5).
+    entries: AtomicUsize,
+    /// Time: ticks, and fourteenths of entries towards the next.
+    tick: AtomicU32,
+    progress: AtomicU64,
+    /// Place in [`CANDIDATES`].
+    candidate: AtomicUsize,
+    /// Hashes below it take part in the mini-caches.
+    below: AtomicU64,
+    minis: Mutex<Minis>,
+    ghosts: Mutex<Ghosts>,
+    dice: AtomicU64,
+}
+
+thread_local! {
+    /// Budget and hash of accesses for the mini-caches.
+    static ACCESSES: RefCell<Vec<(usize, u64)>> = const { RefCell::new(Vec::new()) };
+}
+
+impl Budget {
+    fn new(databases: Range<usize>) -> Budget {
+        Budget {
+            databases,
+            policy: AtomicU8::new(0),
+            samples: AtomicUsize::new(SOONEST),
+            entries: AtomicUsize::new(0),
+            tick: AtomicU32::new(0),
+            progress: AtomicU64::new(0),
+            candidate: AtomicUsize::new(FIRST),
+            below: AtomicU64::new(0),
+            minis: Mutex::default(),
+            ghosts: Mutex::default(),
+            dice: AtomicU64::new(stdx::clock::wall_ns()),
+        }
+    }
+
+    fn policy(&self) -> Policy {
+        Policy::of(self.policy.load(Relaxed))
+    }
+
+    #[inline]
+    fn time(&self) -> Time {
+        let candidate = self.candidate.load(Relaxed);
+        Time { tick: self.tick.load(Relaxed), threshold: CANDIDATES[candidate] }
+    }
+
+    /// Time goes on by one insertion.
+    fn insertion(&self) {
+        let entries = self.entries.load(Relaxed) as u64;
+        if entries == 0 {
+            return;
+        }
+        let mut progress = self.progress.fetch_add(TICKS, Relaxed) + TICKS;
+        while progress >= entries {
+            match self.progress.compare_exchange(progress, progress - entries, Relaxed, Relaxed) {
+                Ok(_) => {
+                    self.tick.fetch_add(1, Relaxed);
+                    progress -= entries;
+                }
+                Err(now) => progress = now,
+            }
+        }
+    }
+
+    /// Buckets of ghosts per segment; None: there is one queue.
+    fn buckets(&self) -> Option<usize> {
+        let entries = self.entries.load(Relaxed);
+        (entries > FEW).then(|| marks::buckets(entries / SHARDS))
+    }
+
+    fn random(&self) -> u64 {
+        stdx::hash::hash_u64(self.dice.fetch_add(1, Relaxed))
+    }
+}
+
+/// All budgets: the first is that of the databases clients can select.
+pub(crate) struct Evict {
+    on: AtomicBool,
+    budgets: Box<[Budget]>,
+}
+
+impl Evict {
+    pub(crate) fn new(visible: usize, hidden: usize) -> Evict {
+        let hidden = (visible..visible + hidden).map(|db| Budget::new(db..db + 1));
+        let budgets = std::iter::once(Budget::new(0..visible)).chain(hidden).collect();
+        Evict { on: AtomicBool::new(false), budgets }
+    }
+
+    #[inline]
+    pub(crate) fn is_on(&self) -> bool {
+        self.on.load(Relaxed)
+    }
+
+    #[inline]
+    fn number(&self, db: usize) -> usize {
+        // The first budget has as many databases as the others come after.
+        (db + 1).saturating_sub(self.budgets[0].databases.end)
+    }
+
+    /// An entry was read or overwritten.
+    #[inline]
+    pub(crate) fn used(&self, db: usize, hash: u64, spot: Spot) {
+        let number = self.number(db);
+        let budget = &self.budgets[number];
+        spot.used(budget.time());
+        self.accessed(number, hash);
+    }
+
+    /// Puts an access into this thread's ring, if the key takes part in the mini-caches.
+    #[inline]
+    fn accessed(&self, number: usize, hash: u64) {
+        // Other bits than those that choose shard, segment and line.
+        let mixed = hash.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(32);
+        if mixed < self.budgets[number].below.load(Relaxed) {
+            keep_access(number, hash);
+        }
+    }
+}
+
+#[cold]
+fn keep_access(number: usize, hash: u64) {
+    let _ = ACCESSES.try_with(|ring| {
+        let mut ring = ring.borrow_mut();
+        if ring.len() < RING {
+            ring.push((number, hash));
+        }
+    });
+}
+
+impl Keyspace {
+    /// Sets which keys of a budget are evicted: 0 for the databases clients can select, `n` for the n-th hidden one.
+    /// `samples`: how many keys at least are looked at for who expires first.
+    pub fn set_eviction(&self, budget: usize, policy: Policy, samples: usize) {
+        let budgets = &self.evict.budgets;
+        budgets[budget].policy.store(policy as u8, Relaxed);
+        budgets[budget].samples.store(samples.clamp(SOONEST, SAMPLE), Relaxed);
+        let on = budgets.iter().any(|budget| budget.policy() != Policy::None);
+        self.evict.on.store(on, Relaxed);
+    }
+
+    /// Says, now and then, whether a budget is close to its limit (V5). O(databases).
+    pub fn note_fullness(&self, budget: usize, full: bool) {
+        let budget = &self.evict.budgets[budget];
+        let held = if full { self.evictable(budget) } else { 0 };
+        let entries = match budget.entries.load(Relaxed) {
+            0 => held,
+            so_far if full => (7 * so_far + held + 4) / 8,
+            _ => 0,
+        };
+        budget.entries.store(entries, Relaxed);
+        let below = match entries {
+            0 => 0,
+            n if n <= minis::ENTRIES => u64::MAX,
+            n => u64::MAX / n as u64 * minis::ENTRIES as u64,
+        };
+        budget.below.store(if budget.policy().is_adaptive() { below } else { 0 }, Relaxed);
+    }
+
+    /// Keys of a budget that may be evicted.
+    fn evictable(&self, budget: &Budget) -> usize {
+        budget.databases.clone().map(|db| self.evictable_in(budget, db)).sum()
+    }
+
+    fn evictable_in(&self, budget: &Budget, db: usize) -> usize {
+        match budget.policy() {
+            Policy::None => 0,
+            policy if policy.is_volatile() => self.expires(db),
+            _ => self.len(db),
+        }
+    }
+
+    /// Gives what this thread noted of accesses to the mini-caches, a few at a time; true if some are left. Never waits: if
+    /// another thread is at it, later. Cost: 400 ns each.
+    pub fn feed_accesses(&self) -> bool {
+        const BATCH: usize = 64;
+        ACCESSES.with_borrow_mut(|ring| {
+            if ring.is_empty() {
+                return false;
+            }
+            let rest = ring.len().saturating_sub(BATCH);
+            for (number, hash) in ring.drain(rest..) {
+                let Some(budget) = self.evict.budgets.get(number) else { continue };
+                let Some(mut minis) = budget.minis.try_lock() else { continue };
+                let candidate = minis.access(hash, budget.entries.load(Relaxed));
+                drop(minis);
+                budget.candidate.store(candidate, Relaxed);
+            }
+            rest > 0
+        })
+    }
+
+    /// An entry was put under a new key.
+    pub(crate) fn note_insert(&self, db: usize, hash: u64, spot: Spot, shard: &mut crate::shard::Shard) {
+        let number = self.evict.number(db);
+        let budget = &self.evict.budgets[number];
+        let buckets = budget.buckets();
+        shard.dbs[db].note_insert(spot, hash, budget.time(), buckets);
+        if buckets.is_none() {
+            let mut ghosts = budget.ghosts.lock();
+            if !ghosts.is_empty()
+                && let Some(freq) = ghosts.take(hash)
+            {
+                spot.set_mark(policy::fresh(freq + 1));
+            }
+        }
+        budget.insertion();
+        self.evict.accessed(number, hash);
+    }
+
+    /// Removes one key of a budget. What must be told of it goes to `told`, after the lock is released.
+    pub fn evict(&self, budget: usize, now_ms: u64, told: &mut dyn FnMut(Changes)) -> Evicted {
+        let budget = &self.evict.budgets[budget];
+        let policy = budget.policy();
+        let random = budget.random();
+        let Some(db) = self.choose(budget, random) else { return Evicted::Nothing };
+        let now = crate::view::access_tick(now_ms);
+        let want = match policy {
+            Policy::VolatileTtl => budget.samples.load(Relaxed),
+            policy if policy.is_adaptive() => SAMPLE,
+            _ => 1,
+        };
+        let mut find = Find {
+            ranks: policy.is_adaptive().then(|| &RANKS[budget.candidate.load(Relaxed)]),
+            expiring: policy.is_volatile(),
+            soonest: policy == Policy::VolatileTtl,
+            want,
+            segments: SEGMENTS,
+            time: budget.time(),
+            idle: &|access| now.wrapping_sub(access).min(15),
+        };
+        let mut best: Option<(usize, Found)> = None;
+        for i in 0..SHARDS {
+            let shard = (random as usize + i) % SHARDS;
+            let mut guard = self.shards.lock_one(shard);
+            let directory = &mut guard.get_mut(shard).dbs[db];
+            if directory.len() == 0 || find.expiring && directory.expires() == 0 {
+                continue;
+            }
+            let (seen, looked, found) = directory.find_victim(random.rotate_left(i as u32 % 61), &find);
+            if let Some(found) = found
+                && best.as_ref().is_none_or(|(_, best)| found.rank < best.rank)
+            {
+                best = Some((shard, found));
+            }
+            find.want = find.want.saturating_sub(seen);
+            find.segments = find.segments.saturating_sub(looked);
+            if find.want > 0 && find.segments > 0 && i + 1 < SHARDS {
+                continue;
+            }
+            // The usual case: the best stands here, and its lock is held.
+            if let Some((_, found)) = best.take_if(|(at, _)| *at == shard) {
+                let view = View::holding(self, guard, db, now_ms);
+                return self.evict_found(budget, view, found, told);
+            }
+            break;
+        }
+        let Some((shard, found)) = best else { return Evicted::Missed };
+        let view = View::locked(self, stdx::locks::Bits::one(shard), db, now_ms);
+        self.evict_found(budget, view, found, told)
+    }
+
+    /// A database of a budget, in proportion to what it has that may be evicted.
+    fn choose(&self, budget: &Budget, random: u64) -> Option<usize> {
+        let all = self.evictable(budget);
+        if all == 0 {
+            return None;
+        }
+        let mut nth = (random >> 8) as usize % all;
+        for db in budget.databases.clone() {
+            let here = self.evictable_in(budget, db);
+            if nth < here {
+                return Some(db);
+            }
+            nth -= here;
+        }
+        // Some went meanwhile.
+        budget.databases.clone().find(|db| self.evictable_in(budget, *db) > 0)
+    }
+
+    fn evict_found(
+        &self,
+        budget: &Budget,
+        mut view: View<'_>,
+        found: Found,
+        told: &mut dyn FnMut(Changes),
+    ) -> Evicted {
+        let (hash, freq) = (hash_bytes(&found.key), policy::freq(found.byte).min(14));
+        let buckets = budget.buckets();
+        if let (Some(buckets), db) = (buckets, view.db())
+            && let Some(shard) = view.shard_mut(shard_of(hash))
+        {
+            shard.dbs[db].put_ghost(hash, freq, buckets);
+        }
+        let freed = view.evict(hash, &found.key, budget.policy().is_volatile());
+        told(view.finish());
+        let Some(bytes) = freed else { return Evicted::Missed };
+        if buckets.is_none() && budget.policy().is_adaptive() {
+            budget.ghosts.lock().put(hash, freq, 2 * budget.entries.load(Relaxed));
+        }
+        Evicted::Freed(bytes)
+    }
+}

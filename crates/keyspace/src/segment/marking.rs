@@ -1,0 +1,243 @@
+//! What a segment and a directory do for eviction: counting bytes, keeping the marks true (G6), and looking for victims.
+
+use super::*;
+use crate::evict::policy::{self, EMPTY};
+use crate::evict::{Find, Found, SEGMENT_SLOTS};
+
+/// Bytes of entries: their rooms in pages, and what they own outside.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub(crate) struct Bytes {
+    pub(crate) rooms: i64,
+    pub(crate) outside: i64,
+}
+
+impl Bytes {
+    #[inline]
+    pub(super) fn of(entry: Raw) -> Bytes {
+        Bytes { rooms: entry.room() as i64, outside: entry.outside_bytes() as i64 }
+    }
+}
+
+impl std::ops::AddAssign for Bytes {
+    #[inline]
+    fn add_assign(&mut self, other: Bytes) {
+        self.rooms += other.rooms;
+        self.outside += other.outside;
+    }
+}
+
+impl std::ops::Sub for Bytes {
+    type Output = Bytes;
+
+    #[inline]
+    fn sub(self, other: Bytes) -> Bytes {
+        Bytes { rooms: self.rooms - other.rooms, outside: self.outside - other.outside }
+    }
+}
+
+impl Segment {
+    fn marks<'a>(self) -> Option<&'a Marks> {
+        self.table().header.marks.as_deref()
+    }
+
+    fn marks_mut<'a>(self) -> Option<&'a mut Marks> {
+        self.table_mut().header.marks.as_deref_mut()
+    }
+
+    /// Makes marks for what stands here already, as far as its last use is known. O(entries), once.
+    fn marked<'a>(self, time: Time, idle: &dyn Fn(u8) -> u8) -> &'a mut Marks {
+        if self.marks().is_none() {
+            let mut marks = Marks::new(time.tick);
+            let mut walk = Walk::new(self);
+            while let Some((place, entry)) = walk.next() {
+                let access = entry.access().load(std::sync::atomic::Ordering::Relaxed);
+                marks.set(place.number(), policy::byte(0, idle(access)));
+                marks.set_expires(place.number(), entry.expire_ms().is_some());
+            }
+            self.table_mut().header.marks = Some(marks);
+        }
+        self.marks_mut().expect("made above")
+    }
+
+    #[inline]
+    pub(super) fn mark_new(self, place: Place, expires: bool) {
+        if let Some(marks) = self.marks_mut() {
+            marks.set(place.number(), policy::fresh(0));
+            marks.set_expires(place.number(), expires);
+        }
+    }
+
+    #[inline]
+    pub(super) fn mark_expires(self, place: Place, expires: bool) {
+        if let Some(marks) = self.marks_mut() {
+            marks.set_expires(place.number(), expires);
+        }
+    }
+
+    /// Marks like those of another segment, whose entries come here.
+    pub(super) fn inherit(self, from: Segment) {
+        if let Some(others) = from.marks() {
+            let mut marks = Marks::new(others.tick());
+            marks.inherit(others);
+            self.table_mut().header.marks = Some(marks);
+        }
+    }
+
+    pub(super) fn take_mark(self, to: Place, other: Segment, from: Place) {
+        if let (Some(marks), Some(others)) = (self.marks_mut(), other.marks()) {
+            marks.set(to.number(), others.byte(from.number()));
+            marks.set_expires(to.number(), others.expires(from.number()));
+        }
+    }
+
+    /// Before a merge: both have marks as of the same tick, or neither.
+    pub(super) fn align(self, other: Segment) {
+        let threshold = policy::CANDIDATES[policy::FIRST];
+        match (self.marks(), other.marks()) {
+            (Some(mine), Some(others)) => mine.align(others, threshold),
+            (None, None) => {}
+            (Some(marks), None) => drop(other.marked(Time { tick: marks.tick(), threshold }, &|_| 0)),
+            (None, Some(marks)) => drop(self.marked(Time { tick: marks.tick(), threshold }, &|_| 0)),
+        }
+    }
+
+    /// Checks G6.
+    pub(super) fn check_marks(self) {
+        let Some(marks) = self.marks() else { return };
+        for number in 0..SEGMENT_SLOTS {
+            let place = Place { line: number / SLOTS, slot: number % SLOTS };
+            let there = self.table().lines[place.line].tags[place.slot] != 0;
+            assert_eq!(there, marks.byte(number) != EMPTY, "G6: slot {number}");
+            let expires = there && self.at(place).expire_ms().is_some();
+            assert_eq!(expires, marks.expires(number), "G6: expiry of slot {number}");
+        }
+    }
+}
+
+impl Spot {
+    /// The entry was used. O(1), but for the first of a tick in its segment.
+    #[inline]
+    pub(crate) fn used(self, time: Time) {
+        if let Some(marks) = self.segment.marks() {
+            marks.used(self.place.number(), time);
+        }
+    }
+
+    /// Says how often an entry was used, and for how many ticks not.
+    pub(crate) fn set_mark(self, byte: u8) {
+        if let Some(marks) = self.segment.marks() {
+            marks.set(self.place.number(), byte);
+        }
+    }
+
+    /// How often the entry was used.
+    pub(crate) fn freq(self) -> Option<u8> {
+        self.segment.marks().map(|marks| policy::freq(marks.byte(self.place.number())))
+    }
+}
+
+impl Directory {
+    /// Bytes of all entries. What a value that is being changed in place gains or loses is not in them until `recount`.
+    #[inline]
+    pub(crate) fn bytes(&self) -> Bytes {
+        self.bytes
+    }
+
+    /// An entry's bytes outside were so many; counts what they are now.
+    #[inline]
+    pub(crate) fn recount(&mut self, entry: Raw, before: usize) {
+        self.bytes.outside += entry.outside_bytes() as i64 - before as i64;
+    }
+
+    /// A new entry came: its mark, with what its ghost remembers if there is one in its segment.
+    pub(crate) fn note_insert(&mut self, spot: Spot, hash: u64, time: Time, ghosts: Option<usize>) {
+        let marks = spot.segment.marked(time, &|_| 0);
+        if marks.tick() != time.tick {
+            marks.grow_older(time);
+        }
+        let known = ghosts.and_then(|buckets| marks.take_ghost(hash, buckets));
+        marks.set(spot.place.number(), policy::fresh(known.map_or(0, |freq| freq + 1)));
+    }
+
+    /// How often an evicted key had been used, for when it comes again.
+    pub(crate) fn put_ghost(&mut self, hash: u64, freq: u8, buckets: usize) {
+        if let Some(marks) = self.segment(hash).and_then(Segment::marks_mut) {
+            marks.put_ghost(hash, freq, buckets);
+        }
+    }
+
+    /// Looks for a victim near a random place, in further segments until enough entries were seen. Gives the best of them
+    /// and how many entries and segments it looked at. Cost: a quantum's fiftieth, and a walk over a segment without marks.
+    pub(crate) fn find_victim(&mut self, random: u64, find: &Find<'_>) -> (usize, usize, Option<Found>) {
+        let (mut seen, mut looked, mut best) = (0, 0, None::<Found>);
+        if self.places.is_empty() {
+            return (0, 0, None);
+        }
+        let mut at = (random >> 32) as usize % self.places.len();
+        for _ in 0..find.segments.min(self.places.len()) {
+            let segment = self.places[at];
+            let span = 1 << (self.depth - segment.depth);
+            at = ((at & !(span - 1)) + span) % self.places.len();
+            if find.expiring && segment.table().header.expires == 0 {
+                continue;
+            }
+            looked += 1;
+            let marks = segment.marked(find.time, find.idle);
+            if marks.tick() != find.time.tick {
+                marks.grow_older(find.time);
+            }
+            let from = random as u32 as usize % SEGMENT_SLOTS;
+            let (count, found) = segment.look(marks, from, find, find.want - seen);
+            seen += count;
+            if let Some(found) = found
+                && best.as_ref().is_none_or(|best| found.rank < best.rank)
+            {
+                best = Some(found);
+            }
+            if seen >= find.want {
+                break;
+            }
+        }
+        (seen, looked, best)
+    }
+
+    /// Removes an entry because memory is short.
+    pub(crate) fn evict(&mut self, hash: u64, key: &[u8]) -> Option<bool> {
+        let (segment, place) = self.locate(hash, key)?;
+        let entry = segment.at(place);
+        let had_expire = entry.expire_ms().is_some();
+        self.unhook(segment, place, hash);
+        entry.discard();
+        self.shrink(hash, true);
+        Some(had_expire)
+    }
+}
+
+impl Segment {
+    /// The best victim of some slots, and how many entries were looked at.
+    fn look(self, marks: &Marks, from: usize, find: &Find<'_>, want: usize) -> (usize, Option<Found>) {
+        let found = |rank: u64, number: usize| {
+            let place = Place { line: number / SLOTS, slot: number % SLOTS };
+            Found { rank, byte: marks.byte(number), key: self.at(place).key().into() }
+        };
+        match find.ranks {
+            Some(ranks) => {
+                let (seen, best) = marks.sample(from, want, ranks, find.expiring);
+                (seen, best.map(|(rank, slot)| found(u64::from(rank), slot)))
+            }
+            // Who expires first.
+            None if find.soonest => {
+                let at = |number: usize| self.at(Place { line: number / SLOTS, slot: number % SLOTS });
+                let slots: Vec<usize> = marks.some(from, want, find.expiring).collect();
+                let soonest =
+                    slots.iter().map(|slot| (at(*slot).expire_ms().unwrap_or(u64::MAX), *slot)).min();
+                (slots.len(), soonest.map(|(at, slot)| found(at, slot)))
+            }
+            // Anybody.
+            None => match marks.some(from, 1, find.expiring).next() {
+                Some(slot) => (want, Some(found(0, slot))),
+                None => (0, None),
+            },
+        }
+    }
+}

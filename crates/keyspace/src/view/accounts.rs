@@ -1,0 +1,172 @@
+//! What a view counts: keys, bytes, uses; and how it removes a key because memory is short.
+
+use super::*;
+use crate::segment::{Bytes, Directory, Put};
+
+impl View<'_> {
+    /// Counts keys that came or went in the current database (W3).
+    #[inline]
+    pub(super) fn count(&mut self, keys: i64, expires: i64, bytes: Bytes) {
+        self.count_in(self.db, keys, expires, bytes);
+    }
+
+    #[inline]
+    pub(super) fn count_in(&mut self, db: usize, keys: i64, expires: i64, bytes: Bytes) {
+        if self.counted.0 != db {
+            self.settle_counts();
+            self.counted.0 = db;
+        }
+        self.counted.1 += keys;
+        self.counted.2 += expires;
+        self.counted.3 += bytes;
+    }
+
+    #[inline]
+    pub(super) fn settle_counts(&mut self) {
+        let (db, keys, expires, bytes) = std::mem::take(&mut self.counted);
+        self.keyspace.count(db, keys, expires, bytes);
+    }
+
+    /// Weighs the value that was changed in place (W4).
+    #[inline]
+    pub(super) fn settle_edit(&mut self) {
+        if let Some((shard, db, entry, before)) = self.editing.take() {
+            let Store::Locked(guard) = &mut self.store else { return };
+            let directory = &mut guard.get_mut(shard).dbs[db];
+            let bytes = directory.bytes();
+            directory.recount(entry, before);
+            let came = directory.bytes() - bytes;
+            self.count_in(db, 0, 0, came);
+        }
+    }
+
+    /// Does something to the directory of a key, and counts what that changes of its bytes, and what it says changed of keys
+    /// and expiries.
+    #[inline]
+    pub(super) fn change<R>(
+        &mut self,
+        hash: u64,
+        f: impl FnOnce(&mut Directory) -> (R, i64, i64),
+    ) -> Option<R> {
+        let db = self.db;
+        let Store::Locked(guard) = &mut self.store else { return None };
+        let directory = &mut guard.get_mut(shard_of(hash)).dbs[db];
+        let bytes = directory.bytes();
+        let (result, keys, expires) = f(directory);
+        let came = directory.bytes() - bytes;
+        self.count(keys, expires, came);
+        Some(result)
+    }
+
+    /// For eviction: a key came, or was overwritten, which counts as use.
+    #[cold]
+    pub(super) fn note_put(&mut self, hash: u64, put: &Put) {
+        let Store::Locked(guard) = &mut self.store else { return };
+        if put.was_there {
+            return self.keyspace.evict.used(self.db, hash, put.spot);
+        }
+        self.keyspace.note_insert(self.db, hash, put.spot, guard.get_mut(shard_of(hash)));
+    }
+
+    /// Removes a key because memory is short: the bytes of its entry. None if it is not there any more, or a long commit
+    /// relies on it. `expiring`: only if it still expires.
+    pub(crate) fn evict(&mut self, hash: u64, key: &[u8], expiring: bool) -> Option<u64> {
+        let shard = self.shard(shard_of(hash))?;
+        let entry = shard.dbs[self.db].find(hash, key)?;
+        let (due, bytes) = (entry.expire_ms(), entry.all_bytes());
+        let covered =
+            !shard.intents.is_empty() && shard.intents.cover(&self.keyspace.sequence, self.db, hash, key);
+        if covered || expiring && due.is_none() {
+            return None;
+        }
+        if due.is_some_and(|at| at <= self.now_ms) {
+            self.drop_expired(hash, key);
+            return Some(bytes as u64);
+        }
+        self.touch(hash, key, Touch::Replace);
+        self.change(hash, |directory| {
+            let had_expire = directory.evict(hash, key);
+            ((), -1, -i64::from(had_expire == Some(true)))
+        });
+        self.keyspace.stats.evicted_keys.fetch_add(1, Ordering::Relaxed);
+        self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        if let Some(shard) = self.shard(shard_of(hash)) {
+            // Who waits for the key waits on.
+            shard.interest.touch(self.db, key);
+        }
+        self.push_event(self.db, key, Class::Evicted, "evicted");
+        Some(bytes as u64)
+    }
+
+    /// Seconds since a key was last used, in steps of 16 and up to 70 minutes; None if there is no such key.
+    pub fn idle_s(&self, key: &[u8]) -> Option<u64> {
+        match &self.store {
+            Store::Locked(guard) => {
+                let entry = self.entry(guard, key)?;
+                Some(access_tick(self.now_ms).wrapping_sub(entry.access()) as u64 * 16)
+            }
+            Store::Overlay(_) | Store::Open => self.exists(key).then_some(0),
+        }
+    }
+
+    /// Lets a key that was just put count as unused for so many seconds, in steps of 16 and up to 70 minutes. O(1).
+    pub fn set_idle(&mut self, key: &[u8], idle_s: u64) {
+        let ago = (idle_s / 16).min(u64::from(u8::MAX)) as u8;
+        match &mut self.store {
+            Store::Overlay(overlay) => overlay.leave_idle(self.db, key, idle_s),
+            Store::Locked(guard) => {
+                let hash = hash_bytes(key);
+                if let Some(entry) = guard.get(shard_of(hash)).dbs[self.db].find(hash, key) {
+                    entry.set_access(access_tick(self.now_ms).wrapping_sub(ago));
+                }
+            }
+            Store::Open => {}
+        }
+    }
+
+    /// How often a key was used lately, 0 to 14; None if there is no such key. 0 where nothing is recorded.
+    pub fn freq(&self, key: &[u8]) -> Option<u8> {
+        match &self.store {
+            Store::Locked(guard) => {
+                self.entry(guard, key)?;
+                let hash = self.hash_of(key);
+                let spot = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key)?;
+                Some(spot.freq().unwrap_or(0))
+            }
+            Store::Overlay(_) | Store::Open => self.exists(key).then_some(0),
+        }
+    }
+
+    /// Lets a key that was just put count as used so often. Nothing where nothing is recorded. O(1).
+    pub fn set_freq(&mut self, key: &[u8], freq: u8) {
+        let hash = hash_bytes(key);
+        if let Store::Locked(guard) = &self.store
+            && let Some(spot) = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key)
+        {
+            spot.set_mark(crate::evict::policy::fresh(freq));
+        }
+    }
+
+    /// Records that an entry is used, unless nobody is to know.
+    #[inline]
+    pub(super) fn note_use(&self, hash: u64, spot: Spot, entry: EntryRef<'_>) {
+        if self.quiet {
+            return;
+        }
+        let tick = access_tick(self.now_ms);
+        if entry.access() != tick {
+            entry.set_access(tick);
+        }
+        if self.keyspace.evict.is_on() {
+            self.keyspace.evict.used(self.db, hash, spot);
+        }
+    }
+
+    /// The entry is about to be changed in place (W4).
+    #[inline]
+    pub(super) fn edit(&mut self, hash: u64, entry: Raw) {
+        if entry.has_handle() {
+            self.editing = Some((shard_of(hash), self.db, entry, entry.outside_bytes()));
+        }
+    }
+}
