@@ -13,7 +13,8 @@
 //!   known to have no row, as empty strings. So KEYS, SCAN and DBSIZE do not show them, a source is emptied in O(1), and each has
 //!   a budget of its own.
 //! - Z2: a row is installed by a loop under the lock of its key, and only if no change of its id was told since its load began
-//!   (`source::Marks`); a change is marked first and its key removed after. So nothing older than a change that was told stays.
+//!   (`source::Marks`); a change is marked first and its key removed after. So nothing older than a change that was told stays; and of two
+//!   loads the later is kept, so nobody reads backwards.
 //! - Z3: who waits for the database is held like by CLIENT PAUSE: its command is run again when the row is there. Nobody else
 //!   waits. A command is held for so many loads at most, then it gets an error.
 //! - Z4: sources belong to database 0.

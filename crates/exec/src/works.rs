@@ -59,6 +59,8 @@ impl Work {
     #[cold]
     fn is_held(&self) -> bool {
         let (commit, client) = match self {
+            Work::Fill(_) => return points::stays(Point::SourceFill, 0),
+            Work::Drop(_) => return points::stays(Point::SourceDrop, 0),
             Work::Commit { commit, owner: Owner::Job(job) } => (commit, job.client),
             Work::Commit { commit, owner: Owner::Script(job) } => (commit, job.run.client),
             Work::Bulk(Some(commit), bulk) => (commit, bulk.client),

@@ -20,6 +20,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
+use stdx::points::{self, Point};
 use tokio::sync::{Notify, mpsc, watch};
 
 /// Ids loaded together at most.
@@ -279,7 +280,10 @@ impl Source {
     }
 
     async fn load_batch(&self, database: &dyn Database, ids: Vec<Id>) {
-        let (began, started) = (self.marks.position(), Instant::now());
+        let (began, started) = (self.marks.begin(), Instant::now());
+        while points::stays(Point::SourceAsk, 0) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
         let result = match tokio::time::timeout(self.spec.timeout, database.load(&ids)).await {
             Ok(result) => result,
             Err(_) => Err(Failure::Slow),
@@ -336,13 +340,13 @@ impl Source {
             }
             let (ids, late) = self.take();
             if !late.is_empty() {
-                self.answer(self.marks.position(), late, Vec::new(), Some(Failure::Slow));
+                self.answer(self.marks.begin(), late, Vec::new(), Some(Failure::Slow));
             }
             if ids.is_empty() {
                 return;
             }
             if failure.is_some() {
-                self.answer(self.marks.position(), ids, Vec::new(), failure);
+                self.answer(self.marks.begin(), ids, Vec::new(), failure);
                 continue;
             }
             self.loading.fetch_add(1, Ordering::Relaxed);
@@ -390,7 +394,7 @@ impl Source {
                 }
             }
             if !late.is_empty() {
-                self.answer(self.marks.position(), late, Vec::new(), Some(Failure::Slow));
+                self.answer(self.marks.begin(), late, Vec::new(), Some(Failure::Slow));
             }
         }
     }

@@ -46,9 +46,15 @@ pub enum Point {
     Sweep,
     /// An event loop has claimed a blocked client to serve it; the loop itself is busy here.
     Serve,
+    /// A load of a source has taken its position, and has not asked the database.
+    SourceAsk,
+    /// Rows of a source are about to be installed.
+    SourceFill,
+    /// Items of a source whose rows changed are about to be removed.
+    SourceDrop,
 }
 
-const POINTS: [(&str, Point); 14] = [
+const POINTS: [(&str, Point); 17] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -63,6 +69,9 @@ const POINTS: [(&str, Point); 14] = [
     ("commit-fold", Point::CommitFold),
     ("sweep", Point::Sweep),
     ("serve", Point::Serve),
+    ("source-ask", Point::SourceAsk),
+    ("source-fill", Point::SourceFill),
+    ("source-drop", Point::SourceDrop),
 ];
 
 /// What happens at a point.

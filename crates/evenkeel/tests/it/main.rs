@@ -26,6 +26,7 @@ mod one_moment;
 mod renames;
 mod roaring;
 mod serialized;
+mod sources;
 mod startup;
 mod support;
 mod transactions;

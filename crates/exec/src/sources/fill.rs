@@ -81,7 +81,7 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    let allowed = entry.source.marks.allows(&item.id, began);
+    let allowed = entry.source.marks.admit(&item.id, began);
     if allowed {
         put(&mut view, entry, key, item.row, local.now_ms);
     }

@@ -32,7 +32,7 @@ pub(crate) fn plan(server: &Server, session: &Session, command: &Command, args: 
     command.each_key(args, &mut |i, _| match server.sources.of(args.at(i)) {
         None => others = true,
         Some(entry) => {
-            key = i;
+            key = if found.is_none() { i } else { key };
             mixed |= found.as_ref().is_some_and(|found| found.db != entry.db);
             found = Some(entry);
         }
@@ -128,9 +128,9 @@ pub(crate) fn unfit_for_queue(plan: &Plan, server: &Server, args: Args<'_>) -> O
             let (_, first) = entries.next()?;
             let db = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| entry.db);
             let other = entries.find(|(_, entry)| db(entry) != db(&first));
-            let (key, entry) = other?;
-            let entry = entry.or(first)?;
-            Some(not_together(&entry, key))
+            other?;
+            let key = args.iter().skip(1).find(|key| server.sources.of(key).is_some())?;
+            Some(not_together(&*server.sources.of(key)?, key))
         }
     }
 }

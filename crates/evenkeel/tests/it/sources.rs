@@ -1,0 +1,502 @@
+//! Keys that are rows of a database, here of SQLite in a file.
+
+use crate::support::*;
+use rusqlite::Connection;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
+struct Shop {
+    server: Server,
+    database: Connection,
+    path: PathBuf,
+    _dir: tempfile::TempDir,
+}
+
+fn shop(options: &str) -> Shop {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("shop.db");
+    let database = Connection::open(&path).unwrap();
+    database.busy_timeout(PATIENCE).unwrap();
+    database
+        .execute_batch(
+            "PRAGMA journal_mode = WAL; CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, n INTEGER);
+             WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < 100)
+             INSERT INTO items SELECT i, 'item ' || i, 0 FROM c;",
+        )
+        .unwrap();
+    let server = Server::start_with(&["--databases", "4"]);
+    let shop = Shop { server, database, path, _dir: dir };
+    shop.server.client().expect(&shop.add(options), "+OK");
+    shop
+}
+
+impl Shop {
+    fn add(&self, options: &str) -> String {
+        let url = format!("sqlite:{}", self.path.display());
+        format!("EVENKEEL SOURCE ADD items item:{{id}} {url} {options}").trim_end().to_owned()
+    }
+
+    fn sql(&self, text: &str) {
+        self.database.execute_batch(text).unwrap();
+    }
+
+    /// A figure of EVENKEEL SOURCE STATS.
+    fn figure(&self, client: &mut Client, name: &str) -> String {
+        let stats = client.call("EVENKEEL SOURCE STATS items");
+        let at = stats.find(&format!("\"{name}\", ")).unwrap_or_else(|| panic!("no {name} in {stats}"));
+        let rest = &stats[at + name.len() + 4..];
+        rest[..rest.find([',', ']']).unwrap()].trim_start_matches(':').to_owned()
+    }
+}
+
+/// Asks until the answer is this one.
+fn until(client: &mut Client, line: &str, reply: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let got = client.call(line);
+        if got == reply {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{line} answers {got}, never {reply}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+fn row(id: u32, n: u32) -> String {
+    format!(r#""{{\"id\":{id},\"name\":\"item {id}\",\"n\":{n}}}""#)
+}
+
+#[test]
+fn rows_are_read_through_by_every_command_that_reads_a_key() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("STRLEN item:2", &format!(":{}", r#"{"id":2,"name":"item 2","n":0}"#.len()));
+    client.expect("GETRANGE item:3 0 6", r#""{\"id\":3""#);
+    client.expect("EXISTS item:4", ":1");
+    client.expect("TYPE item:5", "+string");
+    client.expect("GETEX item:6", &row(6, 0));
+    client.expect("OBJECT ENCODING item:7", r#""embstr""#);
+    client.expect("EXISTS item:8 item:9 item:100 item:101 other", ":3");
+    client.expect("SET other x", "+OK");
+    client.expect(
+        "MGET item:10 other item:500 item:11 none item:10",
+        &format!(r#"[{}, "x", (nil), {}, (nil), {}]"#, row(10, 0), row(11, 0), row(10, 0)),
+    );
+    client.expect("HGETALL item:12", "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    for no_row in
+        ["item:0", "item:101", "item:abc", "item:01", "item:+1", "item:1 ", "item:99999999999999999999"]
+    {
+        client.request(&[b"GET", no_row.as_bytes()]);
+        client.expect_reply("(nil)");
+    }
+    // What no number spells names no row: the database is not asked.
+    assert_eq!(shop.figure(&mut client, "negative-items"), "3");
+    let ttl: i64 = client.call("TTL item:1").trim_start_matches(':').parse().unwrap();
+    assert!((77_000..=86_400).contains(&ttl), "{ttl}");
+}
+
+#[test]
+fn rows_can_be_hashes() {
+    let shop = shop("as hash columns name,n");
+    let mut client = shop.server.client();
+    client.expect("HGET item:1 name", r#""item 1""#);
+    client.expect("HMGET item:2 name n none", r#"["item 2", "0", (nil)]"#);
+    client.expect_unordered("HGETALL item:3", &["name", "item 3", "n", "0"]);
+    client.expect("HGETALL item:101", "[]");
+    client.expect("HLEN item:4", ":2");
+    client.expect("GET item:1", "-WRONGTYPE Operation against a key holding the wrong kind of value");
+    client.expect("MGET item:1 item:2", "[(nil), (nil)]");
+}
+
+#[test]
+fn changes_of_the_database_are_seen() {
+    let shop = shop("negative-ttl 1h");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("GET item:200", "(nil)");
+    shop.sql("UPDATE items SET n = 7 WHERE id = 1");
+    until(&mut client, "GET item:1", &row(1, 7));
+    shop.sql("INSERT INTO items VALUES (200, 'item 200', 1)");
+    until(&mut client, "GET item:200", &row(200, 1));
+    shop.sql("UPDATE items SET id = 201, name = 'item 201' WHERE id = 200");
+    until(&mut client, "GET item:200", "(nil)");
+    client.expect("GET item:201", &row(201, 1));
+    shop.sql("DELETE FROM items WHERE id = 1");
+    until(&mut client, "GET item:1", "(nil)");
+    assert_ne!(shop.figure(&mut client, "invalidated"), "0");
+}
+
+#[test]
+fn rows_belong_to_the_source_and_not_to_database_0() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    client.expect("SET own 1", "+OK");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("DBSIZE", ":1");
+    client.expect("KEYS *", r#"["own"]"#);
+    client.expect("SCAN 0 COUNT 1000", r#"["0", ["own"]]"#);
+    client.expect("RANDOMKEY", r#""own""#);
+    client.expect("SELECT 1", "+OK");
+    client.expect("GET item:1", "(nil)");
+    client.expect("SET item:1 mine", "+OK");
+    client.expect("GET item:1", r#""mine""#);
+    client.expect("SELECT 4", "-ERR DB index is out of range");
+    client.expect("FLUSHALL", "+OK");
+    client.expect("SELECT 0", "+OK");
+    client.expect("GET item:1", &row(1, 0));
+}
+
+#[test]
+fn writes_are_refused_unless_the_source_says_otherwise() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    let refused = "-SOURCEREADONLY key 'item:1' is a row of source 'items': write to its database";
+    for line in ["SET item:1 x", "DEL item:1", "EXPIRE item:1 10", "APPEND item:1 x", "RENAME item:1 item:2"]
+    {
+        client.expect(line, refused);
+    }
+    let together = "-ERR key 'item:1' is a row of source 'items' and cannot be used together with other keys, but by MGET \
+                    and EXISTS";
+    client.expect("RENAME item:1 x", together);
+    client.expect("COPY own item:1", together);
+    client.expect("MSET item:1 x own y", together);
+    client.expect("LCS item:1 item:2", r#""{\"id\":,\"name\":\"item \",\"n\":0}""#);
+    client.expect("MULTI", "+OK");
+    client.expect("SET item:1 x", refused);
+    client.expect("EXEC", "-EXECABORT Transaction discarded because of previous errors.");
+    client.expect("GET item:1", &row(1, 0));
+}
+
+#[test]
+fn a_write_may_give_up_the_item() {
+    let shop = shop("write evict feed off");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    shop.sql("UPDATE items SET n = 5 WHERE id = 1");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("DEL item:1", ":1");
+    client.expect("GET item:1", &row(1, 5));
+    shop.sql("UPDATE items SET n = 6 WHERE id = 1");
+    client.expect("SET item:1 anything EX 100", "+OK");
+    client.expect("GET item:1", &row(1, 6));
+    shop.sql("UPDATE items SET n = 7 WHERE id = 1");
+    client.expect("MULTI", "+OK");
+    client.expect("DEL item:1", "+QUEUED");
+    client.expect("EXEC", "[:1]");
+    client.expect("GET item:1", &row(1, 7));
+    client.expect("GET item:300", "(nil)");
+    shop.sql("INSERT INTO items VALUES (300, 'item 300', 1)");
+    client.expect("GET item:300", "(nil)");
+    client.expect("DEL item:300", ":0");
+    client.expect("GET item:300", &row(300, 1));
+}
+
+#[test]
+fn a_write_may_change_the_item_until_its_row_changes() {
+    let shop = shop("write local as hash columns name,n");
+    let mut client = shop.server.client();
+    client.expect("HSET item:1 note mine", ":1");
+    client.expect("HMGET item:1 name note", r#"["item 1", "mine"]"#);
+    let ttl: i64 = client.call("TTL item:1").trim_start_matches(':').parse().unwrap();
+    assert!(ttl > 0, "{ttl}");
+    shop.sql("UPDATE items SET n = 1 WHERE id = 1");
+    until(&mut client, "HMGET item:1 n note", r#"["1", (nil)]"#);
+    client.expect("HSET item:500 n 9", ":1");
+    client.expect("HGETALL item:500", r#"["n", "9"]"#);
+    client.expect("DEL item:500", ":1");
+    client.expect("HGETALL item:500", "[]");
+}
+
+#[test]
+fn transactions_and_scripts_read_rows_they_name() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    client.expect("MULTI", "+OK");
+    client.expect("GET item:1", "+QUEUED");
+    client.expect("SET own 1", "+QUEUED");
+    client.expect("MGET item:2 item:300", "+QUEUED");
+    client.expect(
+        "MGET item:2 own",
+        "-ERR key 'own' is a row of source 'items' and cannot be used together with other \
+                                      keys, but by MGET and EXISTS"
+            .replace("'own'", "'item:2'")
+            .as_str(),
+    );
+    client.expect("DISCARD", "+OK");
+    client.expect("MULTI", "+OK");
+    client.expect("GET item:1", "+QUEUED");
+    client.expect("SET own 1", "+QUEUED");
+    client.expect("MGET item:2 item:300", "+QUEUED");
+    client.expect("EXEC", &format!("[{}, +OK, [{}, (nil)]]", row(1, 0), row(2, 0)));
+    let eval = |client: &mut Client, script: &str, keys: &[&str]| {
+        let count = keys.len().to_string();
+        let mut words: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count.as_bytes()];
+        words.extend(keys.iter().map(|key| key.as_bytes()));
+        client.call_bytes(&words)
+    };
+    let both =
+        "redis.call('SET', KEYS[2], 'x'); return {redis.call('GET', KEYS[1]), redis.call('GET', KEYS[3])}";
+    let got = eval(&mut client, both, &["item:3", "own", "item:301"]);
+    assert_eq!(got, format!("[{}, (nil)]", row(3, 0)));
+    let hidden = "return redis.call('GET', 'item:' .. ARGV[1])";
+    client.request(&[b"EVAL", hidden.as_bytes(), b"0", b"3"]);
+    client.expect_reply(&row(3, 0));
+    client.request(&[b"EVAL", hidden.as_bytes(), b"0", b"50"]);
+    let error = client.reply();
+    assert!(
+        error.contains("a row of source 'items' that is not cached must be among the script's KEYS"),
+        "{error}"
+    );
+    let error = eval(&mut client, "return redis.call('SET', KEYS[1], 'x')", &["item:3"]);
+    assert!(error.contains("rows of source 'items' cannot be written by scripts"), "{error}");
+    let slow = "for i = 1, 3000000 do end; return redis.call('GET', KEYS[1])";
+    assert_eq!(eval(&mut client, slow, &["item:60"]), row(60, 0));
+}
+
+#[test]
+fn what_is_asked_for_in_one_go_is_loaded_together() {
+    let shop = shop("pool 1 timeout 60s");
+    let mut client = shop.server.client();
+    client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
+    let mut others: Vec<Client> = (0..10).map(|_| shop.server.client()).collect();
+    others.iter_mut().for_each(|other| other.request(&[b"GET", b"item:1"]));
+    until_figure(&shop, &mut client, "loading", "1");
+    let pipeline: Vec<u8> = (1..=20).flat_map(|i| encode_line(&format!("GET item:{i}"))).collect();
+    let mut piped = shop.server.client();
+    piped.send(&pipeline);
+    // All of them are known to be wanted: the first is being loaded, the others wait.
+    until_figure(&shop, &mut client, "queued-ids", "19");
+    until_figure(&shop, &mut client, "misses", "11");
+    client.expect("SET own 1", "+OK");
+    client.expect("DEBUG POINT source-ask OFF", "+OK");
+    others.iter_mut().for_each(|other| other.expect_reply(&row(1, 0)));
+    (1..=20).for_each(|i| piped.expect_reply(&row(i, 0)));
+    assert_eq!(shop.figure(&mut client, "loads"), "2");
+}
+
+fn until_figure(shop: &Shop, client: &mut Client, name: &str, value: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    while shop.figure(client, name) != value {
+        assert!(
+            Instant::now() < deadline,
+            "{name} never becomes {value}: {}",
+            client.call("EVENKEEL SOURCE STATS")
+        );
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn while_one_waits_for_the_database_nobody_else_does() {
+    let shop = shop("timeout 60s");
+    let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
+    waiter.request(&[b"GET", b"item:2"]);
+    until_figure(&shop, &mut client, "loading", "1");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("SET own 1", "+OK");
+    client.expect("GET own", r#""1""#);
+    client.expect("DEBUG POINT source-ask OFF", "+OK");
+    waiter.expect_reply(&row(2, 0));
+}
+
+#[test]
+fn a_client_that_goes_or_is_killed_while_it_waits_leaves_nothing() {
+    let shop = shop("timeout 60s");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
+    let mut gone = shop.server.client();
+    gone.request(&[b"GET", b"item:2"]);
+    until_figure(&shop, &mut client, "loading", "1");
+    drop(gone);
+    let mut killed = shop.server.client();
+    let id = killed.call("CLIENT ID");
+    killed.request(&[b"GET", b"item:2"]);
+    client.expect(&format!("CLIENT KILL ID {}", id.trim_start_matches(':')), ":1");
+    assert!(killed.is_closed_within(PATIENCE));
+    client.expect("DEBUG POINT source-ask OFF", "+OK");
+    client.expect("GET item:2", &row(2, 0));
+}
+
+#[test]
+fn a_row_that_changes_while_it_is_loaded_is_loaded_again() {
+    let shop = shop("timeout 60s");
+    let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
+    client.expect("DEBUG POINT source-fill HOLD 1", "+OK");
+    waiter.request(&[b"GET", b"item:1"]);
+    until_figure(&shop, &mut client, "loaded-rows", "1");
+    shop.sql("UPDATE items SET n = 1 WHERE id = 1");
+    until_figure(&shop, &mut client, "changes", "1");
+    client.expect("DEBUG POINT source-fill OFF", "+OK");
+    waiter.expect_reply(&row(1, 1));
+    assert_eq!(shop.figure(&mut client, "refused-fills"), "1");
+    client.expect("GET item:1", &row(1, 1));
+}
+
+#[test]
+fn a_database_that_is_down_leaves_what_is_cached() {
+    let shop = shop("timeout 2s stale-if-error 1h ttl 1s jitter 0 negative-ttl 1h");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("GET item:101", "(nil)");
+    shop.sql("ALTER TABLE items RENAME TO gone");
+    // The item's time ends, and its database has no such table any more.
+    let deadline = Instant::now() + PATIENCE;
+    while shop.figure(&mut client, "stale") == "0" {
+        let got = client.call("GET item:1");
+        assert!(got == row(1, 0) || got.starts_with("-SOURCE"), "{got}");
+        if got.starts_with('-') {
+            break;
+        }
+        assert!(Instant::now() < deadline);
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let error = client.call("GET item:50");
+    assert!(error.starts_with("-SOURCEDOWN source 'items': "), "{error}");
+    let error = client.call("MGET item:50 item:51");
+    assert!(error.starts_with("-SOURCEDOWN source 'items': "), "{error}");
+    client.expect("SET own 1", "+OK");
+    shop.sql("ALTER TABLE gone RENAME TO items");
+    until(&mut client, "GET item:50", &row(50, 0));
+}
+
+#[test]
+fn sources_are_listed_paused_flushed_and_removed() {
+    let shop = shop("ttl 1h");
+    let mut client = shop.server.client();
+    let url = format!("sqlite:{}", shop.path.display());
+    client.expect("EVENKEEL SOURCE LIST", &format!(r#"["items item:{{id}} {url} ttl 1h"]"#));
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("EVENKEEL SOURCE PAUSE items", "+OK");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("GET item:2", "-SOURCEDOWN source 'items' is paused");
+    client.expect("EVENKEEL SOURCE RESUME items", "+OK");
+    client.expect("GET item:2", &row(2, 0));
+    assert_eq!(shop.figure(&mut client, "items"), "2");
+    client.expect("EVENKEEL SOURCE FLUSH items 1", "+OK");
+    until_figure(&shop, &mut client, "items", "1");
+    client.expect("EVENKEEL SOURCE FLUSH items", "+OK");
+    until_figure(&shop, &mut client, "items", "0");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("EVENKEEL SOURCE FLUSH none", "-ERR no source 'none'");
+    client.expect("EVENKEEL SOURCE REMOVE none", "-ERR no source 'none'");
+    client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    client.expect("GET item:1", "(nil)");
+    client.expect("SET item:1 x", "+OK");
+    client.expect("EVENKEEL SOURCE LIST", "[]");
+    client.expect(&shop.add(""), "+OK");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect(&shop.add(""), "-ERR there is a source 'items' already");
+    let overlapping = shop.add("").replace("ADD items item:", "ADD other item:");
+    client.expect(&overlapping, "-ERR keys 'item:{id}' overlap with those of source 'items'");
+    let unknown = shop.add("").replace("sqlite:", "oracle:").replace("items item:", "more more:");
+    assert!(client.call(&unknown).starts_with("-ERR url 'oracle:"), "{unknown}");
+    client.expect(&shop.add("colour red"), "-ERR option 'colour' of source 'items': no such option");
+    client.expect("EVENKEEL SOURCE", "-ERR wrong number of arguments for 'evenkeel|source' command");
+    client.expect("EVENKEEL SOURCE NONE", "-ERR syntax error");
+}
+
+#[test]
+fn sources_stand_in_the_configuration_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("evenkeel.conf");
+    std::fs::write(&file, "port 0\nsource items item:42 sqlite:x\n").unwrap();
+    let first = said(&run(&[file.to_str().unwrap()]));
+    assert!(first.contains("evenkeel.conf, at line 2") && first.contains("has no {id}"), "{first}");
+    std::fs::write(&file, "source items item:{id} postgres://me:secret@h/d colour red\n").unwrap();
+    let second = said(&run(&[file.to_str().unwrap()]));
+    assert!(second.contains("no such option") && !second.contains("secret"), "{second}");
+}
+
+/// A step of a linear congruential generator, and its upper bits.
+fn random(state: &mut u64, below: u64) -> u64 {
+    *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
+    (*state >> 33) % below
+}
+
+/// What readers know: no row is older than this.
+struct Seen {
+    versions: Vec<AtomicU64>,
+    stop: AtomicBool,
+}
+
+/// Reads rows in all ways; a row that is older than one that was read before it was asked for is a fault.
+fn read(mut client: Client, seen: &Seen, mut state: u64) {
+    let rows = seen.versions.len() as u64;
+    while !seen.stop.load(Ordering::Relaxed) {
+        let count = if random(&mut state, 4) == 0 { 4 } else { 1 };
+        let ids: Vec<u64> = (0..count).map(|_| random(&mut state, rows)).collect();
+        let low: Vec<u64> = ids.iter().map(|id| seen.versions[*id as usize].load(Ordering::SeqCst)).collect();
+        let names = ids.iter().map(|id| format!(" item:{}", id + 1)).collect::<String>();
+        let reply = client.call(&format!("{}{names}", if count == 1 { "GET" } else { "MGET" }));
+        let mut found = reply.split("\\\"n\\\":").skip(1);
+        for (id, low) in ids.iter().zip(low) {
+            let text = found.next().unwrap_or_else(|| panic!("{names}: {reply}"));
+            let version: u64 = text[..text.find('}').unwrap()].parse().unwrap();
+            assert!(version >= low, "item:{} is {version} after it was {low}", id + 1);
+            seen.versions[*id as usize].fetch_max(version, Ordering::SeqCst);
+        }
+    }
+}
+
+/// Changes rows one after the other, and now and then all of them, or lets items be given up.
+fn change(database: &Connection, client: &mut Client, rows: u64, rounds: usize, state: &mut u64) {
+    for _ in 0..rounds {
+        let id = random(state, rows) + 1;
+        match random(state, 40) {
+            0 => database.execute_batch("UPDATE items SET n = n + 1").unwrap(),
+            1 => client.expect("EVENKEEL SOURCE FLUSH items", "+OK"),
+            2 => client.expect(&format!("EVENKEEL SOURCE FLUSH items {id}"), "+OK"),
+            3 => std::thread::sleep(Duration::from_millis(random(state, 20))),
+            _ => _ = database.execute("UPDATE items SET n = n + 1 WHERE id = ?", [id as i64]).unwrap(),
+        }
+        std::thread::sleep(Duration::from_micros(random(state, 300)));
+    }
+}
+
+/// `EVENKEEL_TEST_RACES` runs, each with its own seed, from `EVENKEEL_TEST_SEED` on.
+#[test]
+fn no_read_goes_backwards_and_none_stays_behind() {
+    let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let (runs, first) = (number("EVENKEEL_TEST_RACES", 6), number("EVENKEEL_TEST_SEED", 1));
+    for seed in first..first + runs {
+        race(seed);
+    }
+}
+
+fn race(seed: u64) {
+    const ROWS: u64 = 12;
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    let ttl = if random(&mut state, 2) == 0 { "1s" } else { "1h" };
+    let shop = shop(&format!("timeout 60s pool {} ttl {ttl}", 1 + random(&mut state, 4)));
+    let mut client = shop.server.client();
+    for point in ["source-ask", "source-fill", "source-drop"] {
+        if random(&mut state, 3) > 0 {
+            client.expect(&format!("DEBUG POINT {point} DELAY {}", 1 + random(&mut state, 2000)), "+OK");
+        }
+    }
+    let seen =
+        Seen { versions: (0..ROWS).map(|_| AtomicU64::new(0)).collect(), stop: AtomicBool::new(false) };
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            let (reader, seed) = (shop.server.client(), random(&mut state, u64::MAX >> 33));
+            let seen = &seen;
+            scope.spawn(move || read(reader, seen, seed));
+        }
+        change(&shop.database, &mut client, ROWS, 300, &mut state);
+        seen.stop.store(true, Ordering::Relaxed);
+    });
+    for id in 1..=ROWS {
+        let n: u32 = shop
+            .database
+            .query_row("SELECT n FROM items WHERE id = ?", [id as i64], |row| row.get(0))
+            .unwrap();
+        until(&mut client, &format!("GET item:{id}"), &row(id as u32, n));
+    }
+}
