@@ -13,10 +13,12 @@ help: ## this list
 # --- run ----------------------------------------------------------------------
 
 # ARGS: as for evenkeel itself, e.g. make run ARGS='--port 7777' or ARGS=/etc/redis/redis.conf.
+# DEMO: without it, no demonstration table: make run DEMO=
+DEMO ?= --demo yes
 .PHONY: run
 run: ## build the server and start it on 127.0.0.1:6379
 	@$(CARGO) build --release --quiet -p evenkeel
-	@exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" $(ARGS)
+	@exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" $(ARGS) $(DEMO)
 
 # --- test ---------------------------------------------------------------------
 

@@ -22,7 +22,15 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
         let _ = writeln!(out, "  configured   {}", file.display());
     }
     let _ = writeln!(out, "  memory only: nothing is written to disk; the data ends with the server\n");
-    let _ = writeln!(out, "  try          {}", client_command(config, sockets));
+    let redis_cli = client_command(config, sockets);
+    let _ = writeln!(out, "  try          {redis_cli} set greeting hello");
+    if config.live.demo.get() {
+        let _ = writeln!(
+            out,
+            "               {redis_cli} get item:42         (read through to a demonstration table)"
+        );
+        let _ = writeln!(out, "               {redis_cli} evenkeel source stats items");
+    }
     let _ = writeln!(out, "  stop         Ctrl-C\n");
     out
 }
@@ -53,7 +61,7 @@ fn client_command(config: &Config, sockets: &Sockets) -> String {
     if !config.live.requirepass.is_empty() {
         command.push_str(" --askpass");
     }
-    command + " set greeting hello"
+    command
 }
 
 #[cfg(test)]

@@ -9,6 +9,7 @@
 #![forbid(unsafe_code)]
 
 mod banner;
+mod demo;
 mod logging;
 mod memory;
 mod owner;
@@ -116,6 +117,8 @@ fn serve(
             .add(&server, spec.clone())
             .map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
     }
+    let demo = config.live.demo.get().then(|| demo::Demo::start(&server)).transpose();
+    let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     let Sockets { tcp, unix } = sockets;
     let mut paths = Vec::new();
     let unix = unix.into_iter().map(|socket| {

@@ -95,6 +95,7 @@ pub struct Live {
     /// 0: one per core. See [`Config::event_loops`](super::Config::event_loops).
     pub event_loops: Number,
     /// 0 auto, 1 epoll, 2 io_uring.
+    pub demo: Switch,
     pub io_backend: Number,
     pub pidfile: Text,
     pub logfile: Text,

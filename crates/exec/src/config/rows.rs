@@ -129,6 +129,9 @@ const GENERAL: &[Directive] = &[
     int("prefetch-batch-max-size", 0, 128, "16")
         .accepted("keys of a batch are always looked up together")
         .doc("Commands whose keys are looked up together."),
+    flag("demo", "no").startup().live(|l, v| l.demo.set(v.is_yes())).doc(
+        "Serve a table of made-up products, in a file that goes with the server, as keys item:1, item:2 ...",
+    ),
     int("databases", 1, INT, "16")
         .startup()
         .live(|l, v| l.databases.set(v.int()))
