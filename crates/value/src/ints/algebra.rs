@@ -4,6 +4,7 @@
 //! nothing, Full, the same node    known without looking: the result shares it
 //! Sparse against anything         its few numbers are looked up, or added, or removed
 //! Branch against Branch           slot by slot; where one is narrower, against one slot of the other
+//! Bins against Bins               sixteen pairs of short arrays, merged; against anything else as a branch of arrays
 //! chunk against chunk             arrays probe, bitmaps and runs are combined word by word
 //! ```
 //!
@@ -15,8 +16,8 @@ use super::node::{Branch, CHUNK, Leaf, Node, View};
 use super::range::complement;
 use super::words::{all_of, each_one};
 use super::{
-    ALL, Few, Ints, Op, build, chunk, extent, few_of, insert_new, look, outside, placed, remove_present,
-    settle, shift_between,
+    ALL, Few, Ints, Op, bins, build, chunk, extent, few_of, insert_new, look, outside, placed,
+    remove_present, settle, shift_between,
 };
 use std::ops::ControlFlow::{self, Continue};
 
@@ -25,6 +26,8 @@ pub type Pause<'p> = &'p mut dyn FnMut(usize) -> ControlFlow<()>;
 
 /// Work of two chunks that are combined, in look-ups.
 const CHUNK_WORK: usize = 64;
+/// The same of two leaves of bins.
+const BINS_WORK: usize = 128;
 
 impl Ints {
     /// Combines two sets into a new one that shares what it can. None if `pause` broke off.
@@ -106,8 +109,22 @@ impl Walk<'_> {
             (View::Full, _, Op::Or) | (_, View::Full, Op::Or) => Node::FULL,
             (View::Full, ..) => self.turned(b, base, span),
             (_, View::Full, _) => self.turned(a, base, span),
-            (View::Leaf(few), _, _) if !few.is_chunk() => self.few_and(a, b, base, span),
-            (_, View::Leaf(few), _) if !few.is_chunk() => self.and_few(a, b, base, span),
+            (View::Leaf(few), _, _) if few.is_sparse() => self.few_and(a, b, base, span),
+            (_, View::Leaf(few), _) if few.is_sparse() => self.and_few(a, b, base, span),
+            (View::Leaf(x), View::Leaf(y), _) if x.is_bins() && y.is_bins() && x.base() == y.base() => {
+                self.work(BINS_WORK);
+                bins::combine(self.op, x, y, span)
+            }
+            (View::Leaf(x), _, _) if x.is_bins() => {
+                let open = bins::opened(x);
+                let node = self.combine(&open, b, base, span);
+                if node.same(&open) { a.clone() } else { node }
+            }
+            (_, View::Leaf(y), _) if y.is_bins() => {
+                let open = bins::opened(y);
+                let node = self.combine(a, &open, base, span);
+                if node.same(&open) { b.clone() } else { node }
+            }
             (View::Leaf(x), View::Leaf(y), _) if x.base() == y.base() => {
                 self.work(CHUNK_WORK);
                 placed(chunk::combine(self.op, x, y), x.base(), CHUNK, span)
@@ -260,8 +277,11 @@ impl Walk<'_> {
             (View::Empty, _) | (_, View::Empty) => 0,
             (View::Full, _) => b.len(span),
             (_, View::Full) => a.len(span),
-            (View::Leaf(few), _) if !few.is_chunk() => self.count_few(a, b),
-            (_, View::Leaf(few)) if !few.is_chunk() => self.count_few(b, a),
+            (View::Leaf(few), _) if few.is_sparse() => self.count_few(a, b),
+            (_, View::Leaf(few)) if few.is_sparse() => self.count_few(b, a),
+            (View::Leaf(x), View::Leaf(y)) if x.is_bins() && y.is_bins() => self.count_bins(x, y),
+            (View::Leaf(x), _) if x.is_bins() => self.count(&bins::opened(x), b, span),
+            (_, View::Leaf(y)) if y.is_bins() => self.count(a, &bins::opened(y), span),
             (View::Leaf(x), View::Leaf(y)) => self.count_chunks(x, y),
             (View::Branch(x), View::Branch(y)) if x.shift == y.shift => {
                 if x.prefix != y.prefix {
@@ -287,6 +307,14 @@ impl Walk<'_> {
         let numbers = few_of(few);
         self.work(numbers.len());
         u64::from(look::contains_each(other, &numbers, all_of(numbers.len())).count_ones())
+    }
+
+    fn count_bins(&mut self, a: Leaf<'_>, b: Leaf<'_>) -> u64 {
+        if a.base() != b.base() {
+            return 0;
+        }
+        self.work(BINS_WORK);
+        bins::count_and(a, b)
     }
 
     fn count_chunks(&mut self, a: Leaf<'_>, b: Leaf<'_>) -> u64 {

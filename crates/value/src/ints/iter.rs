@@ -172,6 +172,9 @@ fn fill_leaf(leaf: Leaf<'_>, from: u64, piece: &mut Piece) -> bool {
             let at = if from == 0 { 0 } else { items.partition_point(|&item| item < from) };
             fill_items(&items[at..], piece, |item| base + item)
         }
+        Content::Bins(bins) => bins
+            .chunks_from(from)
+            .all(|(start, lows)| fill_items(lows, piece, |low| base | start | u64::from(low.0))),
         Content::Runs(runs) => fill_runs(runs, base, from, piece),
         Content::Bitmap(bits, _) => fill_bits(bits, base, from as u16, piece),
     }

@@ -3,6 +3,7 @@
 //! Many numbers are looked up at once: all their leaves are found and asked from memory before the first is searched, so
 //! that cache misses overlap; and where the numbers ascend, each begins at the branch where the one before it ended.
 
+use super::bins::SPAN;
 use super::node::{ALL, Branch, CHUNK, Content, Leaf, Node, View};
 use super::words::{all_of, ones};
 use super::{Few, Ints, base_of, chunk, last_of, outside, search, words};
@@ -34,6 +35,7 @@ pub(super) fn leaf_contains(leaf: Leaf<'_>, x: u64) -> bool {
     match leaf.content() {
         Content::Sparse4(items) => search::contains(items, (x - leaf.base()) as u32),
         Content::Sparse8(items) => search::contains(items, x - leaf.base()),
+        Content::Bins(bins) => bins.contains(x),
         _ => chunk::contains(leaf, x as u16),
     }
 }
@@ -71,7 +73,12 @@ fn contains_some<'a>(root: &'a Node, numbers: &[u64], alive: u64, near: &mut Opt
         }
         match node.view() {
             View::Leaf(leaf) => {
-                leaf.prefetch();
+                match *near {
+                    Some(branch) if branch.shift == SPAN => {
+                        leaf.prefetch_bins(x, branch.lens[branch.slot(x)])
+                    }
+                    _ => leaf.prefetch(),
+                }
                 leaves[i] = Some(leaf);
                 asked |= 1 << i;
             }
@@ -94,7 +101,7 @@ pub(super) fn put_few(leaf: Leaf<'_>, few: &mut Few) {
         Content::Array(items) => few.extend(items.iter().map(|&low| base | u64::from(low))),
         Content::Sparse4(items) => few.extend(items.iter().map(|&item| base + u64::from(item))),
         Content::Sparse8(items) => few.extend(items.iter().map(|&item| base + item)),
-        Content::Runs(_) | Content::Bitmap(..) => each_of(leaf, &mut |x| few.push(x)),
+        Content::Runs(_) | Content::Bitmap(..) | Content::Bins(_) => each_of(leaf, &mut |x| few.push(x)),
     }
 }
 
@@ -118,6 +125,7 @@ fn each_of(leaf: Leaf<'_>, f: &mut dyn FnMut(u64)) {
         Content::Bitmap(bits, _) => words::each(bits, |low| f(base | u64::from(low))),
         Content::Sparse4(items) => items.iter().for_each(|&item| f(base + u64::from(item))),
         Content::Sparse8(items) => items.iter().for_each(|&item| f(base + item)),
+        Content::Bins(bins) => bins.each(|item| f(base | item)),
     }
 }
 
@@ -149,6 +157,7 @@ fn leaf_rank(leaf: Leaf<'_>, x: u64) -> u64 {
     match leaf.content() {
         Content::Sparse4(items) => items.partition_point(|&item| base + u64::from(item) < x) as u64,
         Content::Sparse8(items) => items.partition_point(|&item| base + item < x) as u64,
+        Content::Bins(bins) => bins.rank(x) as u64,
         _ => chunk::rank(leaf, x as u16),
     }
 }
@@ -182,6 +191,7 @@ fn next(node: &Node, base: u64, span: u32, x: u64) -> Option<u64> {
                 Content::Sparse8(items) => {
                     items.get(items.partition_point(|&item| item < from)).map(|&item| base + item)
                 }
+                Content::Bins(bins) => bins.nth(bins.rank(from)).map(|item| base | item),
                 _ => chunk::next(leaf, from as u16).map(|low| base | u64::from(low)),
             }
         }
@@ -319,6 +329,7 @@ fn leaf_nth(leaf: Leaf<'_>, rank: u64) -> Option<u64> {
     match leaf.content() {
         Content::Sparse4(items) => items.get(rank as usize).map(|&item| base + u64::from(item)),
         Content::Sparse8(items) => items.get(rank as usize).map(|&item| base + item),
+        Content::Bins(bins) => bins.nth(rank as usize).map(|item| base | item),
         _ => chunk::nth(leaf, rank).map(|low| base_of(base, CHUNK) | u64::from(low)),
     }
 }

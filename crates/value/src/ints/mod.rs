@@ -4,6 +4,7 @@
 //! Ints ─► Branch, 16 slots of 2^28 ─► Branch, 16 of 2^16 ─► chunk of 65,536: array, runs, or bitmap
 //!                    │                        ├───────────► Full: all numbers of the slot, no memory
 //!                    │                        └───────────► nothing
+//!                    ├► Bins: sixteen chunks with few numbers each, in one leaf
 //!                    └► Sparse: up to some hundred numbers of a wide slot, 4 or 8 bytes each
 //! ```
 //!
@@ -24,6 +25,7 @@
 //! and a leaf. Dropping what is large is left to `stdx::reclaim`.
 
 mod algebra;
+mod bins;
 mod chunk;
 mod iter;
 mod look;
@@ -75,10 +77,11 @@ const LIMIT_MAX: usize = 127;
 /// The elements of a sparse leaf and one more.
 type Few = SmallVec<[u64; LIMIT_MAX + 1]>;
 
-/// Most elements of a sparse leaf for a slot (I3).
+/// Most elements of a sparse leaf for a slot (I3): 64 to 127, or 32 to 63 where two bytes an element will do for more.
 #[inline]
 fn limit(base: u64, span: u32) -> usize {
-    LIMIT_MAX / 2 + 1 + (stdx::hash::hash_u64(base ^ u64::from(span)) >> 58) as usize
+    let limit = LIMIT_MAX / 2 + 1 + (stdx::hash::hash_u64(base ^ u64::from(span)) >> 58) as usize;
+    if span == bins::SPAN { limit / 2 } else { limit }
 }
 
 /// The first number of the slot of `span` bits around a number.
@@ -258,6 +261,16 @@ fn insert_new(node: &mut Node, span: u32, x: u64) {
         View::Empty => *node = single(span, x),
         View::Full => unreachable!("the number is absent"),
         View::Branch(_) => beside(node, x),
+        View::Leaf(leaf) if leaf.is_bins() => {
+            if outside(x, leaf.base(), bins::SPAN) {
+                beside(node, x);
+            } else if leaf.len() < bins::most(leaf.base()) {
+                bins::insert(node, x);
+            } else {
+                *node = bins::opened(leaf);
+                insert_new(node, span, x);
+            }
+        }
         View::Leaf(leaf) if leaf.is_chunk() => {
             if !outside(x, leaf.base(), CHUNK) {
                 chunk::insert(node, x as u16);
@@ -356,6 +369,9 @@ fn build(numbers: &[u64], span: u32, base: u64) -> Node {
     if (first ^ last) >> CHUNK == 0 {
         return sparse_or_array(numbers, CHUNK, base_of(first, CHUNK));
     }
+    if (first ^ last) >> bins::SPAN == 0 {
+        return bins::from_numbers(numbers);
+    }
     let mut branch = Branch::new(shift_between(first, last), first);
     let mut rest = numbers;
     while let Some(&x) = rest.first() {
@@ -398,7 +414,8 @@ fn remove_present(node: &mut Node, span: u32, x: u64) {
         let was_full = branch.child[slot].is_full();
         branch.change_by(slot, -1, |child| remove_present(child, shift, x));
         // A full child may stand alone, another not (I2).
-        if was_full || branch.child[slot].is_empty() || branch.len() < FEW {
+        let len = branch.len();
+        if was_full || branch.child[slot].is_empty() || len < FEW || len == bins::AT_MOST && shift == CHUNK {
             settle(node, span);
         }
         return;
@@ -413,6 +430,11 @@ fn remove_present(node: &mut Node, span: u32, x: u64) {
         Content::Sparse8(items) => {
             let at = items.partition_point(|&other| other < x - base);
             node.splice::<u64>(at..at + 1, &[]);
+        }
+        Content::Bins(_) if leaf.len() > FEW => bins::remove(node, x),
+        Content::Bins(_) => {
+            let few: Few = few_of(node).into_iter().filter(|&other| other != x).collect();
+            *node = build(&few, span, base_of(x, span));
         }
         _ => chunk::remove(node, x as u16),
     }
@@ -453,6 +475,8 @@ fn settle(node: &mut Node, span: u32) {
     } else if branch.len() < FEW {
         let few = few_of(node);
         *node = build(&few, span, base_of(few[0], span));
+    } else if let Some(leaf) = bins::closed(branch) {
+        *node = leaf;
     }
 }
 
@@ -491,6 +515,7 @@ fn add_statistics(node: &Node, span: u32, statistics: &mut Statistics) {
                 Content::Sparse8(items) => {
                     statistics.sparse_chunks += chunks(items.iter().map(|&item| leaf.base() + item));
                 }
+                Content::Bins(bins) => statistics.sparse_chunks += bins.chunks(),
                 _ => {}
             }
             let (containers, elements) = match leaf.content() {
@@ -542,6 +567,9 @@ fn check_leaf(leaf: Leaf<'_>, base: u64, span: u32) {
     leaf.check_invariants();
     match leaf.is_chunk() {
         true => chunk::check_invariants(leaf),
+        false if leaf.is_bins() => {
+            assert!((FEW..=bins::most(leaf.base())).contains(&leaf.len()), "B2");
+        }
         false => assert!(leaf.len() as usize <= limit(leaf.base(), leaf.span()), "I3"),
     }
 }

@@ -9,6 +9,7 @@
 //! leaf   Array    u16, ascending      one chunk of 65,536 numbers, up to 4,088 of them
 //!        Runs     first, last         one chunk
 //!        Bitmap   1,024 words         one chunk; the words lie in a block of their own of exactly 8 KB
+//!        Bins     16 ends, u16        sixteen chunks with few elements each: see `bins`
 //!        Sparse   u32 or u64          any wider slot with few elements
 //! ```
 //!
@@ -16,6 +17,7 @@
 //! - N2: `items <= room`, and that many items lie behind the head; a block is as large as its room says.
 //! - N3: the last owner of a branch with more than [`DEFER_BYTES`] below it leaves it to the reclaimer.
 
+use super::bins::{Bins, ENDS};
 use super::words::Words;
 use crate::arc::Count;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -87,6 +89,11 @@ pub(super) struct Run {
     pub(super) last: u16,
 }
 
+/// The low bits of a number in a leaf of bins, or where the numbers of one of its chunks end.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+#[repr(transparent)]
+pub(super) struct Low(pub(super) u16);
+
 /// The items of a leaf.
 #[derive(Clone, Copy)]
 pub(super) enum Content<'a> {
@@ -96,6 +103,7 @@ pub(super) enum Content<'a> {
     /// Distances from the base.
     Sparse4(&'a [u32]),
     Sparse8(&'a [u64]),
+    Bins(Bins<'a>),
 }
 
 const ARRAY: u8 = 0;
@@ -103,6 +111,7 @@ const RUNS: u8 = 1;
 const BITMAP: u8 = 2;
 const SPARSE4: u8 = 3;
 const SPARSE8: u8 = 4;
+const BINS: u8 = 5;
 
 /// What leaves are made of.
 ///
@@ -127,6 +136,10 @@ unsafe impl Item for u32 {
 // SAFETY: plain numbers.
 unsafe impl Item for u64 {
     const KIND: u8 = SPARSE8;
+}
+// SAFETY: plain numbers.
+unsafe impl Item for Low {
+    const KIND: u8 = BINS;
 }
 
 // SAFETY: shared blocks are only read; counts are atomic; the rest is plain numbers.
@@ -264,6 +277,20 @@ impl Node {
             at.add(range.end).copy_to(at.add(range.start + with.len()), tail);
             at.add(range.start).copy_from_nonoverlapping(with.as_ptr(), with.len());
             (*head.as_ptr()).items = len as u16;
+        }
+    }
+
+    /// The items of a leaf with one owner; None for everything else.
+    pub(super) fn items_mut<T: Item>(&mut self) -> Option<&mut [T]> {
+        let head = self.head()?;
+        let leaf = Leaf { head, life: PhantomData };
+        if leaf.kind() != T::KIND || !leaf.is_unique() {
+            return None;
+        }
+        // SAFETY: items of this type lie behind the head (N2) of a leaf with one owner, which is borrowed mutably (N1).
+        unsafe {
+            let at = head.cast::<u8>().add(HEAD).cast::<T>();
+            Some(std::slice::from_raw_parts_mut(at.as_ptr(), leaf.head().items as usize))
         }
     }
 
@@ -428,6 +455,16 @@ impl<'a> Leaf<'a> {
         (0..128).step_by(64).for_each(|line| crate::trie::prefetch(start.wrapping_add(line)));
     }
 
+    /// `prefetch` for looking a number up among `len` of a leaf that may be one of bins.
+    #[inline]
+    pub(super) fn prefetch_bins(&self, x: u64, len: u64) {
+        const SLOT: u64 = 1 << super::bins::SPAN;
+        let start = self.head.as_ptr().cast::<u8>();
+        let guess = (x % SLOT * len.min(SLOT) / SLOT) as usize * size_of::<Low>();
+        crate::trie::prefetch(start);
+        crate::trie::prefetch(start.wrapping_add(HEAD + ENDS * size_of::<Low>() + guess));
+    }
+
     /// The first number of the slot the leaf is made for.
     #[inline]
     pub(super) fn base(&self) -> u64 {
@@ -437,6 +474,17 @@ impl<'a> Leaf<'a> {
     #[inline]
     pub(super) fn is_chunk(&self) -> bool {
         self.kind() <= BITMAP
+    }
+
+    #[inline]
+    pub(super) fn is_bins(&self) -> bool {
+        self.kind() == BINS
+    }
+
+    /// True for a leaf of numbers as such.
+    #[inline]
+    pub(super) fn is_sparse(&self) -> bool {
+        matches!(self.kind(), SPARSE4 | SPARSE8)
     }
 
     /// The items. Panics if they are of another type.
@@ -457,6 +505,7 @@ impl<'a> Leaf<'a> {
             RUNS => Content::Runs(self.items()),
             SPARSE4 => Content::Sparse4(self.items()),
             SPARSE8 => Content::Sparse8(self.items()),
+            BINS => Content::Bins(Bins::of(self.items())),
             // SAFETY: a bitmap has a pointer to its words behind its head.
             _ => unsafe {
                 let words = *self.head.cast::<u8>().add(HEAD).cast::<*mut Words>().as_ref();
@@ -470,13 +519,14 @@ impl<'a> Leaf<'a> {
     pub(super) fn len(&self) -> u64 {
         match self.kind() {
             RUNS => self.items::<Run>().iter().map(|run| u64::from(run.len())).sum(),
+            BINS => u64::from(self.head().items) - ENDS as u64,
             _ => u64::from(self.head().items),
         }
     }
 
     fn block_bytes(&self) -> usize {
         let item = match self.kind() {
-            ARRAY => 2,
+            ARRAY | BINS => 2,
             RUNS | SPARSE4 => 4,
             SPARSE8 => 8,
             _ => return HEAD + size_of::<*mut Words>(),
@@ -514,6 +564,10 @@ impl<'a> Leaf<'a> {
             Content::Sparse8(items) => {
                 assert!(self.span() > 32 && items.is_sorted_by(|a, b| a < b));
                 assert!(items.iter().all(|&n| clean(n)));
+            }
+            Content::Bins(bins) => {
+                assert_eq!(self.span(), super::bins::SPAN);
+                bins.check_invariants();
             }
         }
         assert_eq!(self.is_chunk(), self.span() == CHUNK);

@@ -6,7 +6,7 @@
 use super::node::{Branch, CHUNK, Node, View};
 use super::words::Op;
 use super::{
-    Few, Ints, base_of, build, chunk, divided, extent, few_of, insert_new, last_of, limit, placed,
+    Few, Ints, base_of, bins, build, chunk, divided, extent, few_of, insert_new, last_of, limit, placed,
     remove_present, settle, shift_between,
 };
 
@@ -76,6 +76,10 @@ fn range(node: &mut Node, base: u64, span: u32, first: u64, last: u64, what: Do)
         (View::Full, _) => {
             *node = divided(span, base);
             in_branch(node, span, first, last, what);
+        }
+        (View::Leaf(leaf), _) if leaf.is_bins() => {
+            *node = bins::opened(leaf);
+            range(node, base, span, first, last, what);
         }
         (View::Leaf(leaf), _) if !leaf.is_chunk() => sparse(node, base, span, first, last, what),
         (View::Leaf(leaf), _) => {

@@ -9,6 +9,7 @@ const GUESSED: usize = 64;
 pub(super) trait Number: Copy + Ord {}
 
 impl Number for u16 {}
+impl Number for super::node::Low {}
 impl Number for u32 {}
 impl Number for u64 {}
 

@@ -438,3 +438,115 @@ fn signed_keys_keep_the_order() {
     let ints: Ints = numbers.iter().map(|&n| signed::key(n)).collect();
     assert!(ints.iter().map(signed::value).eq(numbers));
 }
+
+#[test]
+fn chunks_with_few_numbers_share_a_leaf_until_they_are_many() {
+    let mut rng = Rng::new(11);
+    // One slot of sixteen chunks, alone or beside another; more numbers each time than one leaf holds.
+    for others in [0u64, 2_000] {
+        let base = 7 << bins::SPAN;
+        let list: BTreeSet<u64> = (0..1_500).map(|_| base + rng.below(1 << bins::SPAN)).collect();
+        let far = (0..others).map(|i| (1 << 40) + i * 3);
+        let mut ints: Ints = far.clone().collect();
+        let mut forms = BTreeSet::new();
+        let mut own = BTreeSet::new();
+        let mut shuffled: Vec<u64> = list.iter().copied().collect();
+        shuffled.sort_by_key(|x| stdx::hash::hash_u64(*x));
+        let mut look = |ints: &Ints, own: &BTreeSet<u64>, forms: &mut BTreeSet<bool>| {
+            ints.check_invariants();
+            let statistics = ints.statistics();
+            forms.insert(statistics.sparse == 1 && own.len() > 127);
+            assert!(ints.iter().eq(own.iter().copied().chain(far.clone())));
+            let x = base + rng.below(1 << bins::SPAN);
+            assert_eq!(ints.rank(x), own.range(..x).count() as u64);
+            assert!(ints.iter_from(x).eq(own.range(x..).copied().chain(far.clone())));
+            assert_eq!(ints.next_absent(x), (x..).find(|x| !own.contains(x)));
+            own.iter().enumerate().for_each(|(rank, x)| assert_eq!(ints.nth(rank as u64), Some(*x)));
+        };
+        for (i, &x) in shuffled.iter().enumerate() {
+            assert!(ints.insert(x) && !ints.insert(x) && own.insert(x));
+            if i % 50 == 0 {
+                look(&ints, &own, &mut forms);
+            }
+        }
+        let (full, mut clones) = (ints.clone(), Vec::new());
+        for (i, x) in shuffled.iter().enumerate() {
+            assert!(ints.remove(*x) && !ints.remove(*x) && own.remove(x));
+            if i % 50 == 0 {
+                look(&ints, &own, &mut forms);
+                clones.push((ints.clone(), own.clone()));
+            }
+        }
+        assert_eq!(forms.len(), 2, "both as one leaf and as a branch");
+        assert!(full.iter().take(list.len()).eq(list.iter().copied()));
+        clones.iter().for_each(|(ints, own)| look(ints, own, &mut forms));
+    }
+}
+
+#[test]
+fn leaves_of_sixteen_chunks_are_combined_with_all_others() {
+    let mut rng = Rng::new(12);
+    let base = 5 << bins::SPAN;
+    let some = |rng: &mut Rng, count: u64, bits: u32| -> BTreeSet<u64> {
+        (0..count).map(|_| base + (rng.below(1 << bits) & !1)).collect()
+    };
+    // In one leaf, in one of its chunks, in a branch of arrays, few, and beyond the slot.
+    let shapes = [
+        (20, 100),
+        (20, 300),
+        (20, 600),
+        (20, 900),
+        (20, 2_000),
+        (16, 90),
+        (16, 5_000),
+        (20, 10),
+        (22, 700),
+        (48, 300),
+    ];
+    let mut lists: Vec<BTreeSet<u64>> =
+        shapes.iter().map(|&(bits, count)| some(&mut rng, count, bits)).collect();
+    // Parts of others, and others with a little more.
+    lists.push(lists[1].iter().copied().filter(|x| x % 3 == 0).collect());
+    lists.push(lists[2].iter().copied().filter(|x| x % 29 == 0).collect());
+    lists.push(lists[1].union(&lists[0]).copied().collect());
+    lists.push(lists[2].iter().map(|x| x | 1).collect());
+    let sets: Vec<Ints> = lists.iter().map(|list| list.iter().copied().collect()).collect();
+    let go = &mut |_| Continue(());
+    for (a_list, a) in lists.iter().zip(&sets) {
+        for (b_list, b) in lists.iter().zip(&sets) {
+            let table: [(Op, Vec<u64>); 4] = [
+                (Op::And, a_list.intersection(b_list).copied().collect()),
+                (Op::Or, a_list.union(b_list).copied().collect()),
+                (Op::Xor, a_list.symmetric_difference(b_list).copied().collect()),
+                (Op::AndNot, a_list.difference(b_list).copied().collect()),
+            ];
+            for (op, expected) in table {
+                let result = a.combine(op, b, go).unwrap();
+                result.check_invariants();
+                let unchanged = op == Op::AndNot && expected.len() == a_list.len() && a_list.len() < 4000;
+                assert!(!unchanged || result.ptr_eq(a), "what loses nothing is shared");
+                assert!(result.iter().eq(expected), "{op:?}");
+            }
+            assert_eq!(a.count_common(b, go), Some(a_list.intersection(b_list).count() as u128));
+        }
+        // Ranges that begin or end inside the leaf, or cover it.
+        for (first, last) in
+            [(base + 70_000, base + 200_000), (base - 5, base + 500_000), (base, base + (1 << 20) - 1)]
+        {
+            let (mut set, mut clear, mut flip) = (a.clone(), a.clone(), a.clone());
+            set.insert_range(first, last);
+            clear.remove_range(first, last);
+            flip.flip_range(first, last);
+            [&set, &clear, &flip].iter().for_each(|ints| ints.check_invariants());
+            let inside = a_list.range(first..=last).count() as u128;
+            let (len, width) = (a_list.len() as u128, u128::from(last - first) + 1);
+            assert_eq!(
+                [set.len(), clear.len(), flip.len()],
+                [len - inside + width, len - inside, len + width - 2 * inside]
+            );
+            assert!(clear.iter().eq(a_list.iter().copied().filter(|x| !(first..=last).contains(x))));
+            flip.flip_range(first, last);
+            assert!(flip == *a);
+        }
+    }
+}
