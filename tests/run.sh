@@ -30,9 +30,9 @@ sum() { awk '{ n += $1 } END { print n + 0 }'; }
 # The packages tests talk to. Debian starts a service on installation unless a policy says no: ours says no for the
 # moment of the installation, if there is none yet.
 install_oracle() {
-    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && return 0
+    command -v redis-server >/dev/null && command -v redis-cli >/dev/null && has_postgresql && return 0
     if [ "$(id -u)" -ne 0 ]; then
-        echo "The tests compare with a real Redis: install redis-server and redis-tools (apt-get install redis-server)."
+        echo "The tests talk to a real Redis and a real PostgreSQL: apt-get install redis-server redis-tools postgresql"
         return 1
     fi
     local policy=/usr/sbin/policy-rc.d ours=
@@ -40,11 +40,20 @@ install_oracle() {
         printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod 755 "$policy" && ours=1
     fi
     { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends \
-        redis-server redis-tools; } >"$log/apt.log" 2>&1 </dev/null
+        redis-server redis-tools postgresql; } >"$log/apt.log" 2>&1 </dev/null
     local status=$?
     [ -n "$ours" ] && rm -f "$policy"
     [ "$status" -eq 0 ] || tail -n 20 "$log/apt.log"
     return "$status"
+}
+
+# The tests of sources start one themselves, from the programs that are not in the path.
+has_postgresql() {
+    local bin
+    for bin in "$(pg_config --bindir 2>/dev/null)" /usr/lib/postgresql/*/bin; do
+        [ -x "$bin/initdb" ] && return 0
+    done
+    return 1
 }
 
 unit() {

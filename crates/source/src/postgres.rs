@@ -1,0 +1,297 @@
+//! PostgreSQL: rows by id over pipelined connections, changes by logical replication.
+//!
+//! ```text
+//! load ──► one of `pool` connections ──► SELECT snapshot UNION ALL SELECT rows WHERE id = ANY($1) ──► all told seen? ─ no: again
+//! follow ─► link.rs: START_REPLICATION … pgoutput ──► pgoutput.rs ──► told.rs, then Feed::changed        (feed.rs)
+//!       └─► another connection, twice a second: how far the log is, and whether the table is still what it was
+//! ```
+//!
+//! - P1: rows are read together with the snapshot they are seen in, and again until that snapshot contains all that was told of
+//!   their ids before the load began (told.rs); so D1 holds.
+//! - P2: the column of ids has a unique index of its own and is sent with every update and delete: it is part of the replica
+//!   identity.
+//! - P3: a row is given out only if its own id is spelled like the one asked for (D3).
+//!
+//! Values are what the database makes of a row as JSON; in a hash, text is itself, numbers and truth values are as in JSON, arrays
+//! and objects are JSON, and what is null is left out. The session's time zone is UTC.
+//!
+//! TLS is not supported: `sslmode=require` is refused. One host, the primary: a standby's rows are older than the feed.
+//!
+//! Cost: a round trip per load, batches on one connection do not wait for each other's answers.
+
+mod feed;
+mod link;
+mod pgoutput;
+mod table;
+mod told;
+
+use crate::spelling::Known;
+use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
+use std::collections::HashSet;
+use std::str::FromStr;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+use table::Table;
+use tokio::sync::Mutex as Turn;
+use tokio::time::Instant;
+use tokio_postgres::config::SslMode;
+use tokio_postgres::{Client, Config, NoTls, Statement};
+use told::{Entry, Snapshot, Told};
+
+/// Time between two tries to see what was told.
+const AGAIN_MIN: Duration = Duration::from_micros(200);
+const AGAIN_MAX: Duration = Duration::from_millis(10);
+
+struct Postgres {
+    spec: Spec,
+    config: Config,
+    known: Known,
+    told: Told,
+    pool: Vec<Turn<Option<Arc<Session>>>>,
+    next: AtomicUsize,
+    place: Mutex<feed::Place>,
+}
+
+/// Reads the url. Nothing is connected.
+pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
+    Ok(Arc::new(Postgres::new(spec)?))
+}
+
+impl Postgres {
+    fn new(spec: &Spec) -> Result<Postgres, String> {
+        let mut config = Config::from_str(&spec.url).map_err(|e| format!("url: {}", chain(&e)))?;
+        match (config.get_hosts().len(), config.get_hostaddrs().len()) {
+            (0, 0) => return Err("the url names no host".into()),
+            (0..2, 0..2) => {}
+            _ => return Err("the url names several hosts: name the primary".into()),
+        }
+        if config.get_ssl_mode() == SslMode::Require {
+            return Err("TLS to PostgreSQL is not supported: sslmode=require cannot be honoured".into());
+        }
+        if spec.id_type == IdType::ObjectId {
+            return Err("PostgreSQL has no ids of type objectid".into());
+        }
+        if config.get_user().is_none() {
+            config.user("postgres");
+        }
+        config.ssl_mode(SslMode::Disable);
+        config.application_name(config.get_application_name().unwrap_or("evenkeel").to_owned());
+        config.connect_timeout(spec.connect_timeout);
+        // A peer that is gone is noticed; one that is slow is not taken for one.
+        config
+            .keepalives_idle(Duration::from_secs(10))
+            .keepalives_interval(Duration::from_secs(2))
+            .keepalives_retries(3);
+        config.tcp_user_timeout(Duration::from_secs(10));
+        Ok(Postgres {
+            config,
+            known: Known::new(spec.id_type),
+            told: Told::default(),
+            pool: (0..spec.pool).map(|_| Turn::default()).collect(),
+            next: AtomicUsize::new(0),
+            place: Mutex::default(),
+            spec: spec.clone(),
+        })
+    }
+
+    /// A connection for anything but replication, and its table.
+    async fn connect(&self) -> Result<(Client, Table), Failure> {
+        let connecting = async {
+            let (client, connection) = self.config.connect(NoTls).await.map_err(failure)?;
+            // Ends with the client, or reports its end to it.
+            tokio::spawn(connection);
+            client
+                .batch_execute("SET timezone = 'UTC'; SET client_encoding = 'UTF8'")
+                .await
+                .map_err(failure)?;
+            let table = Table::inspect(&client, &self.spec).await?;
+            Ok((client, table))
+        };
+        let result = tokio::time::timeout(self.spec.connect_timeout, connecting).await;
+        let (client, table) =
+            result.unwrap_or_else(|_| Err(Failure::Down("cannot connect in time".into())))?;
+        self.known.set(table.id_type);
+        Ok((client, table))
+    }
+
+    /// The next connection of the pool, connected if it is not. The second value tells which.
+    async fn session(&self) -> Result<(Arc<Session>, usize), Failure> {
+        let nr = self.next.fetch_add(1, Ordering::Relaxed) % self.pool.len();
+        let mut place = self.pool[nr].lock().await;
+        if let Some(session) = place.as_ref().filter(|session| !session.client.is_closed()) {
+            return Ok((session.clone(), nr));
+        }
+        let (client, table) = self.connect().await?;
+        // The database gives up first, so that the connection stays.
+        let limit = (self.spec.timeout.as_millis() as u64 * 9 / 10).max(1);
+        client.batch_execute(&format!("SET statement_timeout = {limit}")).await.map_err(failure)?;
+        let select = client.prepare(&table.select(&self.spec)).await.map_err(failure)?;
+        let session = Arc::new(Session { client, select });
+        *place = Some(session.clone());
+        Ok((session, nr))
+    }
+
+    /// Closes a connection that failed, unless that was done already.
+    async fn discard(&self, session: &Arc<Session>, nr: usize) {
+        let mut place = self.pool[nr].lock().await;
+        if place.as_ref().is_some_and(|current| Arc::ptr_eq(current, session)) {
+            *place = None;
+        }
+    }
+
+    /// The rows, once they contain what was told (P1).
+    async fn rows(&self, ids: &[Id], told: &[Arc<Entry>]) -> Result<Vec<Row>, Failure> {
+        let mut pause = AGAIN_MIN;
+        let mut retried = false;
+        loop {
+            let (session, nr) = self.session().await?;
+            match session.rows(ids, &self.known, self.spec.form).await {
+                Ok((rows, snapshot)) => {
+                    self.told.seen(&snapshot);
+                    if snapshot.sees_all(told, ids) {
+                        return Ok(rows);
+                    }
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(AGAIN_MAX);
+                }
+                Err(Failure::Slow) => return Err(Failure::Slow),
+                Err(failure) => {
+                    self.discard(&session, nr).await;
+                    // A connection that had lain idle through a restart of the database is not worth an error.
+                    if retried || !session.client.is_closed() {
+                        return Err(failure);
+                    }
+                    retried = true;
+                }
+            }
+        }
+    }
+}
+
+impl Database for Postgres {
+    fn accepts(&self, id: &[u8]) -> bool {
+        self.known.accepts(id)
+    }
+
+    /// Cost: a round trip; more of them while a transaction that was told is not yet seen.
+    fn load<'a>(&'a self, ids: &'a [Id]) -> Task<'a, Result<Vec<Row>, Failure>> {
+        Box::pin(async move {
+            let told = self.told.now();
+            let deadline = Instant::now() + self.spec.timeout;
+            match tokio::time::timeout_at(deadline, self.rows(ids, &told)).await {
+                Ok(result) => result,
+                Err(_) => Err(Failure::Slow),
+            }
+        })
+    }
+
+    fn follow<'a>(&'a self, feed: &'a dyn Feed) -> Task<'a, Failure> {
+        Box::pin(feed::follow(self, feed))
+    }
+}
+
+/// A connection that loads.
+struct Session {
+    client: Client,
+    select: Statement,
+}
+
+impl Session {
+    async fn rows(&self, ids: &[Id], known: &Known, form: Form) -> Result<(Vec<Row>, Snapshot), Failure> {
+        let accepted = ids.iter().filter(|id| known.accepts(id));
+        let asked: Vec<&str> = accepted.filter_map(|id| std::str::from_utf8(id).ok()).collect();
+        let found = self.client.query(&self.select, &[&asked]).await.map_err(failure)?;
+        // Only text can be equal to the database and yet another key.
+        let same: Option<HashSet<&str>> =
+            (known.get() == IdType::Text).then(|| asked.iter().copied().collect());
+        let mut snapshot = None;
+        let mut rows = Vec::with_capacity(found.len().saturating_sub(1));
+        for row in &found {
+            let read = |e: tokio_postgres::Error| Failure::Refused(chain(&e));
+            let id: Option<&str> = row.try_get(0).map_err(read)?;
+            let body: &str = row.try_get(1).map_err(read)?;
+            match id {
+                None => snapshot = Snapshot::parse(body),
+                Some(id) if same.as_ref().is_some_and(|same| !same.contains(id)) => {}
+                Some(id) => {
+                    let modified: Option<i64> = row.try_get(2).map_err(read)?;
+                    let modified_ms = modified.and_then(|ms| u64::try_from(ms).ok());
+                    rows.push(Row { id: id.as_bytes().into(), body: body_of(body, form), modified_ms });
+                }
+            }
+        }
+        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
+        Ok((rows, snapshot))
+    }
+}
+
+fn body_of(json: &str, form: Form) -> Body {
+    match form {
+        Form::Json => Body::Json(json.as_bytes().to_vec()),
+        Form::Hash => Body::Fields(fields(json)),
+    }
+}
+
+/// Reads `[[name, text], …]`.
+fn fields(json: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let pairs: Vec<(String, Option<String>)> = serde_json::from_str(json).unwrap_or_default();
+    let set = pairs.into_iter().filter_map(|(name, value)| Some((name.into_bytes(), value?.into_bytes())));
+    set.collect()
+}
+
+/// Why a database's error is one, by its code: <https://www.postgresql.org/docs/current/errcodes-appendix.html>
+fn failure_of(code: &str, text: String) -> Failure {
+    match code {
+        // Cancelled by the time limit, or waited too long for a lock.
+        "57014" | "55P03" => Failure::Slow,
+        _ if ["0A", "22", "28", "3D", "3F", "42", "55"].contains(&code.get(..2).unwrap_or("")) => {
+            Failure::Refused(text)
+        }
+        _ => Failure::Down(text),
+    }
+}
+
+fn failure(error: tokio_postgres::Error) -> Failure {
+    match error.as_db_error() {
+        Some(db) => {
+            let hint = db.hint().map_or_else(String::new, |hint| format!(" ({hint})"));
+            failure_of(db.code().code(), format!("{}{hint}", db.message()))
+        }
+        None => match chain(&error) {
+            text if text.contains("password") || text.contains("authentication") => Failure::Refused(text),
+            text => Failure::Down(text),
+        },
+    }
+}
+
+/// An error and what it comes from.
+fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        text = format!("{text}: {cause}");
+        source = cause.source();
+    }
+    text
+}
+
+fn password_of(config: &Config) -> Result<&[u8], Failure> {
+    config
+        .get_password()
+        .ok_or_else(|| Failure::Refused("the database wants a password: the url has none".into()))
+}
+
+/// A name as SQL spells it.
+fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+/// Text as SQL spells it.
+fn literal(text: &str) -> String {
+    let escaped = text.replace('\\', "\\\\").replace('\'', "''");
+    format!("E'{escaped}'")
+}
+
+#[cfg(test)]
+mod tests;

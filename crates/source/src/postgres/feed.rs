@@ -1,0 +1,484 @@
+//! The feed of PostgreSQL: publication, slot, stream.
+//!
+//! ```text
+//! connect twice ─► check the table ─► publication, made if there is none ─► slot ─► START_REPLICATION ─► opened ─► told …
+//! ```
+//!
+//! - R1: a temporary slot begins at its making, so what was before is unknown. A named slot is resumed if it goes on where this
+//!   process stopped; after a restart of the process, where nothing is kept, it goes on at the present.
+//! - R2: transactions whose commit lies before the beginning are not told, yet some may still be unseen then (told.rs). So before
+//!   `opened` those in progress are waited for, a moment; and if one ended later without having been told, everything is given up.
+//! - R3: the position of the log that is asked for twice a second tells when nothing is left to be told; together with it comes
+//!   whatever must stay the same ([`Table::identity_sql`]). If that differs the feed begins anew.
+//! - R4: silence ends the feed: of the second connection after a few times `connect-timeout`, of the stream after SILENCE.
+
+use super::link::{Link, Streamed};
+use super::pgoutput::{self, Message, Relation};
+use super::told::Snapshot;
+use super::{Postgres, Table, failure, literal, quoted};
+use crate::{Change, Failure, Feed, Since, Spec, Task};
+use std::sync::{Arc, MutexGuard};
+use std::time::Duration;
+use tokio::time::{Instant, MissedTickBehavior, timeout};
+use tokio_postgres::{Client, Statement};
+
+/// Time between two heartbeats.
+const BEAT: Duration = Duration::from_millis(500);
+/// How long the stream may bring nothing although it is asked to; decoding something large takes time.
+const SILENCE: Duration = Duration::from_secs(60);
+/// How long transactions in progress are waited for: by the database while it makes a slot, and by R2.
+const SLOT: Duration = Duration::from_secs(60);
+const SETTLE: Duration = Duration::from_secs(1);
+/// Changes told at once.
+const PIECE: usize = 1000;
+
+/// Where the feed stopped.
+#[derive(Default)]
+pub(super) struct Place {
+    /// Which database that was, and which history of it.
+    system: Option<String>,
+    /// Everything before this was told. Of a named slot only.
+    position: Option<u64>,
+}
+
+fn place(driver: &Postgres) -> MutexGuard<'_, Place> {
+    driver.place.lock().unwrap_or_else(|e| e.into_inner())
+}
+
+fn refused<T>(why: String) -> Result<T, Failure> {
+    Err(Failure::Refused(why))
+}
+
+async fn within<T>(
+    limit: Duration,
+    what: &str,
+    task: impl Future<Output = Result<T, Failure>>,
+) -> Result<T, Failure> {
+    let late = || Failure::Down(format!("{what} takes longer than {} s", limit.as_secs_f32()));
+    timeout(limit, task).await.unwrap_or_else(|_| Err(late()))
+}
+
+pub(super) async fn follow(driver: &Postgres, feed: &dyn Feed) -> Failure {
+    let (mut follower, since) = match Follower::open(driver, feed).await {
+        Ok(opened) => opened,
+        Err(failure) => return failure,
+    };
+    // So that the first loads need not wait for connections, each within the time for a load.
+    for _ in 0..driver.pool.len() {
+        if driver.session().await.is_err() {
+            break;
+        }
+    }
+    feed.opened(since);
+    let failure = match follower.run().await {
+        Ok(never) => match never {},
+        Err(failure) => failure,
+    };
+    // What the stream itself complains of it may complain of again: then it goes on at the present.
+    if !matches!(failure, Failure::Down(_)) {
+        place(driver).position = None;
+    }
+    failure
+}
+
+struct Follower<'a> {
+    driver: &'a Postgres,
+    feed: &'a dyn Feed,
+    table: Table,
+    link: Link,
+    watch: Arc<Watch>,
+    identity: String,
+    /// What the last message of the table's columns said.
+    relation: Option<Relation>,
+    /// Where the ids are in a row, and the transaction that is being told.
+    id_at: usize,
+    transaction: Option<(u32, Option<u64>)>,
+    changes: Vec<Change>,
+    /// Everything before this was told.
+    reached: u64,
+    /// Of R2: in progress at the beginning and not told since.
+    unsettled: Vec<u64>,
+    /// Read at the last heartbeat; told when the stream got as far.
+    awaited: Option<Beat>,
+}
+
+impl<'a> Follower<'a> {
+    async fn open(driver: &'a Postgres, feed: &'a dyn Feed) -> Result<(Follower<'a>, Since), Failure> {
+        let limit = driver.spec.connect_timeout;
+        let (client, table) = driver.connect().await?;
+        table.check_feed(&driver.spec)?;
+        let link = within(limit, "connecting", Link::connect(&driver.config)).await;
+        let mut link = link.map_err(|failure| with_right(driver, failure))?;
+        let name = publication(&driver.spec);
+        within(limit * 5, "making a publication", publish(&client, &table, &name)).await?;
+        let watch = within(limit, "preparing", Watch::prepare(client, &table, &driver.spec, &name)).await?;
+        let identity = within(limit, "a heartbeat", watch.beat()).await?.identity;
+        driver.note_system(&within(limit, "identifying", link.query("IDENTIFY_SYSTEM")).await?);
+        let (slot, begin) = slot(driver, &mut link).await?;
+        let (unsettled, position) = match begin {
+            Some(position) => (Vec::new(), position),
+            None => {
+                let (position, unsettled) = within(limit * 5, "beginning", watch.settle()).await?;
+                // A temporary slot begins where it was made, which is before this.
+                (unsettled, if driver.spec.slot.is_some() { position } else { 0 })
+            }
+        };
+        let (high, low) = (position >> 32, position as u32);
+        let start = format!(
+            "START_REPLICATION SLOT {} LOGICAL {high:X}/{low:X} (proto_version '1', publication_names {})",
+            quoted(&slot),
+            literal_plain(&quoted(&name))
+        );
+        within(limit * 5, "starting replication", link.stream(&start)).await?;
+        let follower = Follower {
+            driver,
+            feed,
+            table,
+            link,
+            watch: Arc::new(watch),
+            identity,
+            relation: None,
+            id_at: 0,
+            transaction: None,
+            changes: Vec::new(),
+            reached: position,
+            unsettled,
+            awaited: None,
+        };
+        Ok((follower, if begin.is_some() { Since::Resumed } else { Since::Unknown }))
+    }
+
+    async fn run(&mut self) -> Result<std::convert::Infallible, Failure> {
+        let limit = self.driver.spec.connect_timeout * 5;
+        let mut beats = tokio::time::interval(BEAT);
+        beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut asked: Option<Task<'static, Result<Beat, Failure>>> = None;
+        let mut heard = Instant::now();
+        loop {
+            tokio::select! {
+                streamed = self.link.next() => {
+                    heard = Instant::now();
+                    match streamed? {
+                        Streamed::Data(data) => {
+                            let data = data.to_vec();
+                            self.take(&data)?;
+                        }
+                        Streamed::Alive { end, asks } => {
+                            if self.transaction.is_none() {
+                                self.reach(end);
+                            }
+                            if asks {
+                                within(limit, "an answer", self.link.status(self.reached, false)).await?;
+                            }
+                        }
+                    }
+                }
+                now = async { asked.as_mut().expect("asked").await }, if asked.is_some() => {
+                    asked = None;
+                    self.take_beat(now?)?;
+                    within(limit, "a heartbeat", self.link.status(self.reached, true)).await?;
+                }
+                _ = beats.tick(), if asked.is_none() => {
+                    if heard.elapsed() > SILENCE {
+                        return Err(Failure::Down("the change feed is silent".into()));
+                    }
+                    let watch = self.watch.clone();
+                    asked = Some(Box::pin(async move { within(limit, "a heartbeat", watch.beat()).await }));
+                }
+            }
+        }
+    }
+
+    fn take_beat(&mut self, now: Beat) -> Result<(), Failure> {
+        self.driver.told.seen(&now.snapshot);
+        if now.identity != self.identity {
+            return Err(Failure::Lost("the table or its publication was altered".into()));
+        }
+        // The older one is what the stream may have reached by now.
+        self.awaited.get_or_insert(now);
+        self.reach(self.reached);
+        Ok(())
+    }
+
+    /// Everything before a position was told.
+    fn reach(&mut self, end: u64) {
+        self.reached = self.reached.max(end);
+        if self.driver.spec.slot.is_some() {
+            place(self.driver).position = Some(self.reached);
+        }
+        let Some(beat) = self.awaited.take_if(|beat| beat.position <= self.reached) else { return };
+        let before = self.unsettled.len();
+        self.unsettled.retain(|xid| !beat.snapshot.has_ended(*xid));
+        if self.unsettled.len() < before {
+            self.feed.lost("a transaction that was being committed when the feed was opened has ended");
+        }
+        self.feed.caught_up();
+    }
+
+    fn take(&mut self, data: &[u8]) -> Result<(), Failure> {
+        let garbled = || Failure::Down("the change feed sent something that is not understood".into());
+        match pgoutput::read(data).ok_or_else(garbled)? {
+            Message::Begin { xid, committed_ms } => {
+                self.unsettled.retain(|other| *other as u32 != xid);
+                self.transaction = Some((xid, committed_ms));
+            }
+            Message::Commit { end } => {
+                self.tell();
+                self.transaction = None;
+                self.reach(end);
+            }
+            Message::Relation(relation) if relation.id == self.table.oid => self.take_relation(relation)?,
+            Message::Insert { relation, new } if relation == self.table.oid => self.change(&new, None)?,
+            Message::Update { relation, old, new } if relation == self.table.oid => {
+                self.change(&new, old.as_deref())?;
+            }
+            Message::Delete { relation, old } if relation == self.table.oid => self.change(&old, None)?,
+            Message::Truncate(relations) if relations.contains(&self.table.oid) => {
+                self.lose("the table was truncated")
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn take_relation(&mut self, relation: Relation) -> Result<(), Failure> {
+        let id = self.driver.spec.id.as_deref().unwrap_or("id");
+        let at = relation.columns.iter().position(|column| column.name == id);
+        let Some(at) = at else {
+            return Err(Failure::Lost(format!("the publication leaves out column '{id}'")));
+        };
+        self.id_at = at;
+        if self.relation.as_ref().is_some_and(|before| *before != relation) {
+            self.lose("the table was altered");
+        }
+        self.relation = Some(relation);
+        Ok(())
+    }
+
+    /// A row changed: the ids it has and had.
+    fn change(&mut self, row: &[Option<&[u8]>], old: Option<&[Option<&[u8]>]>) -> Result<(), Failure> {
+        let id = |row: &[Option<&[u8]>]| row.get(self.id_at).copied().flatten().map(<[u8]>::to_vec);
+        let (now, before) = (id(row), old.and_then(id));
+        if now.is_none() && before.is_none() {
+            self.lose("a change does not name its row");
+            return Ok(());
+        }
+        let committed_ms = self.transaction.and_then(|(_, ms)| ms);
+        let before = before.filter(|before| Some(before) != now.as_ref());
+        let ids = before.into_iter().chain(now);
+        self.changes.extend(ids.map(|id| Change { id: id.into(), committed_ms }));
+        if self.changes.len() >= PIECE {
+            self.tell();
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self) {
+        if !self.changes.is_empty() {
+            let xid = self.transaction.map_or(0, |(xid, _)| xid);
+            self.driver.told.add(xid, &self.changes);
+            self.feed.changed(&self.changes);
+            self.changes.clear();
+        }
+    }
+
+    fn lose(&mut self, why: &str) {
+        if let Some((xid, _)) = self.transaction {
+            self.driver.told.add(xid, &[]);
+        }
+        self.feed.lost(why);
+    }
+}
+
+impl Postgres {
+    /// Forgets what is of another database: one that was restored, or a standby that took over.
+    fn note_system(&self, identified: &[Vec<Option<String>>]) {
+        let row = identified.first().map_or(&[][..], |row| &row[..row.len().min(2)]);
+        let system = Some(row.iter().flatten().cloned().collect::<Vec<_>>().join(" "));
+        let mut place = place(self);
+        if place.system != system {
+            self.told.clear();
+            *place = Place { system, position: None };
+        }
+    }
+}
+
+/// Adds what to do when the user must not replicate.
+fn with_right(driver: &Postgres, failure: Failure) -> Failure {
+    match failure {
+        Failure::Refused(why) if why.contains("walsender") || why.contains("WAL sender") => {
+            let user = quoted(driver.config.get_user().unwrap_or("postgres"));
+            Failure::Refused(format!("{why}. As a user who may, run: ALTER ROLE {user} REPLICATION"))
+        }
+        other => other,
+    }
+}
+
+/// What is asked at each heartbeat.
+struct Watch {
+    client: Client,
+    beat: Statement,
+}
+
+struct Beat {
+    position: u64,
+    snapshot: Snapshot,
+    identity: String,
+}
+
+impl Watch {
+    async fn prepare(
+        client: Client,
+        table: &Table,
+        spec: &Spec,
+        publication: &str,
+    ) -> Result<Watch, Failure> {
+        let (snapshot, identity) = (table.snapshot(), table.identity_sql(spec, publication));
+        let sql = format!("SELECT (pg_current_wal_flush_lsn() - '0/0')::int8, {snapshot}, {identity}");
+        let beat = client.prepare(&sql).await.map_err(failure)?;
+        Ok(Watch { client, beat })
+    }
+
+    async fn beat(&self) -> Result<Beat, Failure> {
+        let row = self.client.query_one(&self.beat, &[]).await.map_err(failure)?;
+        let snapshot = Snapshot::parse(row.get(1));
+        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
+        Ok(Beat { position: row.get::<_, i64>(0) as u64, snapshot, identity: row.get(2) })
+    }
+
+    /// A position, and which transactions were in progress after it and still are (R2).
+    async fn settle(&self) -> Result<(u64, Vec<u64>), Failure> {
+        let began = Instant::now();
+        let position = self.beat().await?.position;
+        // A snapshot leaves out those in progress that are newer than the newest that ended: so one is made that ends.
+        self.client.query_one("SELECT txid_current()", &[]).await.map_err(failure)?;
+        let mut unsettled = self.beat().await?.snapshot.in_progress;
+        while !unsettled.is_empty() && began.elapsed() < SETTLE {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            let now = self.beat().await?.snapshot;
+            unsettled.retain(|xid| !now.has_ended(*xid));
+        }
+        Ok((position, unsettled))
+    }
+}
+
+/// The publication's name.
+fn publication(spec: &Spec) -> String {
+    let mut name = spec.publication.clone().unwrap_or_else(|| format!("evenkeel_{}", spec.name));
+    // The database would cut it, too.
+    while name.len() > 63 {
+        name.pop();
+    }
+    name
+}
+
+/// Text in a command of the replication protocol, which knows no backslashes.
+fn literal_plain(text: &str) -> String {
+    format!("'{}'", text.replace('\'', "''"))
+}
+
+/// Makes sure that a publication tells all changes of the table.
+async fn publish(client: &Client, table: &Table, name: &str) -> Result<(), Failure> {
+    let (sql_name, of) = (quoted(name), table.sql_name());
+    let root = if table.is_partitioned { " WITH (publish_via_partition_root = true)" } else { "" };
+    let found = "SELECT pubinsert AND pubupdate AND pubdelete AND pubtruncate, \
+                 coalesce((to_jsonb(p) ->> 'pubviaroot')::bool, false) FROM pg_publication p WHERE pubname = $1";
+    let mut row = client.query_opt(found, &[&name]).await.map_err(failure)?;
+    if row.is_none() {
+        let make = format!("CREATE PUBLICATION {sql_name} FOR TABLE {of}{root}");
+        alter(client, &make).await?;
+        row = client.query_opt(found, &[&name]).await.map_err(failure)?;
+    }
+    let Some(row) = row else { return refused(format!("publication {sql_name} was dropped")) };
+    if !row.get::<_, bool>(0) {
+        return refused(format!(
+            "publication {sql_name} leaves out some kinds of changes: ALTER PUBLICATION {sql_name} \
+             SET (publish = 'insert, update, delete, truncate')"
+        ));
+    }
+    if table.is_partitioned && !row.get::<_, bool>(1) {
+        return refused(format!(
+            "table {of} is partitioned: ALTER PUBLICATION {sql_name} SET (publish_via_partition_root = true)"
+        ));
+    }
+    let member = "SELECT to_jsonb(p) ->> 'rowfilter' FROM pg_publication_tables p \
+                  WHERE pubname = $1 AND schemaname = $2 AND tablename = $3";
+    let membership = client.query_opt(member, &[&name, &table.schema, &table.name]).await.map_err(failure)?;
+    match membership.map(|row| row.get::<_, Option<String>>(0)) {
+        Some(None) => Ok(()),
+        Some(Some(filter)) => refused(format!(
+            "publication {sql_name} leaves out rows of {of} (WHERE {filter}): ALTER PUBLICATION {sql_name} SET TABLE {of}"
+        )),
+        None => alter(client, &format!("ALTER PUBLICATION {sql_name} ADD TABLE {of}")).await,
+    }
+}
+
+/// Runs what makes the publication right; if that is not allowed, says that it has to be.
+async fn alter(client: &Client, sql: &str) -> Result<(), Failure> {
+    match client.batch_execute(sql).await {
+        // Another server was faster.
+        Err(e) if matches!(e.code().map(|code| code.code()), Some("42710" | "23505")) => Ok(()),
+        Err(e) => match failure(e) {
+            Failure::Refused(why) => refused(format!("{why}. As a user who may, run: {sql}")),
+            other => Err(other),
+        },
+        Ok(()) => Ok(()),
+    }
+}
+
+/// The slot, and from where on it is resumed, if it is (R1).
+async fn slot(driver: &Postgres, link: &mut Link) -> Result<(String, Option<u64>), Failure> {
+    let limit = driver.spec.connect_timeout;
+    let Some(name) = &driver.spec.slot else {
+        let name = temporary_name(&driver.spec.name);
+        make_slot(link, &name, " TEMPORARY").await?;
+        return Ok((name, None));
+    };
+    let find = format!(
+        "SELECT s.plugin, s.database = current_database(), s.active_pid, to_jsonb(s) ->> 'wal_status', \
+         s.confirmed_flush_lsn - '0/0' FROM pg_replication_slots s WHERE s.slot_name = {}",
+        literal(name)
+    );
+    let found = within(limit, "looking for the slot", link.query(&find)).await?.into_iter().next();
+    let Some(found) = found else {
+        make_slot(link, name, "").await?;
+        return Ok((name.clone(), None));
+    };
+    let value = |at: usize| found.get(at).cloned().flatten();
+    if value(0).as_deref() != Some("pgoutput") || value(1).as_deref() != Some("t") {
+        return refused(format!("slot '{name}' is not one of this database with plugin pgoutput"));
+    }
+    if let Some(pid) = value(2) {
+        return refused(format!(
+            "slot '{name}' is in use by process {pid} of the database: each server needs one of its own"
+        ));
+    }
+    let confirmed = value(4).and_then(|position| position.parse::<u64>().ok());
+    let Some(confirmed) = confirmed.filter(|_| value(3).as_deref() != Some("lost")) else {
+        log::warn!("source {}: slot '{name}' was invalidated and is made anew", driver.spec.name);
+        within(limit, "dropping the slot", link.query(&format!("DROP_REPLICATION_SLOT {}", quoted(name))))
+            .await?;
+        make_slot(link, name, "").await?;
+        return Ok((name.clone(), None));
+    };
+    // One that was made anew by somebody else has missed what lies between.
+    let position = place(driver).position.filter(|position| confirmed <= *position);
+    Ok((name.clone(), position))
+}
+
+async fn make_slot(link: &mut Link, name: &str, kind: &str) -> Result<(), Failure> {
+    let make = format!("CREATE_REPLICATION_SLOT {}{kind} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quoted(name));
+    let made = timeout(SLOT, link.query(&make)).await;
+    let waits = "the database makes no replication slot while transactions that were begun before have not ended \
+                 (pg_stat_activity shows them)";
+    made.unwrap_or_else(|_| Err(Failure::Down(waits.into()))).map(|_| ())
+}
+
+/// A name that no other server uses: small letters, digits, _.
+fn temporary_name(source: &str) -> String {
+    use std::hash::{BuildHasher, RandomState};
+    let plain =
+        source.bytes().map(|b| if b.is_ascii_alphanumeric() { b.to_ascii_lowercase() as char } else { '_' });
+    let plain: String = plain.take(30).collect();
+    format!("evenkeel_{plain}_{:016x}", RandomState::new().hash_one(std::process::id()))
+}

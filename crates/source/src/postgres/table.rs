@@ -1,0 +1,246 @@
+//! What the database says of a source's table, and the statement that loads from it.
+
+use super::{failure, literal, quoted};
+use crate::{Failure, Form, IdType, Spec};
+use tokio_postgres::Client;
+
+/// The oldest version whose snapshots have 64-bit numbers under the newer name.
+const NEWER_SNAPSHOTS: i32 = 130_000;
+
+/// A table as it is now.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(super) struct Table {
+    pub oid: u32,
+    pub schema: String,
+    pub name: String,
+    pub is_partitioned: bool,
+    pub id_type: IdType,
+    version: i32,
+    id_sql_type: &'static str,
+    modified: Option<Time>,
+    /// r: table, d: primary key, i: an index, f: whole rows, n: nothing.
+    identity: i8,
+    /// Whether the ids are part of the primary key, and of the index of the replica identity.
+    in_primary_key: bool,
+    in_identity: bool,
+    is_logged: bool,
+    pub wal_level: String,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Time {
+    Stamp,
+    Number,
+}
+
+fn refused<T>(why: String) -> Result<T, Failure> {
+    Err(Failure::Refused(why))
+}
+
+const FIND: &str = "\
+    SELECT c.oid, n.nspname::text, c.relname::text, c.relkind, c.relreplident, c.relpersistence = 'p', \
+        current_setting('server_version_num')::int, pg_is_in_recovery(), current_setting('wal_level') \
+    FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+    WHERE c.oid = coalesce(to_regclass($1::text), to_regclass(quote_ident($1::text)))";
+
+const COLUMNS: &str = "\
+    SELECT a.attname::text, a.attnum, CASE t.typtype WHEN 'd' THEN t.typbasetype ELSE t.oid END, \
+        format_type(a.atttypid, a.atttypmod) \
+    FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
+    WHERE a.attrelid = $1 AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum";
+
+/// Of the indexes with a column: whether some is unique for it alone, and whether it is in the key and in the replica identity.
+const INDEXES: &str = "\
+    SELECT coalesce(bool_or(indisunique AND indisvalid AND indpred IS NULL AND indnatts = 1), false), \
+        coalesce(bool_or(indisprimary AND indimmediate), false), coalesce(bool_or(indisreplident), false) \
+    FROM pg_index WHERE indrelid = $1 AND $2::int2 = ANY(indkey)";
+
+impl Table {
+    pub async fn inspect(client: &Client, spec: &Spec) -> Result<Table, Failure> {
+        let asked = &spec.table;
+        let Some(row) = client.query_opt(FIND, &[asked]).await.map_err(failure)? else {
+            return refused(format!("there is no table '{asked}'"));
+        };
+        let (oid, schema, name): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
+        let kind: i8 = row.get(3);
+        if !matches!(kind as u8, b'r' | b'p') {
+            return refused(format!("'{asked}' is no table: its changes cannot be followed"));
+        }
+        if row.get(7) {
+            return refused("the database is a standby: name the primary".into());
+        }
+        let columns = client.query(COLUMNS, &[&oid]).await.map_err(failure)?;
+        let names: Vec<String> = columns.iter().map(|column| column.get(0)).collect();
+        let id = spec.id.as_deref().unwrap_or("id");
+        let wanted = [id]
+            .into_iter()
+            .chain(spec.columns.iter().flatten().map(String::as_str))
+            .chain(spec.modified.as_deref());
+        for wanted in wanted {
+            if !names.iter().any(|name| name == wanted) {
+                return refused(format!(
+                    "table '{asked}' has no column '{wanted}' (it has {})",
+                    names.join(", ")
+                ));
+            }
+        }
+        let column = |name: &str| columns.iter().find(|column| column.get::<_, String>(0) == name);
+        let Some(ids) = column(id) else { return refused(format!("table '{asked}' has no column '{id}'")) };
+        let (id_type, id_sql_type) = id_type(spec, id, ids.get(2), ids.get(3))?;
+        let modified = match spec.modified.as_deref().and_then(column) {
+            Some(column) => Some(time(column.get(2), column.get(3))?),
+            None => None,
+        };
+        let number: i16 = ids.get(1);
+        let indexes = client.query_one(INDEXES, &[&oid, &number]).await.map_err(failure)?;
+        let table = Table {
+            oid,
+            schema,
+            name,
+            is_partitioned: kind as u8 == b'p',
+            id_type,
+            id_sql_type,
+            modified,
+            identity: row.get(4),
+            is_logged: row.get(5),
+            version: row.get(6),
+            wal_level: row.get(8),
+            in_primary_key: indexes.get(1),
+            in_identity: indexes.get(2),
+        };
+        if !indexes.get::<_, bool>(0) {
+            let (on, id_name) = (table.sql_name(), quoted(id));
+            return refused(format!(
+                "column '{id}' has no unique index: CREATE UNIQUE INDEX ON {on} ({id_name})"
+            ));
+        }
+        Ok(table)
+    }
+
+    pub fn sql_name(&self) -> String {
+        format!("{}.{}", quoted(&self.schema), quoted(&self.name))
+    }
+
+    /// The expression for the snapshot of the statement it stands in.
+    pub fn snapshot(&self) -> &'static str {
+        if self.version >= NEWER_SNAPSHOTS {
+            "pg_current_snapshot()::text"
+        } else {
+            "txid_current_snapshot()::text"
+        }
+    }
+
+    /// The first row is the snapshot; then id, body and time of each row. (A name alone would be a column, if there is one.)
+    pub fn select(&self, spec: &Spec) -> String {
+        let id = format!("t.{}", quoted(spec.id.as_deref().unwrap_or("id")));
+        let row = match &spec.columns {
+            None => "row_to_json(t.*)".into(),
+            Some(names) => {
+                let names: Vec<_> = names.iter().map(|name| format!("t.{}", quoted(name))).collect();
+                format!("(SELECT row_to_json(c.*) FROM (SELECT {}) c)", names.join(", "))
+            }
+        };
+        let body = match spec.form {
+            Form::Json => format!("{row}::text"),
+            Form::Hash => format!(
+                "coalesce((SELECT json_agg(json_build_array(f.key, f.value))::text FROM json_each_text({row}) f), '[]')"
+            ),
+        };
+        let modified = match (&spec.modified, self.modified) {
+            (Some(name), Some(kind)) => kind.milliseconds(&format!("t.{}", quoted(name))),
+            _ => "NULL::int8".into(),
+        };
+        // Rows of tables that inherit from this one change under other names.
+        let only = if self.is_partitioned { "" } else { "ONLY " };
+        let (table, snapshot, sql_type) = (self.sql_name(), self.snapshot(), self.id_sql_type);
+        format!(
+            "SELECT NULL::text, {snapshot}, NULL::int8 UNION ALL \
+             SELECT {id}::text, {body}, {modified} FROM {only}{table} t WHERE {id} = ANY($1::text[]{sql_type})"
+        )
+    }
+
+    /// Whether updates and deletes of it can be followed; if not, why, and what to do.
+    pub fn check_feed(&self, spec: &Spec) -> Result<(), Failure> {
+        let (table, id) = (self.sql_name(), spec.id.as_deref().unwrap_or("id"));
+        if self.wal_level != "logical" {
+            return refused(format!(
+                "changes are followed by logical replication, but wal_level is {}: ALTER SYSTEM SET wal_level = logical, \
+                 then restart the database (or set feed off)",
+                self.wal_level
+            ));
+        }
+        if !self.is_logged {
+            return refused(format!("table {table} is not logged, so its changes cannot be followed"));
+        }
+        let named = match self.identity as u8 {
+            b'f' => true,
+            b'd' => self.in_primary_key,
+            b'i' => self.in_identity,
+            _ => false,
+        };
+        match named {
+            true => Ok(()),
+            false => refused(format!(
+                "updates and deletes of {table} do not name column '{id}': make it the primary key, or ALTER TABLE {table} \
+                 REPLICA IDENTITY USING INDEX <its unique index> (or FULL)"
+            )),
+        }
+    }
+
+    /// A query whose answer changes with whatever makes rows other ones without a change that is told: another table under the
+    /// name, other columns, another publication.
+    pub fn identity_sql(&self, spec: &Spec, publication: &str) -> String {
+        let (asked, publication) = (literal(&spec.table), literal(publication));
+        format!(
+            "concat_ws(' ', coalesce(to_regclass({asked}), to_regclass(quote_ident({asked})))::oid::text, \
+             (SELECT c.relreplident FROM pg_class c WHERE c.oid = {oid}), \
+             (SELECT string_agg(a.attnum || '.' || a.xmin, ' ' ORDER BY a.attnum) FROM pg_attribute a \
+              WHERE a.attrelid = {oid} AND a.attnum > 0), \
+             (SELECT p.oid || '.' || p.xmin FROM pg_publication p WHERE p.pubname = {publication}), \
+             (SELECT string_agg(r.oid || '.' || r.xmin, ' ' ORDER BY r.oid) FROM pg_publication_rel r \
+              JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = {oid} AND p.pubname = {publication}))",
+            oid = self.oid
+        )
+    }
+}
+
+impl Time {
+    /// Small integers are seconds.
+    fn milliseconds(self, column: &str) -> String {
+        match self {
+            Time::Stamp => {
+                format!("CASE WHEN isfinite({column}) THEN (extract(epoch FROM {column}) * 1000)::int8 END")
+            }
+            Time::Number => format!(
+                "CASE WHEN {column} > 100000000000 THEN {column}::int8 ELSE {column}::int8 * 1000 END"
+            ),
+        }
+    }
+}
+
+fn time(type_id: u32, name: String) -> Result<Time, Failure> {
+    match type_id {
+        1082 | 1114 | 1184 => Ok(Time::Stamp),
+        20 | 21 | 23 => Ok(Time::Number),
+        _ => refused(format!("a column of type {name} tells no time")),
+    }
+}
+
+/// What the ids are, and how an array of their texts is made one of their type.
+fn id_type(spec: &Spec, id: &str, type_id: u32, name: String) -> Result<(IdType, &'static str), Failure> {
+    let found = match type_id {
+        20 | 21 | 23 => (IdType::Integer, "::int8[]"),
+        25 | 1043 => (IdType::Text, ""),
+        2950 => (IdType::Uuid, "::uuid[]"),
+        _ => {
+            return refused(format!(
+                "column '{id}' is of type {name}: ids are integers, text, varchar or uuid"
+            ));
+        }
+    };
+    match spec.id_type {
+        IdType::Auto => Ok(found),
+        asked if asked == found.0 => Ok(found),
+        _ => refused(format!("column '{id}' is of type {name}, which is not its id-type: leave that out")),
+    }
+}

@@ -1,0 +1,581 @@
+mod server;
+
+use super::*;
+use crate::Since;
+use crate::testing::{Told, *};
+use rustix::process::Signal;
+use server::{Server, shared};
+
+/// A table of a test's own on a server, and a connection to change it with.
+struct Shop {
+    server: Arc<Server>,
+    table: String,
+    client: Arc<Client>,
+}
+
+async fn client(server: &Server) -> Client {
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", server.port);
+    let (client, connection) = tokio_postgres::connect(&url, NoTls).await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+impl Shop {
+    /// With these columns.
+    async fn new(server: Arc<Server>, table: &str, columns: &str) -> Shop {
+        let client = Arc::new(client(&server).await);
+        client.batch_execute(&format!("CREATE TABLE {table} ({columns})")).await.unwrap();
+        Shop { server, table: table.into(), client }
+    }
+
+    async fn run(&self, sql: &str) {
+        self.client.batch_execute(&sql.replace('@', &self.table)).await.unwrap();
+    }
+
+    fn spec(&self, options: &str) -> Spec {
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", self.server.port);
+        let options = if options.contains("timeout") {
+            options.into()
+        } else {
+            format!("timeout 60s connect-timeout 60s {options}")
+        };
+        let text = format!("{0} {0}:{{id}} {url} {options}", self.table);
+        Spec::parse(text.split_whitespace()).unwrap()
+    }
+
+    fn open(&self, options: &str) -> Arc<dyn Database> {
+        crate::open(&self.spec(options)).unwrap()
+    }
+
+    async fn refusal(&self, options: &str) -> String {
+        match self.open(options).follow(&Recorder::default()).await {
+            Failure::Refused(why) => why,
+            other => panic!("{other}"),
+        }
+    }
+}
+
+async fn follow(database: &Arc<dyn Database>) -> (Arc<Recorder>, Following) {
+    let feed = Arc::new(Recorder::default());
+    let following = Following::start(database, &feed);
+    feed.until_opened().await;
+    (feed, following)
+}
+
+const ITEMS: &str =
+    "id int PRIMARY KEY, v int DEFAULT 0, price numeric, name text, at timestamptz, tags text[], doc jsonb";
+
+#[tokio::test]
+async fn rows_are_what_the_database_makes_of_them() {
+    let shop = Shop::new(shared(), "forms", ITEMS).await;
+    shop.run("INSERT INTO @ VALUES (42, 1, 1.10, 'a \"b\" ü', '2024-02-03 04:05:06.789+00', '{a,b}', '{\"x\": [1]}')").await;
+    shop.run("INSERT INTO @ (id) VALUES (7)").await;
+    let rows = load(&shop.open(""), &["42", "7", "8"]).await;
+    let json = r#"{"id":42,"v":1,"price":1.10,"name":"a \"b\" ü","at":"2024-02-03T04:05:06.789+00:00","tags":["a","b"],"doc":{"x": [1]}}"#;
+    assert_eq!(rows[0], ("42".into(), json.into()));
+    assert_eq!((rows.len(), rows[1].0.as_str()), (2, "7"));
+    assert!(rows[1].1.contains("\"price\":null"), "{}", rows[1].1);
+    let hash = shop.open("as hash columns name,price,tags,v modified at");
+    assert_eq!(load(&hash, &["42"]).await[0].1, "name=a \"b\" ü price=1.10 tags=[\"a\",\"b\"] v=1");
+    assert_eq!(load(&hash, &["7"]).await[0].1, "v=0");
+    let rows = hash.load(&ids(&["42"])).await.unwrap();
+    assert_eq!(rows[0].modified_ms, Some(1_706_933_106_789));
+    shop.run("UPDATE @ SET at = 'infinity'").await;
+    assert_eq!(hash.load(&ids(&["42"])).await.unwrap()[0].modified_ms, None);
+    // The statement stays right when the table changes.
+    let database = shop.open("");
+    load(&database, &["42"]).await;
+    shop.run("ALTER TABLE @ ADD COLUMN colour text DEFAULT 'red', DROP COLUMN doc").await;
+    assert!(load(&database, &["42"]).await[0].1.ends_with(r#""colour":"red"}"#));
+}
+
+#[tokio::test]
+async fn an_id_names_a_row_by_one_spelling() {
+    let shop =
+        Shop::new(shared(), "spelt", "id bigint PRIMARY KEY, u uuid UNIQUE NOT NULL, t text UNIQUE NOT NULL")
+            .await;
+    let uuid = "0f8fad5b-d9cb-469f-a165-70867728950e";
+    shop.run(&format!("INSERT INTO @ VALUES (42, '{uuid}', 'Abc')")).await;
+    for (options, right, wrong) in [
+        ("", "42", ["042", "+42", " 42", "42.0"]),
+        (
+            "id u",
+            uuid,
+            ["0F8FAD5B-D9CB-469F-A165-70867728950E", "0f8fad5bd9cb469fa16570867728950e", "{x}", "42"],
+        ),
+        ("id t", "Abc", ["abc", "Abc ", "ABC", "a\0bc"]),
+    ] {
+        let database = shop.open(options);
+        let rows = load(&database, &[&[right], &wrong[..]].concat()).await;
+        assert_eq!((rows.len(), rows[0].0.as_str()), (1, right));
+        assert!(database.accepts(right.as_bytes()));
+        if options != "id t" {
+            assert!(wrong.iter().all(|id| !database.accepts(id.as_bytes())));
+        }
+    }
+    shop.run("CREATE COLLATION loose (provider = icu, locale = 'und-u-ks-level2', deterministic = false)")
+        .await;
+    shop.run("ALTER TABLE @ ALTER COLUMN t TYPE text COLLATE loose").await;
+    let loose = shop.open("id t");
+    assert_eq!(load(&loose, &["abc"]).await, []);
+    assert_eq!(load(&loose, &["Abc"]).await.len(), 1);
+}
+
+#[tokio::test]
+async fn what_is_missing_is_named() {
+    let shop =
+        Shop::new(shared(), "lacking", "id int PRIMARY KEY, t text, r real UNIQUE, n int UNIQUE NOT NULL")
+            .await;
+    shop.run(
+        "CREATE VIEW lacking_view AS SELECT * FROM @; CREATE UNLOGGED TABLE lacking_log (id int PRIMARY KEY)",
+    )
+    .await;
+    for (options, text) in [
+        ("table nothing", "there is no table 'nothing'"),
+        ("table lacking_view", "is no table"),
+        ("columns id,size", "has no column 'size' (it has id, t, r, n)"),
+        ("id t", "has no unique index: CREATE UNIQUE INDEX ON \"public\".\"lacking\" (\"t\")"),
+        ("id r", "ids are integers, text, varchar or uuid"),
+        ("id-type text", "leave that out"),
+        ("modified t", "tells no time"),
+    ] {
+        let why = shop.refusal(options).await;
+        assert!(why.contains(text), "{options}: {why}");
+        let loading = shop.open(options).load(&ids(&["1"])).await;
+        assert!(matches!(&loading, Err(Failure::Refused(why)) if why.contains(text)), "{loading:?}");
+    }
+    assert!(shop.refusal("table lacking_log").await.contains("is not logged"));
+    assert!(shop.refusal("id n").await.contains("REPLICA IDENTITY USING INDEX"));
+    shop.run(
+        "CREATE PUBLICATION lacking_some FOR TABLE @ WITH (publish = 'insert'); \
+              CREATE PUBLICATION lacking_rows FOR TABLE @ WHERE (id > 5)",
+    )
+    .await;
+    assert!(shop.refusal("publication lacking_some").await.contains("SET (publish = "));
+    assert!(shop.refusal("publication lacking_rows").await.contains("leaves out rows"));
+    for (url, text) in [
+        ("postgres://a@h/d?sslmode=require", "TLS"),
+        ("postgres://a@h1,h2/d", "several hosts"),
+        ("postgres://a@h/d?what=1", "what"),
+    ] {
+        let why = crate::open(&Spec::parse(["items", "item:{id}", url]).unwrap()).err().unwrap();
+        assert!(why.contains(text), "{why}");
+    }
+}
+
+#[tokio::test]
+async fn rights_and_passwords_are_asked_for() {
+    let shop = Shop::new(shared(), "guarded", "id int PRIMARY KEY, v int").await;
+    shop.run(
+        "INSERT INTO @ VALUES (1, 1); CREATE ROLE app LOGIN PASSWORD 'secret'; GRANT SELECT ON @ TO app",
+    )
+    .await;
+    shop.run("SET password_encryption = md5; CREATE ROLE old LOGIN REPLICATION SUPERUSER PASSWORD 'older'; RESET password_encryption").await;
+    shop.run("CREATE ROLE plain LOGIN REPLICATION SUPERUSER PASSWORD 'clear'").await;
+    let open = |user: &str, options: &str| {
+        let url = format!("postgres://{user}@127.0.0.1:{}/postgres", shop.server.port);
+        let text = format!("guarded g:{{id}} {url} connect-timeout 60s timeout 60s {options}");
+        crate::open(&Spec::parse(text.split_whitespace()).unwrap()).unwrap()
+    };
+    for user in ["app:wrong", "app", "old:wrong", "plain:wrong"] {
+        let failure = open(user, "").follow(&Recorder::default()).await;
+        assert!(matches!(failure, Failure::Refused(_)), "{user}: {failure}");
+        assert!(matches!(open(user, "").load(&ids(&["1"])).await, Err(Failure::Refused(_))), "{user}");
+    }
+    let refusal = async || match open("app:secret", "").follow(&Recorder::default()).await {
+        Failure::Refused(why) => why,
+        other => panic!("{other}"),
+    };
+    let why = refusal().await;
+    assert!(why.contains("ALTER ROLE \"app\" REPLICATION"), "{why}");
+    shop.run("ALTER ROLE app REPLICATION").await;
+    let why = refusal().await;
+    assert!(
+        why.contains("run: CREATE PUBLICATION \"evenkeel_guarded\" FOR TABLE \"public\".\"guarded\""),
+        "{why}"
+    );
+    shop.run("CREATE PUBLICATION evenkeel_guarded FOR TABLE @").await;
+    for user in ["app:secret", "old:older", "plain:clear"] {
+        let database = open(user, "");
+        let (feed, _following) = follow(&database).await;
+        shop.run("UPDATE @ SET v = v + 1").await;
+        feed.until_changed(&["1"]).await;
+        assert_eq!(load(&database, &["1"]).await.len(), 1);
+    }
+    shop.run("REVOKE SELECT ON @ FROM app").await;
+    assert!(matches!(open("app:secret", "").load(&ids(&["1"])).await, Err(Failure::Refused(_))));
+}
+
+#[tokio::test]
+async fn every_change_is_told() {
+    let shop = Shop::new(shared(), "told", ITEMS).await;
+    shop.run("INSERT INTO @ (id) SELECT generate_series(1, 3); CREATE TABLE told_other (id int PRIMARY KEY)")
+        .await;
+    let database = shop.open("");
+    let (feed, _following) = follow(&database).await;
+    assert_eq!(feed.all(), [Told::Opened(Since::Unknown)]);
+    shop.run("INSERT INTO @ (id) VALUES (9)").await;
+    feed.until_changed(&["9"]).await;
+    shop.run("UPDATE @ SET v = 5 WHERE id = 1").await;
+    feed.until_changed(&["1"]).await;
+    assert!(load(&database, &["1"]).await[0].1.contains("\"v\":5"));
+    shop.run("UPDATE @ SET id = 10 WHERE id = 2").await;
+    feed.until_changed(&["2", "10"]).await;
+    feed.forget();
+    shop.run("INSERT INTO told_other VALUES (77); BEGIN; UPDATE @ SET v = 6; ROLLBACK").await;
+    shop.run("DELETE FROM @").await;
+    feed.until_changed(&["1", "3", "9", "10"]).await;
+    assert_eq!(feed.all().len(), 4);
+    assert_eq!(load(&database, &["1", "3", "9", "10"]).await, []);
+    feed.until_heartbeat().await;
+    assert!(feed.times().iter().all(|ms| *ms > 1_700_000_000_000));
+    // More than is told at once, and more than is remembered of a transaction.
+    shop.run("INSERT INTO @ (id) SELECT generate_series(101, 3100)").await;
+    feed.until("3000 changes", |told| told.len() == 3004).await;
+    feed.forget();
+    shop.run("TRUNCATE TABLE @").await;
+    feed.until_lost().await;
+    assert_eq!(load(&database, &["101"]).await, []);
+    feed.forget();
+    shop.run("INSERT INTO @ (id) VALUES (5)").await;
+    feed.until_changed(&["5"]).await;
+}
+
+#[tokio::test]
+async fn another_table_is_not_the_same() {
+    let shop = Shop::new(shared(), "altered", "id int PRIMARY KEY").await;
+    shop.run("INSERT INTO @ VALUES (1)").await;
+    let database = shop.open("");
+    let (feed, following) = follow(&database).await;
+    for ddl in [
+        "ALTER TABLE @ ADD COLUMN v int DEFAULT 0",
+        "DROP TABLE @; CREATE TABLE @ (id int PRIMARY KEY); INSERT INTO @ VALUES (1)",
+        "DROP PUBLICATION evenkeel_altered; CREATE PUBLICATION evenkeel_altered",
+    ] {
+        let following = Following::start(&database, &feed);
+        feed.forget();
+        feed.until_opened().await;
+        shop.run(ddl).await;
+        let failure = following.failure().await;
+        assert!(matches!(failure, Failure::Lost(_) | Failure::Refused(_)), "{ddl}: {failure}");
+    }
+    drop(following);
+    let _again = Following::start(&database, &feed);
+    feed.forget();
+    feed.until_opened().await;
+    shop.run("UPDATE @ SET id = 2").await;
+    feed.until_changed(&["1", "2"]).await;
+    assert_eq!(load(&database, &["2"]).await.len(), 1);
+}
+
+#[tokio::test]
+async fn partitions_are_told_as_their_table() {
+    let shop =
+        Shop::new(shared(), "parted", "id int PRIMARY KEY, v int DEFAULT 0) PARTITION BY RANGE (id").await;
+    shop.run("CREATE TABLE parted_1 PARTITION OF @ FOR VALUES FROM (0) TO (100); INSERT INTO @ VALUES (1)")
+        .await;
+    let database = shop.open("");
+    let (feed, _following) = follow(&database).await;
+    shop.run("UPDATE @ SET v = 1").await;
+    feed.until_changed(&["1"]).await;
+    assert_eq!(load(&database, &["1"]).await[0].1, r#"{"id":1,"v":1}"#);
+}
+
+#[tokio::test]
+async fn a_named_slot_is_resumed() {
+    let shop = Shop::new(shared(), "resumed", "id int PRIMARY KEY").await;
+    let database = shop.open("slot resumed_slot");
+    let (feed, following) = follow(&database).await;
+    assert_eq!(feed.all(), [Told::Opened(Since::Unknown)]);
+    shop.run("INSERT INTO @ VALUES (1)").await;
+    feed.until_changed(&["1"]).await;
+    let why = shop.refusal("slot resumed_slot").await;
+    assert!(why.contains("each server needs one of its own"), "{why}");
+    let end = async |following: Following| {
+        drop(following);
+        let free = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'resumed_slot' AND active";
+        while shop.client.query_one(free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        feed.forget();
+    };
+    end(following).await;
+    shop.run("INSERT INTO @ VALUES (2)").await;
+    let following = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Resumed);
+    feed.until_changed(&["2"]).await;
+    assert!(!feed.all().contains(&Told::Changed("1".into())));
+    end(following).await;
+    // Another process keeps nothing, so it need not hear of what was.
+    shop.run("INSERT INTO @ VALUES (3)").await;
+    let other = shop.open("slot resumed_slot");
+    let (other_feed, following) = follow(&other).await;
+    shop.run("INSERT INTO @ VALUES (4)").await;
+    other_feed.until_changed(&["4"]).await;
+    assert_eq!(other_feed.all(), [Told::Opened(Since::Unknown), Told::Changed("4".into())]);
+    end(following).await;
+    // A slot that somebody dropped, or made anew, has missed something.
+    shop.run("SELECT pg_drop_replication_slot('resumed_slot')").await;
+    shop.run("INSERT INTO @ VALUES (5)").await;
+    shop.run("SELECT pg_create_logical_replication_slot('resumed_slot', 'pgoutput')").await;
+    let following = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Unknown);
+    end(following).await;
+    shop.run("SELECT pg_drop_replication_slot('resumed_slot')").await;
+    let following = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Unknown);
+    end(following).await;
+    shop.run("SELECT pg_drop_replication_slot('resumed_slot')").await;
+}
+
+#[tokio::test]
+async fn a_slot_that_was_invalidated_is_made_anew() {
+    let shop = Shop::new(Arc::new(Server::start()), "late", "id int PRIMARY KEY").await;
+    let database = shop.open("slot late_slot");
+    let (feed, following) = follow(&database).await;
+    shop.run("INSERT INTO @ VALUES (1)").await;
+    feed.until_changed(&["1"]).await;
+    drop(following);
+    shop.run("ALTER SYSTEM SET max_slot_wal_keep_size = '1MB'").await;
+    shop.run("SELECT pg_reload_conf()").await;
+    let lost = "SELECT wal_status = 'lost' FROM pg_replication_slots WHERE slot_name = 'late_slot'";
+    while !shop.client.query_one(lost, &[]).await.unwrap().get::<_, bool>(0) {
+        shop.run("INSERT INTO @ SELECT coalesce(max(id), 0) + 1 FROM @").await;
+        shop.run("SELECT pg_switch_wal()").await;
+        shop.run("CHECKPOINT").await;
+    }
+    feed.forget();
+    let _following = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Unknown);
+    shop.run("UPDATE @ SET id = -1 WHERE id = 1").await;
+    feed.until_changed(&["1", "-1"]).await;
+}
+
+/// A commit that waits for a synchronous standby is decoded and told, but no other session sees it.
+#[tokio::test]
+async fn what_was_told_is_loaded_although_it_is_not_visible_yet() {
+    let shop = Shop::new(Arc::new(Server::start()), "early", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 1), (2, 1)").await;
+    let database = shop.open("");
+    let (feed, _following) = follow(&database).await;
+    shop.run("ALTER SYSTEM SET synchronous_standby_names = 'nobody'").await;
+    shop.run("SELECT pg_reload_conf()").await;
+    let waits = |sql: String| {
+        let client = shop.client.clone();
+        tokio::spawn(async move { client.batch_execute(&sql).await.unwrap() })
+    };
+    // The setting reaches the sessions a little later.
+    let mut v = 1;
+    let writing = loop {
+        v += 1;
+        let mut writing = waits(format!("UPDATE early SET v = {v} WHERE id = 1"));
+        match tokio::time::timeout(Duration::from_millis(500), &mut writing).await {
+            Ok(_) => continue,
+            Err(_) => break writing,
+        }
+    };
+    feed.until("the commit that waits", |_| feed.count(b"1") == v - 1).await;
+    // Another row is not concerned.
+    assert!(load(&database, &["2"]).await[0].1.contains("\"v\":1"));
+    let (of_load, told) = (database.clone(), format!("\"v\":{v}"));
+    let loading = tokio::spawn(async move { load(&of_load, &["1"]).await.remove(0).1 });
+    let impatient = shop.open("feed off");
+    assert!(!load(&impatient, &["1"]).await[0].1.contains(&told), "no session sees it yet");
+    assert!(!loading.is_finished());
+    let other = client(&shop.server).await;
+    other.batch_execute("ALTER SYSTEM RESET synchronous_standby_names").await.unwrap();
+    other.batch_execute("SELECT pg_reload_conf()").await.unwrap();
+    writing.await.unwrap();
+    assert!(loading.await.unwrap().contains(&told));
+}
+
+/// The same with a transaction that is merely said to have been told.
+#[tokio::test]
+async fn a_transaction_that_stays_invisible_makes_a_load_slow() {
+    let shop = Shop::new(Arc::new(Server::start()), "unseen", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 1), (2, 1)").await;
+    let driver = Postgres::new(&shop.spec("timeout 300ms connect-timeout 60s")).unwrap();
+    driver.load(&ids(&["1"])).await.unwrap();
+    shop.run("BEGIN; UPDATE @ SET v = 2 WHERE id = 1").await;
+    let xid: i64 = shop.client.query_one("SELECT txid_current()", &[]).await.unwrap().get(0);
+    driver.told.add(xid as u32, &[crate::Change { id: (*b"1").into(), committed_ms: None }]);
+    assert_eq!(driver.load(&ids(&["1"])).await, Err(Failure::Slow));
+    assert_eq!(driver.load(&ids(&["2"])).await.unwrap().len(), 1);
+    shop.run("COMMIT").await;
+    assert!(
+        String::from_utf8_lossy(&fields_or_json(&driver.load(&ids(&["1"])).await.unwrap()[0]))
+            .contains("\"v\":2")
+    );
+    assert!(driver.told.now().is_empty());
+}
+
+fn fields_or_json(row: &Row) -> Vec<u8> {
+    match &row.body {
+        Body::Json(json) => json.clone(),
+        Body::Fields(_) => panic!("{row:?}"),
+    }
+}
+
+/// A transaction that was in progress when the feed was opened, and is not told, may have been committed before.
+#[tokio::test]
+async fn what_was_in_progress_at_the_beginning_is_settled() {
+    let shop = Shop::new(Arc::new(Server::start()), "begun", "id int PRIMARY KEY, v int").await;
+    shop.run("CREATE TABLE begun_other (id int)").await;
+    let database = shop.open("slot begun_slot");
+    drop(follow(&database).await);
+    let free = "SELECT count(*) FROM pg_replication_slots WHERE active";
+    while shop.client.query_one(free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    shop.run("BEGIN; INSERT INTO begun_other VALUES (1)").await;
+    let other = shop.open("slot begun_slot");
+    let (feed, _following) = follow(&other).await;
+    assert_eq!(feed.all(), [Told::Opened(Since::Unknown)]);
+    shop.run("ROLLBACK").await;
+    feed.until_lost().await;
+}
+
+/// While it stops the database waits for answers of those who follow.
+async fn stop(server: &Arc<Server>, signal: Signal) {
+    let server = server.clone();
+    tokio::task::spawn_blocking(move || server.stop(signal)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_database_that_dies_is_down_until_it_is_back() {
+    let shop = Shop::new(Arc::new(Server::start()), "mortal", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 1)").await;
+    for signal in [Signal::INT, Signal::QUIT] {
+        let database = shop.open("pool 1");
+        let (feed, following) = follow(&database).await;
+        assert_eq!(load(&database, &["1"]).await.len(), 1);
+        stop(&shop.server, signal).await;
+        let failure = following.failure().await;
+        assert!(matches!(failure, Failure::Down(_)), "{failure}");
+        let loaded = database.load(&ids(&["1"])).await;
+        assert!(matches!(loaded, Err(Failure::Down(_))), "{loaded:?}");
+        assert!(matches!(database.follow(&Recorder::default()).await, Failure::Down(_)));
+        shop.server.run();
+        assert_eq!(load(&database, &["1"]).await.len(), 1);
+        feed.forget();
+        let _again = Following::start(&database, &feed);
+        assert_eq!(feed.until_opened().await, Since::Unknown);
+        let writer = client(&shop.server).await;
+        writer.batch_execute("UPDATE mortal SET v = v + 1").await.unwrap();
+        feed.until_changed(&["1"]).await;
+        // A connection that lay idle through a restart is made anew without an error.
+        stop(&shop.server, Signal::INT).await;
+        shop.server.run();
+        assert_eq!(load(&database, &["1"]).await.len(), 1);
+    }
+}
+
+#[tokio::test]
+async fn a_database_that_is_slow_or_silent_is_not_waited_for() {
+    let shop = Shop::new(Arc::new(Server::start()), "slow", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 1)").await;
+    let database = shop.open("timeout 300ms connect-timeout 1s pool 1");
+    let (_feed, following) = follow(&database).await;
+    assert_eq!(load(&database, &["1"]).await.len(), 1);
+    shop.run("BEGIN; LOCK TABLE @").await;
+    assert_eq!(database.load(&ids(&["1"])).await, Err(Failure::Slow));
+    shop.run("ROLLBACK").await;
+    assert_eq!(load(&database, &["1"]).await.len(), 1);
+    shop.server.signal(Signal::STOP);
+    assert_eq!(database.load(&ids(&["1"])).await, Err(Failure::Slow));
+    let failure = following.failure().await;
+    shop.server.signal(Signal::CONT);
+    assert!(matches!(failure, Failure::Down(_)), "{failure}");
+    let patient = shop.open("");
+    assert_eq!(load(&patient, &["1"]).await.len(), 1);
+}
+
+#[tokio::test]
+async fn without_logical_replication_only_loads_work() {
+    let shop = Shop::new(Arc::new(Server::start()), "physical", "id int PRIMARY KEY").await;
+    shop.server.stop(Signal::INT);
+    shop.server.run_with(&["wal_level=replica"]);
+    let why = shop.refusal("").await;
+    assert!(why.contains("ALTER SYSTEM SET wal_level = logical"), "{why}");
+    assert_eq!(load(&shop.open("feed off"), &["1"]).await, []);
+}
+
+#[tokio::test]
+async fn a_load_after_the_news_sees_the_change() {
+    let server = shared();
+    for seed in 1..=4 {
+        let shop = Shop::new(server.clone(), &format!("race{seed}"), "id int PRIMARY KEY, v int").await;
+        shop.run(&format!("INSERT INTO @ SELECT i, 0 FROM generate_series(1, {RACERS}) i")).await;
+        let database = shop.open("pool 3");
+        let (feed, _following) = follow(&database).await;
+        let mut writers = Vec::new();
+        for nr in 0..3 {
+            let client = Arc::new(client(&server).await);
+            if nr == 2 {
+                client.batch_execute("SET synchronous_commit = off").await.unwrap();
+            }
+            let sql = format!("UPDATE race{seed} SET v = v + 1 WHERE id = $1");
+            writers.push(move |id: u64| {
+                let (client, sql) = (client.clone(), sql.clone());
+                async move {
+                    client.execute(&sql, &[&(id as i32)]).await.unwrap();
+                }
+            });
+        }
+        race(&database, &feed, seed, writers, 100).await;
+    }
+}
+
+#[tokio::test]
+#[ignore = "prints figures"]
+async fn figures() {
+    let shop = Shop::new(Arc::new(Server::start()), "many", "id int PRIMARY KEY, v int, filler text").await;
+    shop.run("INSERT INTO @ SELECT i, 0, repeat('x', 1000) FROM generate_series(1, 20000) i; ANALYZE @")
+        .await;
+    for (batch, at_once) in [(1, 1), (1, 4), (1, 32), (16, 4), (256, 4)] {
+        let database = shop.open("");
+        let (_feed, _following) = follow(&database).await;
+        let began = std::time::Instant::now();
+        let loads = (0..at_once).map(|seed| {
+            let database = database.clone();
+            tokio::spawn(async move {
+                let (mut dice, mut rows, mut loads) = (Dice::new(seed + 1), 0, 0);
+                while began.elapsed() < Duration::from_secs(3) {
+                    let mut asked: Vec<Id> = (0..batch)
+                        .map(|_| (1 + dice.below(20_000)).to_string().into_bytes().into())
+                        .collect();
+                    asked.sort();
+                    asked.dedup();
+                    rows += database.load(&asked).await.unwrap().len();
+                    loads += 1;
+                }
+                (rows, loads)
+            })
+        });
+        let (mut rows, mut count) = (0, 0);
+        for load in loads.collect::<Vec<_>>() {
+            let (more, loads) = load.await.unwrap();
+            (rows, count) = (rows + more, count + loads);
+        }
+        let seconds = began.elapsed().as_secs_f64();
+        let mean_us = seconds * 1e6 * at_once as f64 / count as f64;
+        println!(
+            "batches of {batch}, {at_once} at once: {:.0} rows/s, {mean_us:.0} µs each",
+            rows as f64 / seconds
+        );
+    }
+    let database = shop.open("");
+    let (feed, _following) = follow(&database).await;
+    let mut lags = Vec::new();
+    for nr in 0..1000u64 {
+        tokio::time::sleep(Duration::from_micros(300 + nr)).await;
+        let writing = shop.client.execute("UPDATE many SET v = v + 1 WHERE id = 5", &[]);
+        writing.await.unwrap();
+        let began = std::time::Instant::now();
+        feed.until("it", |_| feed.count(b"5") > nr).await;
+        load(&database, &["5"]).await;
+        lags.push(began.elapsed().as_micros());
+    }
+    lags.sort();
+    println!("from the answer to COMMIT to a fresh row: p50 {} µs, p99 {} µs", lags[500], lags[990]);
+}
