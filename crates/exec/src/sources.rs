@@ -22,12 +22,14 @@
 mod fetch;
 mod fill;
 mod route;
+mod sizing;
 mod wait;
 
 pub(crate) use fetch::{Fetch, run as fetch};
 pub use fill::{Dropping, Fill};
 pub use route::ask_ahead;
 pub(crate) use route::{Plan, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
+pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
 pub(crate) use wait::{after_write, before_write, is_known, look};
 
@@ -73,6 +75,7 @@ pub struct Entry {
     /// Its rows; the database behind it has the ids without one.
     pub db: usize,
     pub seen: Seen,
+    pub sizing: Sizing,
 }
 
 impl Entry {
@@ -83,6 +86,13 @@ impl Entry {
     /// Where ids are kept that have no row.
     pub fn absent_db(&self) -> usize {
         self.db + 1
+    }
+
+    /// Bytes of its items, as they are counted for its budget.
+    pub fn bytes(&self, server: &Server) -> u64 {
+        let of = |db| server.keyspace.entry_bytes(db);
+        let (rows, absent) = (of(self.db), of(self.absent_db()));
+        rows.0 + rows.1 + absent.0 + absent.1
     }
 
     /// When an item that is installed now is to go: the time to live less a part that depends on the key alone, and the time it
@@ -197,7 +207,7 @@ impl Sources {
         };
         let hub = self.hub()?;
         let source = start(hub, spec, Box::new(front))?;
-        let entry = Arc::new(Entry { source, db, seen: Seen::default() });
+        let entry = Arc::new(Entry { source, db, seen: Seen::default(), sizing: Sizing::default() });
         let more = list.iter().cloned().chain([entry]).collect();
         self.list.store(Arc::new(more));
         self.any.store(true, Ordering::Relaxed);
@@ -223,6 +233,17 @@ impl Sources {
         entry.source.remove();
         server.send(0, Mail::Source(Letter::Flush(entry.db)));
         true
+    }
+}
+
+/// Looks at how full the sources' caches are; now and then.
+pub fn cron(server: &Server) {
+    if !server.sources.any() {
+        return;
+    }
+    for entry in server.sources.list().iter() {
+        let (items, budget) = (server.keyspace.len(entry.db) as u64, entry.spec().budget);
+        entry.sizing.note_items(items, budget > 0 && entry.bytes(server) >= budget / 10 * 9);
     }
 }
 

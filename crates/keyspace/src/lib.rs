@@ -74,6 +74,9 @@ struct Counts {
     outside: AtomicI64,
     /// A field of a hash was given an expiry; stays, since the sweep costs little where nothing expires.
     fields: AtomicBool,
+    /// Keys that expired, and that were evicted, since the start.
+    expired: AtomicU64,
+    evicted: AtomicU64,
     /// Mean time to live of the keys the sweep looked at.
     ttl_ms: AtomicU64,
 }
@@ -262,6 +265,12 @@ impl Keyspace {
     pub fn entry_bytes(&self, db: usize) -> (u64, u64) {
         let bytes = |count: &AtomicI64| count.load(Ordering::Relaxed).max(0) as u64;
         (bytes(&self.counts[db].rooms), bytes(&self.counts[db].outside))
+    }
+
+    /// Keys of a database that expired, and that were evicted, since the start.
+    pub fn removed_keys(&self, db: usize) -> (u64, u64) {
+        let counts = &self.counts[db];
+        (counts.expired.load(Ordering::Relaxed), counts.evicted.load(Ordering::Relaxed))
     }
 
     /// `entry_bytes` of all databases. O(databases that ever had keys).

@@ -561,6 +561,7 @@ impl<'k> View<'k> {
         self.touch(hash, key, Touch::Replace);
         self.change(hash, |directory| (directory.remove(hash, key), -1, -1));
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
+        self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
         // Who watches the key is not told: an EXEC looks itself whether the key is still there, and one that had expired

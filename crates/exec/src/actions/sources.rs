@@ -126,16 +126,26 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (seen, counters) = (&entry.seen, &entry.source.counters);
     let (queued, loading) = entry.source.load();
+    let (expired, evicted) = server.keyspace.removed_keys(entry.db);
     let loads = get(&counters.loads);
+    let (today, yesterday) = entry.sizing.distinct_ids();
+    let mean_ttl_ms = (entry.spec().ttl + entry.spec().stale_if_error).as_millis() as u64;
+    let age_ms = match server.keyspace.avg_ttl_ms(entry.db) {
+        0 => 0,
+        left => mean_ttl_ms.saturating_sub(left),
+    };
     vec![
         ("items", server.keyspace.len(entry.db) as u64),
         ("negative-items", server.keyspace.len(entry.absent_db()) as u64),
+        ("bytes", entry.bytes(server)),
         ("budget-bytes", entry.spec().budget),
         ("hits", get(&seen.hits)),
         ("misses", get(&seen.misses)),
         ("negative-hits", get(&seen.negative_hits)),
         ("stale", get(&seen.stale)),
         ("errors", get(&seen.errors)),
+        ("evicted", evicted),
+        ("expired", expired),
         ("invalidated", get(&seen.invalidated)),
         ("refused-fills", get(&seen.refused)),
         ("loads", loads),
@@ -153,12 +163,15 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
         ("feed-opened", get(&counters.opened)),
         ("feed-caught-up-ms", get(&counters.caught_up_ms)),
         ("flushes", get(&counters.lost)),
+        ("age-mean-ms", age_ms),
+        ("distinct-ids-today", today),
+        ("distinct-ids-yesterday", yesterday),
     ]
 }
 
 fn write(server: &Server, entry: &Entry, out: &mut Reply) {
     let figures = figures(server, entry);
-    out.map(figures.len() + 4);
+    out.map(figures.len() + 6);
     text(out, "state", if entry.source.is_paused() { "paused" } else { "serving" });
     let (feed, trouble) = match entry.source.feed() {
         FeedState::Opening => ("opening", String::new()),
@@ -171,7 +184,14 @@ fn write(server: &Server, entry: &Entry, out: &mut Reply) {
     let asked = |name: &str| figures.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
     let (hits, misses) = (asked("hits") + asked("negative-hits"), asked("misses"));
     out.bulk(b"hit-ratio");
-    out.double(if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 });
+    let ratio = if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 };
+    out.double(ratio);
+    // Of a cache that is not full no size can be said to be better.
+    let (less, more) = entry.sizing.difference().unwrap_or((0.0, 0.0));
+    out.bulk(b"hit-ratio-at-half-budget");
+    out.double((ratio - less).clamp(0.0, 1.0));
+    out.bulk(b"hit-ratio-at-twice-budget");
+    out.double((ratio + more).clamp(0.0, 1.0));
     for (name, value) in figures {
         out.bulk(name.as_bytes());
         out.int(value as i64);

@@ -116,6 +116,7 @@ pub(crate) fn look(
     let mut state = Known::Item;
     let mut missing = [0usize; 16];
     let mut n = 0;
+    let first = session.loading.is_none();
     command.each_key(args, &mut |i, _| match known(entry, view, args.at(i)) {
         Known::Item => {}
         Known::Absent => state = Known::Absent,
@@ -126,6 +127,9 @@ pub(crate) fn look(
         // The others are looked at when these are there.
         _ => {}
     });
+    if first {
+        command.each_key(args, &mut |i, _| entry.sizing.accessed(args.at(i), view.now_ms()));
+    }
     if n == 0 {
         count(if state == Known::Absent { &entry.seen.negative_hits } else { &entry.seen.hits });
         session.end_loading();

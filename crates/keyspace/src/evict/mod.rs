@@ -412,8 +412,10 @@ impl Keyspace {
             shard.dbs[db].put_ghost(hash, freq, buckets);
         }
         let freed = view.evict(hash, &found.key, budget.policy().is_volatile());
+        let db = view.db();
         told(view.finish());
         let Some(bytes) = freed else { return Evicted::Missed };
+        self.counts[db].evicted.fetch_add(1, Relaxed);
         if buckets.is_none() && budget.policy().is_adaptive() {
             budget.ghosts.lock().put(hash, freq, 2 * budget.entries.load(Relaxed));
         }
