@@ -125,7 +125,12 @@ impl Postgres {
         let (client, table) = self.connect().await?;
         // The database gives up first, so that the connection stays.
         let limit = (self.spec.timeout.as_millis() as u64 * 9 / 10).max(1);
-        client.batch_execute(&format!("SET statement_timeout = {limit}")).await.map_err(failure)?;
+        let settings = format!(
+            "SET statement_timeout = {limit}; SELECT set_config(name, 'force_generic_plan', false) \
+             FROM pg_settings WHERE name = 'plan_cache_mode'"
+        );
+        // A lookup by a unique index needs one plan: the planner would take longer than the lookup.
+        client.batch_execute(&settings).await.map_err(failure)?;
         let select = client.prepare(&table.select(&self.spec)).await.map_err(failure)?;
         let session = Arc::new(Session { client, select });
         *place = Some(session.clone());
