@@ -164,7 +164,7 @@ impl Postgres {
                 Err(failure) => {
                     self.discard(&session, nr).await;
                     // A connection that had lain idle through a restart of the database is not worth an error.
-                    if retried || !session.client.is_closed() {
+                    if retried || !matches!(failure, Failure::Down(_)) {
                         return Err(failure);
                     }
                     retried = true;

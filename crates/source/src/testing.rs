@@ -174,6 +174,12 @@ fn version(body: &Body) -> u64 {
 
 pub const RACERS: u64 = 6;
 
+/// How many races are run: EVENKEEL_TEST_RACES, or as few as fit into every test run.
+pub fn races(usual: u64) -> std::ops::RangeInclusive<u64> {
+    let asked = std::env::var("EVENKEEL_TEST_RACES").ok().and_then(|n| n.parse().ok());
+    1..=asked.unwrap_or(usual)
+}
+
 /// Writers add 1 to column `v` of the rows 1 to RACERS, which begin at 0, and after each news of a row a load must find at least
 /// as many updates as were told (D1). In the end every update was told, and the rows are what was written.
 pub async fn race<W, F>(

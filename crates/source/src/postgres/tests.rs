@@ -503,7 +503,7 @@ async fn without_logical_replication_only_loads_work() {
 #[tokio::test]
 async fn a_load_after_the_news_sees_the_change() {
     let server = shared();
-    for seed in 1..=4 {
+    for seed in races(4) {
         let shop = Shop::new(server.clone(), &format!("race{seed}"), "id int PRIMARY KEY, v int").await;
         shop.run(&format!("INSERT INTO @ SELECT i, 0 FROM generate_series(1, {RACERS}) i")).await;
         let database = shop.open("pool 3");
