@@ -36,6 +36,7 @@ use table::Table;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
 use tokio_postgres::config::SslMode;
+use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 use told::{Entry, Snapshot, Told};
 
@@ -213,14 +214,12 @@ impl Session {
         let mut snapshot = None;
         let mut rows = Vec::with_capacity(found.len().saturating_sub(1));
         for row in &found {
-            let read = |e: tokio_postgres::Error| Failure::Refused(chain(&e));
-            let id: Option<&str> = row.try_get(0).map_err(read)?;
-            let body: &str = row.try_get(1).map_err(read)?;
+            let (id, body): (Option<&str>, &str) = (value(row, 0)?, value(row, 1)?);
             match id {
                 None => snapshot = Snapshot::parse(body),
                 Some(id) if same.as_ref().is_some_and(|same| !same.contains(id)) => {}
                 Some(id) => {
-                    let modified: Option<i64> = row.try_get(2).map_err(read)?;
+                    let modified: Option<i64> = value(row, 2)?;
                     let modified_ms = modified.and_then(|ms| u64::try_from(ms).ok());
                     rows.push(Row { id: id.as_bytes().into(), body: body_of(body, form), modified_ms });
                 }
@@ -229,6 +228,11 @@ impl Session {
         let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
         Ok((rows, snapshot))
     }
+}
+
+/// A value of a row, which may not be of the type that was asked for: who knows what speaks this protocol.
+fn value<'a, T: FromSql<'a>>(row: &'a tokio_postgres::Row, at: usize) -> Result<T, Failure> {
+    row.try_get(at).map_err(|e| Failure::Refused(chain(&e)))
 }
 
 fn body_of(json: &str, form: Form) -> Body {

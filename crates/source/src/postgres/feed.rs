@@ -15,7 +15,7 @@
 use super::link::{Link, Streamed};
 use super::pgoutput::{self, Message, Relation};
 use super::told::Snapshot;
-use super::{Postgres, Table, failure, literal, quoted};
+use super::{Postgres, Table, failure, literal, quoted, value};
 use crate::{Change, Failure, Feed, Since, Spec, Task};
 use std::sync::{Arc, MutexGuard};
 use std::time::Duration;
@@ -341,9 +341,9 @@ impl Watch {
 
     async fn beat(&self) -> Result<Beat, Failure> {
         let row = self.client.query_one(&self.beat, &[]).await.map_err(failure)?;
-        let snapshot = Snapshot::parse(row.get(1));
+        let snapshot = Snapshot::parse(value(&row, 1)?);
         let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
-        Ok(Beat { position: row.get::<_, i64>(0) as u64, snapshot, identity: row.get(2) })
+        Ok(Beat { position: value::<i64>(&row, 0)? as u64, snapshot, identity: value(&row, 2)? })
     }
 
     /// A position, and which transactions were in progress after it and still are (R2).
@@ -390,13 +390,13 @@ async fn publish(client: &Client, table: &Table, name: &str) -> Result<(), Failu
         row = client.query_opt(found, &[&name]).await.map_err(failure)?;
     }
     let Some(row) = row else { return refused(format!("publication {sql_name} was dropped")) };
-    if !row.get::<_, bool>(0) {
+    if !value(&row, 0)? {
         return refused(format!(
             "publication {sql_name} leaves out some kinds of changes: ALTER PUBLICATION {sql_name} \
              SET (publish = 'insert, update, delete, truncate')"
         ));
     }
-    if table.is_partitioned && !row.get::<_, bool>(1) {
+    if table.is_partitioned && !value(&row, 1)? {
         return refused(format!(
             "table {of} is partitioned: ALTER PUBLICATION {sql_name} SET (publish_via_partition_root = true)"
         ));
@@ -404,7 +404,7 @@ async fn publish(client: &Client, table: &Table, name: &str) -> Result<(), Failu
     let member = "SELECT to_jsonb(p) ->> 'rowfilter' FROM pg_publication_tables p \
                   WHERE pubname = $1 AND schemaname = $2 AND tablename = $3";
     let membership = client.query_opt(member, &[&name, &table.schema, &table.name]).await.map_err(failure)?;
-    match membership.map(|row| row.get::<_, Option<String>>(0)) {
+    match membership.map(|row| value::<Option<String>>(&row, 0)).transpose()? {
         Some(None) => Ok(()),
         Some(Some(filter)) => refused(format!(
             "publication {sql_name} leaves out rows of {of} (WHERE {filter}): ALTER PUBLICATION {sql_name} SET TABLE {of}"

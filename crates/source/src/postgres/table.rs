@@ -1,6 +1,6 @@
 //! What the database says of a source's table, and the statement that loads from it.
 
-use super::{failure, literal, quoted};
+use super::{failure, literal, quoted, value};
 use crate::{Failure, Form, IdType, Spec};
 use tokio_postgres::Client;
 
@@ -61,16 +61,16 @@ impl Table {
         let Some(row) = client.query_opt(FIND, &[asked]).await.map_err(failure)? else {
             return refused(format!("there is no table '{asked}'"));
         };
-        let (oid, schema, name): (u32, String, String) = (row.get(0), row.get(1), row.get(2));
-        let kind: i8 = row.get(3);
+        let (oid, schema, name): (u32, String, String) = (value(&row, 0)?, value(&row, 1)?, value(&row, 2)?);
+        let kind: i8 = value(&row, 3)?;
         if !matches!(kind as u8, b'r' | b'p') {
             return refused(format!("'{asked}' is no table: its changes cannot be followed"));
         }
-        if row.get(7) {
+        if value(&row, 7)? {
             return refused("the database is a standby: name the primary".into());
         }
         let columns = client.query(COLUMNS, &[&oid]).await.map_err(failure)?;
-        let names: Vec<String> = columns.iter().map(|column| column.get(0)).collect();
+        let names: Vec<String> = columns.iter().map(|column| value(column, 0)).collect::<Result<_, _>>()?;
         let id = spec.id.as_deref().unwrap_or("id");
         let wanted = [id]
             .into_iter()
@@ -84,14 +84,14 @@ impl Table {
                 ));
             }
         }
-        let column = |name: &str| columns.iter().find(|column| column.get::<_, String>(0) == name);
+        let column = |name: &str| names.iter().position(|other| other == name).and_then(|at| columns.get(at));
         let Some(ids) = column(id) else { return refused(format!("table '{asked}' has no column '{id}'")) };
-        let (id_type, id_sql_type) = id_type(spec, id, ids.get(2), ids.get(3))?;
+        let (id_type, id_sql_type) = id_type(spec, id, value(ids, 2)?, value(ids, 3)?)?;
         let modified = match spec.modified.as_deref().and_then(column) {
-            Some(column) => Some(time(column.get(2), column.get(3))?),
+            Some(column) => Some(time(value(column, 2)?, value(column, 3)?)?),
             None => None,
         };
-        let number: i16 = ids.get(1);
+        let number: i16 = value(ids, 1)?;
         let indexes = client.query_one(INDEXES, &[&oid, &number]).await.map_err(failure)?;
         let table = Table {
             oid,
@@ -101,14 +101,14 @@ impl Table {
             id_type,
             id_sql_type,
             modified,
-            identity: row.get(4),
-            is_logged: row.get(5),
-            version: row.get(6),
-            wal_level: row.get(8),
-            in_primary_key: indexes.get(1),
-            in_identity: indexes.get(2),
+            identity: value(&row, 4)?,
+            is_logged: value(&row, 5)?,
+            version: value(&row, 6)?,
+            wal_level: value(&row, 8)?,
+            in_primary_key: value(&indexes, 1)?,
+            in_identity: value(&indexes, 2)?,
         };
-        if !indexes.get::<_, bool>(0) {
+        if !value(&indexes, 0)? {
             let (on, id_name) = (table.sql_name(), quoted(id));
             return refused(format!(
                 "column '{id}' has no unique index: CREATE UNIQUE INDEX ON {on} ({id_name})"

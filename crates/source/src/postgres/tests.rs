@@ -351,6 +351,46 @@ async fn a_slot_that_was_invalidated_is_made_anew() {
     feed.until_changed(&["1", "-1"]).await;
 }
 
+/// Whatever answers under the address: an error, and no panic.
+#[tokio::test]
+async fn what_speaks_another_language_is_no_database() {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("postgres://a:b@{}/d", listener.local_addr().unwrap());
+    tokio::spawn(async move {
+        for seed in 1.. {
+            let (mut stream, _) = listener.accept().await.unwrap();
+            let mut dice = Dice::new(seed);
+            let mut answer = Vec::new();
+            for _ in 0..dice.below(20) {
+                let body: Vec<u8> = (0..dice.below(40)).map(|_| dice.below(256) as u8).collect();
+                answer.push(b"RRRRRSKZDWdEvNAC"[dice.below(16) as usize]);
+                answer.extend((body.len() as u32 + 4).to_be_bytes());
+                let code = [0, 3, 5, 10, 11, 12][dice.below(6) as usize];
+                let at = answer.len();
+                answer.extend(body);
+                if dice.below(4) > 0 && answer.len() >= at + 4 {
+                    answer[at..at + 4].copy_from_slice(&[0, 0, 0, code]);
+                }
+            }
+            answer.extend((0..dice.below(20)).map(|_| dice.below(256) as u8));
+            let _ = stream.read(&mut [0; 1000]).await;
+            let _ = stream.write_all(&answer).await;
+        }
+    });
+    let options = ["x", "x:{id}", &url, "timeout", "10s", "connect-timeout", "10s"];
+    let driver = Postgres::new(&Spec::parse(options).unwrap()).unwrap();
+    for _ in 0..500 {
+        if let Ok(mut link) = link::Link::connect(&driver.config).await
+            && link.query("IDENTIFY_SYSTEM").await.is_ok()
+            && link.stream("START").await.is_ok()
+        {
+            while link.next().await.is_ok() {}
+        }
+        assert!(driver.load(&ids(&["1"])).await.is_err());
+    }
+}
+
 /// A commit that waits for a synchronous standby is decoded and told, but no other session sees it.
 #[tokio::test]
 async fn what_was_told_is_loaded_although_it_is_not_visible_yet() {
