@@ -39,7 +39,8 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
 pub fn places(sockets: &Sockets) -> Vec<String> {
     let tcp = sockets.tcp.iter().filter_map(|s| s.local_addr().ok()).map(|a| a.to_string());
     let unix = sockets.unix.iter().map(|s| s.path.display().to_string());
-    tcp.chain(unix).collect()
+    let http = sockets.http.iter().filter_map(|s| s.local_addr().ok()).map(|a| format!("http://{a}"));
+    tcp.chain(unix).chain(http).collect()
 }
 
 /// What to type to talk to this server from this machine.

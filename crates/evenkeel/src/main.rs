@@ -119,7 +119,7 @@ fn serve(
     }
     let demo = config.live.demo.get().then(|| demo::Demo::start(&server)).transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
-    let Sockets { tcp, unix } = sockets;
+    let Sockets { tcp, http, unix } = sockets;
     let mut paths = Vec::new();
     let unix = unix.into_iter().map(|socket| {
         let listener = socket.listener.try_clone();
@@ -127,7 +127,7 @@ fn serve(
         listener
     });
     let unix = unix.collect::<Result<_, _>>().map_err(|e| format!("Cannot listen: {e}"))?;
-    let loops = net::start(&server, net::Listeners { tcp, unix }, backend)
+    let loops = net::start(&server, net::Listeners { tcp, unix, http }, backend)
         .map_err(|e| format!("Cannot start the event loops: {e}"))?;
     process::notify_manager("READY=1\n");
     let stop = signals.wait();
@@ -217,7 +217,12 @@ fn announce(config: &Config, sockets: &Sockets, backend: net::Backend) {
     if process::is_root() {
         log::warn!("running as root, which is not needed; a user of its own is safer");
     }
-    let open = sockets.tcp.iter().filter_map(|s| s.local_addr().ok()).any(|a| !a.ip().is_loopback());
+    let open = sockets
+        .tcp
+        .iter()
+        .chain(&sockets.http)
+        .filter_map(|s| s.local_addr().ok())
+        .any(|a| !a.ip().is_loopback());
     if open && config.live.requirepass.is_empty() && config.live.protected_mode.get() {
         log::warn!("no password is set: only clients on this machine are answered (see protected-mode)");
     }

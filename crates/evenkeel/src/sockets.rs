@@ -20,6 +20,8 @@ use std::path::PathBuf;
 pub struct Sockets {
     /// Non-blocking.
     pub tcp: Vec<TcpListener>,
+    /// For HTTP. Non-blocking.
+    pub http: Vec<TcpListener>,
     /// Non-blocking. The path is removed when this is dropped.
     pub unix: Option<UnixSocket>,
 }
@@ -44,24 +46,38 @@ pub struct ListenError(pub String);
 /// Listens on every configured address and path. `args` is the command line, for the hint in the error.
 pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError> {
     let (port, backlog) = (config.live.port.get() as u16, config.live.tcp_backlog.get() as i32);
-    let mut tcp = Vec::new();
-    if port != 0 {
-        for (name, optional) in config.bind() {
-            for address in addresses(&name, port, optional)? {
-                match bind(address, backlog) {
-                    Ok(socket) => tcp.push(socket),
-                    Err(e) if optional && !in_use(&e) => {}
-                    Err(e) if in_use(&e) => return Err(port_in_use(config, address, args)),
-                    Err(e) => return Err(ListenError(cannot_listen(address, &e))),
-                }
+    let tcp = bind_all(&config.bind(), port, backlog, |taken| port_in_use(config, taken, args))?;
+    let http_port = config.live.http_port.get() as u16;
+    let http = bind_all(&config.http_bind(), http_port, backlog, |taken| {
+        let owner = owner::of_port(taken.port()).map(|o| format!(" by {o}")).unwrap_or_default();
+        ListenError(format!("{taken} is already in use{owner}. Set another http-port."))
+    })?;
+    let unix = if config.live.unixsocket.is_empty() { None } else { Some(unix(config, backlog)?) };
+    if tcp.is_empty() && http.is_empty() && unix.is_none() {
+        return Err(ListenError("Nothing to listen on: set a port, or a unixsocket.".into()));
+    }
+    Ok(Sockets { tcp, http, unix })
+}
+
+/// Listens on a port of all these addresses; on none if it is 0.
+fn bind_all(
+    names: &[(String, bool)],
+    port: u16,
+    backlog: i32,
+    taken: impl Fn(SocketAddr) -> ListenError,
+) -> Result<Vec<TcpListener>, ListenError> {
+    let mut sockets = Vec::new();
+    for (name, optional) in names.iter().filter(|_| port != 0) {
+        for address in addresses(name, port, *optional)? {
+            match bind(address, backlog) {
+                Ok(socket) => sockets.push(socket),
+                Err(e) if *optional && !in_use(&e) => {}
+                Err(e) if in_use(&e) => return Err(taken(address)),
+                Err(e) => return Err(ListenError(cannot_listen(address, &e))),
             }
         }
     }
-    let unix = if config.live.unixsocket.is_empty() { None } else { Some(unix(config, backlog)?) };
-    if tcp.is_empty() && unix.is_none() {
-        return Err(ListenError("Nothing to listen on: set a port, or a unixsocket.".into()));
-    }
-    Ok(Sockets { tcp, unix })
+    Ok(sockets)
 }
 
 /// The addresses behind one word of `bind`: `*` and `::*` are all there are.

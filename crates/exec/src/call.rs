@@ -77,6 +77,18 @@ pub fn execute(
     }
 }
 
+/// Runs one command of a client who is always answered (no CLIENT REPLY) and whose command's row is known.
+pub(crate) fn execute_row(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    admit(server, local, session, command, args, out)
+}
+
 fn is_http(args: Args<'_>) -> bool {
     args.at(0).eq_ignore_ascii_case(b"post") || args.at(0).eq_ignore_ascii_case(b"host:")
 }

@@ -22,6 +22,7 @@ mod claim;
 mod clerk;
 pub mod clients;
 pub mod config;
+pub mod http;
 pub mod info;
 pub mod job;
 pub mod latency;
@@ -80,6 +81,8 @@ pub struct Server {
     pub(crate) clerk: clerk::Clerk,
     /// Who made whom wait.
     pub waits: Arc<waits::Waits>,
+    /// What is shown over HTTP.
+    pub http: http::Http,
     /// What only the program around the server can do; set once, before anybody is served.
     pub program: OnceLock<Box<dyn Program>>,
     /// What the loops wait with, for INFO; set once by whoever starts them.
@@ -255,6 +258,7 @@ impl Server {
             stats: calls::Calls::default(),
             clerk: clerk::Clerk::default(),
             waits: Arc::new(waits::Waits::new(loops)),
+            http: http::Http::default(),
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
         });

@@ -64,9 +64,14 @@ pub enum Counter {
     /// Not counted but measured ([`Recorder::set`]): bytes Lua holds for scripts, and for libraries of functions.
     LuaBytes,
     LuaFunctionBytes,
+    /// HTTP responses by class of status.
+    Http2xx,
+    Http3xx,
+    Http4xx,
+    Http5xx,
 }
 
-const COUNTERS: usize = Counter::LuaFunctionBytes as usize + 1;
+const COUNTERS: usize = Counter::Http5xx as usize + 1;
 
 /// Phases of a request that have histograms of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! One connection: bytes in, commands run, bytes out.
+//! One connection: bytes in, commands run, bytes out. It speaks RESP, or HTTP (`http.rs`); all but how bytes become commands
+//! and replies bytes is the same for both.
 //!
 //! ```text
 //!            ┌──────────── Running ◄────────────┐
@@ -13,6 +14,10 @@
 //!   stream has ended (replies come in order).
 //! - C3: an idle connection holds no buffers: `input` is freed or small, `out`'s went back to the pool.
 
+mod http;
+
+pub(crate) use http::refusal;
+
 use crate::input::Input;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
@@ -21,6 +26,7 @@ use exec::pubsub::{Encoded, Shared};
 use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
+use http::{Desk, Http};
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -76,6 +82,24 @@ pub(crate) enum Flushed {
     Blocked,
 }
 
+/// How bytes become commands, and replies bytes.
+enum Speech {
+    Resp(Parser),
+    Http(Box<Http>),
+}
+
+/// What a loop serves its connections with.
+pub(crate) struct Tools {
+    batch: Batch,
+    desk: Desk,
+}
+
+impl Default for Tools {
+    fn default() -> Tools {
+        Tools { batch: Batch::with_large(exec::job::MANY_BYTES), desk: Desk::default() }
+    }
+}
+
 /// A command of many bytes in the input.
 struct Large {
     base: usize,
@@ -86,7 +110,7 @@ struct Large {
 pub(crate) struct Conn {
     pub(crate) socket: Socket,
     pub(crate) session: Session,
-    parser: Parser,
+    speech: Speech,
     input: Input,
     start: usize,
     out: Reply,
@@ -153,7 +177,7 @@ impl Conn {
         Conn {
             socket,
             session,
-            parser,
+            speech: Speech::Resp(parser),
             input: Input::default(),
             start: 0,
             out: Reply::new(false),
@@ -210,7 +234,7 @@ impl Conn {
         if self.session.closing {
             return true;
         }
-        let blocked = self.state != State::Running || self.stream.is_some() || self.written() >= OUT_HIGH;
+        let blocked = self.state != State::Running || self.is_replying() || self.written() >= OUT_HIGH;
         // Of a command that is not complete more is welcome, however much of it is here.
         let busy = self.queued && self.unread() >= self.enough;
         !((blocked || busy) && self.unread() >= PARKED_INPUT)
@@ -250,11 +274,15 @@ impl Conn {
     /// The peer will send no more.
     pub(crate) fn end(&mut self) -> Next {
         self.eof = true;
-        let idle = self.unread() == 0 && self.stream.is_none() && self.held.is_none();
+        let idle = self.unread() == 0 && !self.is_replying() && self.held.is_none();
         if self.state == State::Running && (self.session.closing || idle) {
             // Replies may be on their way still, or come back from the transport: it is closed when all are out.
             self.ended = true;
             return Next::Wait;
+        }
+        if self.is_http() {
+            // It may have said all it wanted to, and wait for the answers.
+            return if self.state == State::Running { Next::Continue } else { Next::Wait };
         }
         // What was fully received is run; reads of a client that is gone are not.
         self.session.cancel.store(true, Ordering::Relaxed);
@@ -268,6 +296,9 @@ impl Conn {
     pub(crate) fn orphan(&mut self) -> bool {
         if self.orphaned {
             return true;
+        }
+        if self.is_http() {
+            return false;
         }
         let acts = self.stream.as_ref().is_some_and(|stream| stream.has_effects());
         let rest = self.unread() > 0 || self.held.is_some() || acts;
@@ -297,9 +328,10 @@ impl Conn {
             return;
         }
         self.compact();
-        let expected = match self.need > BULK {
-            true => self.input.len() + self.need,
-            false => self.start + self.parser.expected_bytes(),
+        let expected = match &self.speech {
+            _ if self.need > BULK => self.input.len() + self.need,
+            Speech::Resp(parser) => self.start + parser.expected_bytes(),
+            Speech::Http(_) => 0,
         };
         self.input.append(bytes, expected);
     }
@@ -318,7 +350,7 @@ impl Conn {
         &mut self,
         server: &Arc<Server>,
         local: &mut Local,
-        batch: &mut Batch,
+        tools: &mut Tools,
         pool: &mut Pool,
         fresh: &[u8],
     ) -> Next {
@@ -328,7 +360,7 @@ impl Conn {
         let started = local.clock_ns;
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
-            let next = self.slice(server, local, batch, fresh);
+            let next = self.slice(server, local, tools, fresh);
             let end = self.large.as_ref().map_or(self.start, |large| large.end);
             self.start = 0;
             self.input.clear();
@@ -340,7 +372,7 @@ impl Conn {
         } else {
             self.keep(fresh);
             let mut input = std::mem::take(&mut self.input);
-            let next = self.slice(server, local, batch, input.bytes());
+            let next = self.slice(server, local, tools, input.bytes());
             if let Some(large) = self.large.take() {
                 self.hold(input.take_to(large.end), large);
                 self.start = 0;
@@ -360,7 +392,7 @@ impl Conn {
         if self.orphaned && self.is_blocked() { Next::Close } else { next }
     }
 
-    fn slice(&mut self, server: &Arc<Server>, local: &mut Local, batch: &mut Batch, input: &[u8]) -> Next {
+    fn slice(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools, input: &[u8]) -> Next {
         let started = local.clock_ns;
         loop {
             if self.has_messages() && !self.session.closing {
@@ -386,14 +418,11 @@ impl Conn {
             if self.written() >= OUT_HIGH {
                 return Next::Wait;
             }
-            if let Some(stream) = &mut self.stream {
-                if points::stays(Point::Stream, self.session.id) {
+            if self.is_replying() {
+                if self.stream.is_some() && points::stays(Point::Stream, self.session.id) {
                     return Next::Continue;
                 }
-                if !stream.fill(&mut self.out, STREAM_PART) {
-                    self.stream = None;
-                    self.stream_since_ms = 0;
-                }
+                self.reply_on(server, local, tools);
                 local.lap();
                 continue;
             }
@@ -402,10 +431,33 @@ impl Conn {
                 local.lap();
                 continue;
             }
-            if !self.run_batch(server, local, batch, input, started + QUANTUM_NS) {
+            let ran = match self.speech {
+                Speech::Resp(_) => {
+                    self.run_batch(server, local, &mut tools.batch, input, started + QUANTUM_NS)
+                }
+                Speech::Http(_) => self.run_request(server, local, &mut tools.desk, input),
+            };
+            if !ran {
                 self.ended = self.eof;
                 return if self.eof { Next::Close } else { Next::Wait };
             }
+        }
+    }
+
+    /// Whether a reply is being written piece by piece.
+    fn is_replying(&self) -> bool {
+        self.stream.is_some() || self.is_translating()
+    }
+
+    /// Writes the next piece of a reply.
+    fn reply_on(&mut self, server: &Server, local: &Local, tools: &mut Tools) {
+        if self.is_http() {
+            return self.translate(server, local, &mut tools.desk);
+        }
+        if let Some(stream) = &mut self.stream
+            && !stream.fill(&mut self.out, STREAM_PART)
+        {
+            (self.stream, self.stream_since_ms) = (None, 0);
         }
     }
 
@@ -419,10 +471,11 @@ impl Conn {
         input: &[u8],
         until_ns: u64,
     ) -> bool {
+        let Speech::Resp(parser) = &mut self.speech else { return false };
         let from = self.start;
         // What is allowed after AUTH is not known before it ran.
         let max = if self.session.authenticated { BATCH } else { 1 };
-        let filled = batch.fill(&mut self.parser, &input[from..], max);
+        let filled = batch.fill(parser, &input[from..], max);
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
             .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
@@ -438,8 +491,10 @@ impl Conn {
             let args = batch.args(i, &input[from..]);
             local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
-            if self.session.authenticated != authenticated {
-                self.parser.set_authenticated(self.session.authenticated);
+            if self.session.authenticated != authenticated
+                && let Speech::Resp(parser) = &mut self.speech
+            {
+                parser.set_authenticated(self.session.authenticated);
             }
             self.start = from + batch.end(i);
             match flow {
@@ -530,8 +585,9 @@ impl Conn {
 
     /// Forgets what the parser knows of commands that were not run: it begins again at `start`.
     fn restart_parser(&mut self, server: &Server) {
-        self.parser = Parser::new(limits(server));
-        self.parser.set_authenticated(self.session.authenticated);
+        let mut parser = Parser::new(limits(server));
+        parser.set_authenticated(self.session.authenticated);
+        self.speech = Speech::Resp(parser);
         self.need = 1;
         self.enough = 1;
     }
@@ -560,6 +616,9 @@ impl Conn {
             return;
         }
         self.stream = stream;
+        if self.is_http() {
+            return self.replied(bytes);
+        }
         if self.out.is_empty() && bytes.len() > KEEP {
             // Large replies are handed over, not copied.
             self.out = Reply::with_buffer(bytes, self.session.resp3);
@@ -644,6 +703,7 @@ impl Conn {
 
     /// Gives its socket away; what is large of the rest is freed elsewhere.
     pub(crate) fn dismiss(mut self) -> Socket {
+        self.drop_open();
         let unsent = self.unsent.take().map_or(Vec::new(), |(bytes, _)| bytes);
         let end = self.input.len();
         for buffer in [self.input.take_to(end), self.out.take(), unsent] {
@@ -696,6 +756,9 @@ impl Conn {
             None if self.out.is_empty() => return Ok(Flushed::All),
             None => (self.out.take(), 0),
         };
+        if let Some(http) = self.as_http() {
+            http.progress_ms = local.now_ms;
+        }
         let asked = (bytes.len() - from) as u64;
         local.recorder.add(Counter::WritesProcessed, 1);
         let info = &self.session.info;
@@ -757,7 +820,7 @@ impl Conn {
         self.has_messages()
             || self.state == State::Running
                 && self.written() < OUT_HIGH
-                && (self.stream.is_some()
+                && (self.is_replying()
                     || self.held.is_some()
                     || self.unread() > 0 && (self.unread() >= self.enough || self.eof))
     }
@@ -765,13 +828,24 @@ impl Conn {
     pub(crate) fn is_finished(&self) -> bool {
         (self.session.closing || self.ended)
             && self.pending_out() == 0
-            && self.stream.is_none()
+            && !self.is_replying()
             && self.state == State::Running
     }
 }
 
 fn limits(server: &Server) -> Limits {
     Limits { bulk_bytes_max: server.config.live.proto_max_bulk_bytes.size(), ..Limits::default() }
+}
+
+/// Counts an HTTP response.
+fn add_response(local: &Local, status: u16) {
+    let counter = match status / 100 {
+        2 => Counter::Http2xx,
+        3 => Counter::Http3xx,
+        4 => Counter::Http4xx,
+        _ => Counter::Http5xx,
+    };
+    local.recorder.add(counter, 1);
 }
 
 /// Adds to a figure only this connection's loop writes: no locked instruction is needed.

@@ -2,7 +2,7 @@
 
 mod limits;
 
-use crate::conn::{Conn, Flushed, Next, State};
+use crate::conn::{self, Conn, Flushed, Next, State, Tools};
 use crate::load::Load;
 use crate::socket::Socket;
 use crate::timers::Timers;
@@ -14,7 +14,6 @@ use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
 use exec::{Local, Server, Session};
 use keyspace::{Sweep, Swept};
-use resp::Batch;
 use std::collections::{HashMap, VecDeque};
 use std::io::ErrorKind;
 use std::net::TcpListener;
@@ -31,11 +30,13 @@ pub struct Listeners {
     /// Non-blocking.
     pub tcp: Vec<TcpListener>,
     pub unix: Vec<UnixListener>,
+    /// For HTTP. Non-blocking.
+    pub http: Vec<TcpListener>,
 }
 
 impl Listeners {
     fn len(&self) -> usize {
-        self.tcp.len() + self.unix.len()
+        self.tcp.len() + self.unix.len() + self.http.len()
     }
 }
 
@@ -72,6 +73,8 @@ pub(crate) struct EventLoop {
     conns: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
+    /// Connections that speak HTTP.
+    https: usize,
     /// What the transport said and was not served yet, in the order it came.
     events: VecDeque<Event>,
     /// Where the transport puts them.
@@ -108,7 +111,7 @@ pub(crate) struct EventLoop {
     letters: Vec<Mail>,
     /// Replies that became ready in a slice of long work.
     done: Vec<exec::job::Delivery>,
-    batch: Batch,
+    tools: Tools,
     pool: Pool,
     timers: Timers,
     sweep: Sweep,
@@ -128,6 +131,16 @@ struct Spell {
     cpu_ns: u64,
 }
 
+/// Somebody who connected.
+struct Newcomer {
+    socket: Socket,
+    address: String,
+    here: String,
+    /// On this machine.
+    near: bool,
+    http: bool,
+}
+
 impl EventLoop {
     pub(crate) fn new(id: usize, server: Arc<Server>, listeners: Listeners, load: Load) -> EventLoop {
         let local = Local::new(id, &server);
@@ -142,6 +155,7 @@ impl EventLoop {
             conns: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
+            https: 0,
             events: VecDeque::new(),
             arrived: Vec::with_capacity(256),
             taken: 0,
@@ -165,7 +179,7 @@ impl EventLoop {
             mail: VecDeque::new(),
             letters: Vec::new(),
             done: Vec::new(),
-            batch: Batch::with_large(exec::job::MANY_BYTES),
+            tools: Tools::default(),
             pool: Pool::default(),
             timers: Timers::default(),
             sweep: Sweep::default(),
@@ -180,8 +194,9 @@ impl EventLoop {
     /// What a transport has to watch besides connections: the mailbox, and the listeners by number.
     pub(crate) fn watched(&self) -> (BorrowedFd<'_>, Vec<BorrowedFd<'_>>) {
         let tcp = self.listeners.tcp.iter().map(AsFd::as_fd);
-        let listeners = tcp.chain(self.listeners.unix.iter().map(AsFd::as_fd)).collect();
-        (self.server.mailbox(self.local.id).as_fd(), listeners)
+        let unix = self.listeners.unix.iter().map(AsFd::as_fd);
+        let http = self.listeners.http.iter().map(AsFd::as_fd);
+        (self.server.mailbox(self.local.id).as_fd(), tcp.chain(unix).chain(http).collect())
     }
 
     /// Connections there may be at most.
@@ -418,7 +433,7 @@ impl EventLoop {
     /// One quantum for a connection.
     fn advance(&mut self, slot: usize, fresh: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { return };
-        let next = conn.advance(&self.server, &mut self.local, &mut self.batch, &mut self.pool, fresh);
+        let next = conn.advance(&self.server, &mut self.local, &mut self.tools, &mut self.pool, fresh);
         if let Some(at) = conn.new_deadline() {
             self.timers.add(at, conn.session.id);
         }
@@ -527,7 +542,7 @@ impl EventLoop {
             conn.sent_with = self.submissions;
         }
         if flushed == Flushed::All && conn.is_finished() {
-            self.doom(slot);
+            self.part(slot);
             return false;
         }
         if flushed == Flushed::Blocked && self.exceeds_output_limit(slot) {
@@ -553,6 +568,18 @@ impl EventLoop {
         again
     }
 
+    /// All is said and sent: the connection is closed, or stays a moment for its peer to read that.
+    fn part(&mut self, slot: usize) {
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let (stays, new) = conn.linger(self.local.now_ms);
+        if let Some(until) = new {
+            self.timers.add(until, conn.session.id);
+        }
+        if !stays {
+            self.doom(slot);
+        }
+    }
+
     /// Tells the transport whether more input is welcome.
     fn listen<T: Transport>(&mut self, io: &mut T, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
@@ -570,7 +597,7 @@ impl EventLoop {
         for listener in 0..self.accepting.len() {
             while self.accepting[listener] && self.local.lap() < until {
                 match self.accept_one(listener) {
-                    Ok((socket, address, here, near)) => self.welcome(io, socket, address, here, near),
+                    Ok(newcomer) => self.welcome(io, newcomer),
                     Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
                     Err(e) if e.kind() == ErrorKind::Interrupted => {}
                     Err(e) => {
@@ -582,48 +609,49 @@ impl EventLoop {
         }
     }
 
-    fn accept_one(&self, listener: usize) -> std::io::Result<(Socket, String, String, bool)> {
-        match listener.checked_sub(self.listeners.tcp.len()) {
-            None => {
-                let (stream, peer) = self.listeners.tcp[listener].accept()?;
-                let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
-                let here = stream.local_addr().map_err(aborted)?.to_string();
-                let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
-                let socket = Socket::tcp(stream, keepalive).map_err(aborted)?;
-                Ok((socket, peer.to_string(), here, peer.ip().is_loopback()))
-            }
-            Some(i) => {
-                let (stream, _) = self.listeners.unix[i].accept()?;
-                let path = format!("{}:0", self.server.config.live.unixsocket.string());
-                Ok((Socket::unix(stream)?, path.clone(), path, true))
-            }
+    fn accept_one(&self, listener: usize) -> std::io::Result<Newcomer> {
+        let (tcp, unix) = (self.listeners.tcp.len(), self.listeners.unix.len());
+        if (tcp..tcp + unix).contains(&listener) {
+            let (stream, _) = self.listeners.unix[listener - tcp].accept()?;
+            let path = format!("{}:0", self.server.config.live.unixsocket.string());
+            let socket = Socket::unix(stream)?;
+            return Ok(Newcomer { socket, address: path.clone(), here: path, near: true, http: false });
         }
+        let http = listener.checked_sub(tcp + unix);
+        let listening = http.map_or_else(|| &self.listeners.tcp[listener], |at| &self.listeners.http[at]);
+        let (stream, peer) = listening.accept()?;
+        let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
+        let here = stream.local_addr().map_err(aborted)?.to_string();
+        let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
+        let socket = Socket::tcp(stream, keepalive).map_err(aborted)?;
+        let near = peer.ip().is_loopback();
+        Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
     }
 
     /// Checks a new connection and gives it to a loop.
-    fn welcome<T: Transport>(
-        &mut self,
-        io: &mut T,
-        mut socket: Socket,
-        address: String,
-        local_address: String,
-        near: bool,
-    ) {
+    fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
+        let Newcomer { mut socket, address, here, near, http } = newcomer;
         let live = &self.server.config.live;
         let refusal = if self.server.clients.len() >= live.maxclients.size() {
-            Some("-ERR max number of clients reached\r\n")
+            Some(("ERR", 503, "max number of clients reached"))
         } else if !near && live.protected_mode.get() && live.requirepass.is_empty() {
-            Some(
-                "-DENIED Evenkeel is running in protected mode: no password is set, so only clients on the same machine \
-                 are served. Set a password (requirepass) or, knowing what it means, protected-mode no.\r\n",
-            )
+            Some((
+                "DENIED",
+                403,
+                "Evenkeel is running in protected mode: no password is set, so only clients on the same machine are \
+                 served. Set a password (requirepass) or, knowing what it means, protected-mode no.",
+            ))
         } else {
             None
         };
-        if let Some(text) = refusal {
+        if let Some((code, status, text)) = refusal {
             self.server.clients.refused.fetch_add(1, Ordering::Relaxed);
+            let text = match http {
+                true => conn::refusal(status, text, self.local.now_ms),
+                false => format!("-{code} {text}\r\n").into_bytes(),
+            };
             // Best effort: the client may be gone already.
-            let _ = socket.write(text.as_bytes());
+            let _ = socket.write(&text);
             return;
         }
         let id = self.server.clients.next_id();
@@ -638,18 +666,14 @@ impl EventLoop {
             }
         };
         let unix = matches!(socket, Socket::Unix(_));
-        let info = Arc::new(ClientInfo::new(
-            id,
-            loop_id,
-            address,
-            local_address,
-            socket.raw(),
-            unix,
-            self.local.now_ms,
-        ));
+        let info =
+            Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.now_ms));
         self.server.clients.add(info.clone());
         let session = Session::new(info, live.requirepass.is_empty());
-        let conn = Box::new(Conn::new(socket, session, &self.server));
+        let conn = Box::new(match http {
+            true => Conn::http(socket, session, &self.server, self.local.now_ms),
+            false => Conn::new(socket, session, &self.server),
+        });
         if loop_id == self.local.id {
             self.adopt(io, conn);
         } else {
@@ -667,6 +691,7 @@ impl EventLoop {
             return self.free.push(slot);
         }
         self.by_id.insert(conn.session.id, slot);
+        self.https += usize::from(conn.is_http());
         self.conns[slot] = Some(conn);
     }
 
@@ -693,6 +718,7 @@ impl EventLoop {
         let until = self.local.lap() + CHORE_NS;
         while let Some(slot) = self.closing.pop_front() {
             let Some(mut conn) = self.conns[slot].take() else { continue };
+            self.https -= usize::from(conn.is_http());
             self.by_id.remove(&conn.session.id);
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
@@ -947,6 +973,7 @@ impl EventLoop {
                 }
             }
             State::Held(at) | State::Parked(Some(at)) => self.timers.add(at, client),
+            State::Running if conn.has_lingered(self.local.now_ms) => self.doom(slot),
             _ => {}
         }
     }
@@ -986,7 +1013,9 @@ impl EventLoop {
             self.accepting.fill(true);
         }
         self.window_started_ns = self.local.clock_ns;
-        if self.server.config.live.timeout_s.get() > 0 && self.idling.is_none() {
+        let live = &self.server.config.live;
+        let limited = live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
+        if limited && self.idling.is_none() {
             self.idling = Some(0);
         }
         self.look_at_limited();

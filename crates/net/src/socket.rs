@@ -58,6 +58,15 @@ impl Socket {
         }
     }
 
+    /// Tells the peer that nothing more comes; what it sends can still be read.
+    pub(crate) fn end_sending(&self) {
+        // A peer that is gone needs not be told.
+        let _ = match self {
+            Socket::Tcp(s) => s.shutdown(std::net::Shutdown::Write),
+            Socket::Unix(s) => s.shutdown(std::net::Shutdown::Write),
+        };
+    }
+
     pub(crate) fn raw(&self) -> i32 {
         match self {
             Socket::Tcp(s) => s.as_raw_fd(),

@@ -34,7 +34,7 @@ fn is_due(hash: &Hash, now: u64) -> bool {
 }
 
 /// The hash without its expired fields: a clone in O(1), unless some have expired.
-fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Error> {
+pub(crate) fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Error> {
     let now = cx.view.now_ms();
     let Some(hash) = cx.view.hash(key)? else { return Ok(None) };
     let mut hash = hash.clone();

@@ -92,6 +92,16 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> 
     Ok(())
 }
 
+/// Answers a hash none of whose fields has expired, as HGETALL does; of a large one what follows its length comes back.
+pub(crate) fn write_hash(out: &mut Reply, hash: Hash) -> Option<Box<dyn Stream>> {
+    Part::Both.header(out, hash.len());
+    if hash.len() > STREAM_FROM {
+        return Some(Box::new(Fields { hash, part: Part::Both, next: 0 }));
+    }
+    hash.iter().for_each(|(field, value)| Part::Both.write(out, field, value));
+    None
+}
+
 /// The fields of a hash from a rank on; none of them has expired.
 struct Fields {
     hash: Hash,

@@ -158,8 +158,9 @@ pub(crate) static COMMANDS: &[Command] = &[
             ),
         ]),
     Command::new("evenkeel", -2, Run::Container, 0, 0)
-        .doc("server", "0.1.0", "Depends on subcommand.", "Subcommands about who made whom wait.")
+        .doc("server", "0.1.0", "Depends on subcommand.", "Subcommands that only this server has.")
         .subs(&[
+            crate::generic::items::ITEMS,
             Command::new("evenkeel|waits", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
                 .doc(

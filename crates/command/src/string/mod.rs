@@ -18,7 +18,7 @@ use std::ops::Range;
 use value::{Held, Str, StrRef, str::Run};
 
 /// Longer strings are answered as a stream.
-const STREAM_BYTES: usize = 64 << 10;
+pub(crate) const STREAM_BYTES: usize = 64 << 10;
 
 /// Bytes that copying or combining takes a step for.
 pub(crate) const BYTES_PER_STEP: usize = 400;

@@ -14,6 +14,7 @@ mod docs;
 mod functions;
 mod held;
 mod hostile;
+mod http;
 mod info;
 mod limits;
 mod loading;

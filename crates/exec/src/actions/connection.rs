@@ -76,7 +76,7 @@ fn authenticate(server: &Server, session: &mut Session, user: &[u8], password: &
 }
 
 /// Compares in a time that tells nothing about where the two differ.
-fn same(expected: &[u8], given: &[u8]) -> bool {
+pub(crate) fn same(expected: &[u8], given: &[u8]) -> bool {
     let differing = given.iter().enumerate().fold(0, |bits, (i, byte)| {
         bits | (byte ^ expected.get(i % expected.len().max(1)).copied().unwrap_or(0))
     });

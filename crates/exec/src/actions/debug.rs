@@ -26,6 +26,8 @@ const HELP: &[&str] = &[
     "    The same for each of these values.",
     "ERROR <text>",
     "    Answer with this error.",
+    "HTTP-SHOW [<name> <pattern> <url> [<option> <value> ...]]",
+    "    Show keys over HTTP as if they were of such a source, which nobody connects to; alone: of none.",
     "HTSTATS <db>",
     "    How many keys a database has.",
     "JMAP",
@@ -81,6 +83,7 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"protocol", 3) => protocol(act.out, args.at(2))?,
         (b"error", 3) => act.out.error(&String::from_utf8_lossy(args.at(2))),
         (b"htstats", 3..=4) => htstats(act, args.at(2))?,
+        (b"http-show", _) => http_show(act, args)?,
         (b"stringmatch-len", 4) => {
             let len = command::options::int(args.at(2))?.clamp(0, MATCH_MAX);
             let found = stdx::glob::matches(args.at(3), &vec![b'a'; len as usize], false);
@@ -110,6 +113,21 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         }
     }
     Ok(Flow::Done)
+}
+
+/// `DEBUG HTTP-SHOW [name pattern url [option value ...]]`
+fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    let mut specs = act.server.http.specs();
+    if args.len() == 2 {
+        specs.clear();
+    } else {
+        let words: Vec<_> = args.from(2).iter().map(String::from_utf8_lossy).collect();
+        let spec = source::Spec::parse(words.iter().map(|word| &**word));
+        specs.push(spec.map_err(|e| Error::from(format!("ERR {e}")))?);
+    }
+    act.server.http.show(specs);
+    act.out.ok();
+    Ok(())
 }
 
 /// `DEBUG SLEEP seconds`: what is no number is 0, as in Redis.

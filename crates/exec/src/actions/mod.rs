@@ -13,7 +13,7 @@ pub(crate) mod gather;
 pub(crate) mod keys;
 mod libraries;
 mod migrate;
-mod observe;
+pub(crate) mod observe;
 mod pubsub;
 pub(crate) mod scripting;
 mod server;

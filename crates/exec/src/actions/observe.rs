@@ -87,7 +87,7 @@ fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 /// Everything the sections show. Cost: tens of microseconds, and O(clients + databases).
-pub(super) fn collect(server: &Server, sections: Sections) -> Snapshot {
+pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let now_ms = stdx::clock::wall_ms();
     let mut s = Snapshot {

@@ -88,6 +88,8 @@ pub struct Live {
     // Where and how to listen; fixed once the server runs.
     pub port: Number,
     pub bind: Text,
+    pub http_port: Number,
+    pub http_bind: Text,
     pub unixsocket: Text,
     pub unixsocket_mode: Number,
     pub tcp_backlog: Number,
@@ -103,6 +105,8 @@ pub struct Live {
     // Connections.
     pub maxclients: Number,
     pub timeout_s: Number,
+    pub http_timeout_s: Number,
+    pub http_access_log: Switch,
     pub tcp_keepalive_s: Number,
     pub protected_mode: Switch,
     pub requirepass: Text,

@@ -144,7 +144,16 @@ impl Config {
 
     /// Addresses to listen on; the flag says that a missing one is no error.
     pub fn bind(&self) -> Vec<(String, bool)> {
-        let text = self.live.bind.string();
+        Config::addresses(&self.live.bind)
+    }
+
+    /// As [`Config::bind`], for HTTP.
+    pub fn http_bind(&self) -> Vec<(String, bool)> {
+        if self.live.http_bind.is_empty() { self.bind() } else { Config::addresses(&self.live.http_bind) }
+    }
+
+    fn addresses(words: &live::Text) -> Vec<(String, bool)> {
+        let text = words.string();
         let address = |word: &str| match word.strip_prefix('-') {
             Some(optional) => (optional.to_owned(), true),
             None => (word.to_owned(), false),

@@ -63,6 +63,21 @@ const NETWORK: &[Directive] = &[
         .startup()
         .live(|l, v| l.port.set(v.int()))
         .doc("TCP port to listen on; 0 listens on no TCP port."),
+    int("http-port", 0, 65535, "0")
+        .startup()
+        .live(|l, v| l.http_port.set(v.int()))
+        .doc("TCP port to serve HTTP on; 0 serves none."),
+    special("http-bind", Words, "")
+        .startup()
+        .live(|l, v| l.http_bind.set(&Kind::Words.shown(v)))
+        .doc("Addresses to serve HTTP on; none is those of bind."),
+    int("http-timeout", 0, INT, "60")
+        .unit("seconds")
+        .live(|l, v| l.http_timeout_s.set(v.int()))
+        .doc("Time without a whole request, or without reading, after which an HTTP client is disconnected; 0 keeps it."),
+    flag("http-access-log", "no")
+        .live(|l, v| l.http_access_log.set(v.is_yes()))
+        .doc("Write a line to the log for each HTTP request."),
     text("unixsocket", "")
         .startup()
         .live(|l, v| l.unixsocket.set(&Kind::Text.shown(v)))

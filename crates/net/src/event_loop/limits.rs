@@ -70,8 +70,12 @@ impl EventLoop {
 
     pub(super) fn close_if_idle(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_ref() else { return };
-        let idle_ms = self.local.now_ms.saturating_sub(conn.session.info.last_ms.load(Ordering::Relaxed));
-        let limit_ms = self.server.config.live.timeout_s.get() as u64 * 1000;
+        let live = &self.server.config.live;
+        let (since_ms, limit) = match conn.http_idle_since_ms() {
+            Some(since_ms) => (since_ms, &live.http_timeout_s),
+            None => (conn.session.info.last_ms.load(Ordering::Relaxed), &live.timeout_s),
+        };
+        let (idle_ms, limit_ms) = (self.local.now_ms.saturating_sub(since_ms), limit.get() as u64 * 1000);
         if limit_ms > 0 && idle_ms > limit_ms && conn.state == State::Running && conn.session.subs.is_empty()
         {
             self.doom(slot);

@@ -1,0 +1,181 @@
+//! The description of what HTTP shows, in OpenAPI 3.1.
+
+use http::target::IDS_MAX;
+use serde_json::{Map, Value, json};
+use source::{Form, IdType, Spec};
+
+/// Describes these sources, and the pages about the server itself. Cost: some microseconds a source.
+pub(super) fn describe(specs: &[Spec]) -> String {
+    let mut paths = Map::new();
+    let mut schemas = Map::new();
+    schemas.insert("Problem".into(), problem_schema());
+    for spec in specs {
+        let Some(path) = &spec.path else { continue };
+        schemas.insert(spec.name.clone(), item_schema(spec));
+        paths.insert(format!("{path}/{{id}}"), item_path(spec));
+        paths.insert(path.clone(), items_path(spec));
+    }
+    for (path, page) in pages() {
+        paths.insert(path.into(), page);
+    }
+    let document = json!({
+        "openapi": "3.1.0",
+        "info": { "title": "Evenkeel", "version": env!("CARGO_PKG_VERSION") },
+        "security": [{}, { "bearer": [] }],
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": { "type": "http", "scheme": "bearer", "description": "The password, if there is one" }
+            }
+        }
+    });
+    document.to_string()
+}
+
+fn problem_schema() -> Value {
+    json!({
+        "type": "object",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": { "type": "string" },
+            "title": { "type": "string" },
+            "status": { "type": "integer" },
+            "detail": { "type": "string" }
+        }
+    })
+}
+
+fn id_schema(spec: &Spec) -> Value {
+    match spec.id_type {
+        IdType::Auto | IdType::Text => json!({ "type": "string", "minLength": 1 }),
+        IdType::Integer => json!({ "type": "integer", "format": "int64" }),
+        IdType::Uuid => json!({ "type": "string", "format": "uuid" }),
+        IdType::ObjectId => json!({ "type": "string", "pattern": "^[0-9a-f]{24}$" }),
+    }
+}
+
+fn item_schema(spec: &Spec) -> Value {
+    let value = match spec.form {
+        Form::Json => json!({}),
+        Form::Hash => json!({ "type": "string" }),
+    };
+    let columns = spec.columns.iter().flatten().map(|column| (column.clone(), value.clone()));
+    let properties: Map<String, Value> = columns.collect();
+    json!({ "type": "object", "properties": properties, "additionalProperties": value })
+}
+
+fn reference(spec: &Spec) -> Value {
+    json!({ "$ref": format!("#/components/schemas/{}", spec.name) })
+}
+
+fn item_path(spec: &Spec) -> Value {
+    let parameters = json!([
+        { "name": "id", "in": "path", "required": true, "schema": id_schema(spec) },
+        { "name": "If-None-Match", "in": "header", "schema": { "type": "string" } }
+    ]);
+    let schema = reference(spec);
+    let get = operation(&format!("An item of {}", spec.name), Some(&schema), &[304, 400, 401, 404, 503, 504]);
+    let head =
+        operation(&format!("Whether {} has an item", spec.name), None, &[304, 400, 401, 404, 503, 504]);
+    json!({ "parameters": parameters, "get": get, "head": head })
+}
+
+fn items_path(spec: &Spec) -> Value {
+    let ids = json!({
+        "name": "ids",
+        "in": "query",
+        "required": true,
+        "style": "form",
+        "explode": false,
+        "description": "What is not there is null in its place",
+        "schema": { "type": "array", "minItems": 1, "maxItems": IDS_MAX, "items": list_id_schema(spec) }
+    });
+    let schema = json!({ "type": "array", "items": { "anyOf": [reference(spec), { "type": "null" }] } });
+    let get = operation(&format!("Items of {}", spec.name), Some(&schema), &[304, 400, 401, 503, 504]);
+    let head = operation(&format!("Items of {}", spec.name), None, &[304, 400, 401, 503, 504]);
+    json!({ "parameters": [ids], "get": get, "head": head })
+}
+
+/// A comma separates ids, and no escape changes that.
+fn list_id_schema(spec: &Spec) -> Value {
+    match spec.id_type {
+        IdType::Auto | IdType::Text => json!({ "type": "string", "pattern": "^[^,]+$" }),
+        _ => id_schema(spec),
+    }
+}
+
+/// An operation that answers JSON of this schema, or these problems.
+fn operation(summary: &str, schema: Option<&Value>, problems: &[u16]) -> Value {
+    let mut responses = Map::new();
+    let good = match schema {
+        Some(schema) => json!({
+            "description": "It is there",
+            "headers": {
+                "ETag": { "schema": { "type": "string" } },
+                "Cache-Control": { "schema": { "type": "string" } }
+            },
+            "content": { "application/json": { "schema": schema } }
+        }),
+        None => json!({ "description": "It is there" }),
+    };
+    responses.insert("200".into(), good);
+    for status in problems {
+        let content =
+            json!({ "application/problem+json": { "schema": { "$ref": "#/components/schemas/Problem" } } });
+        let text = http::response::reason(*status);
+        let problem = match (status, schema) {
+            (304, _) | (_, None) => json!({ "description": text }),
+            _ => json!({ "description": text, "content": content }),
+        };
+        responses.insert(status.to_string(), problem);
+    }
+    json!({ "summary": summary, "responses": responses })
+}
+
+fn pages() -> [(&'static str, Value); 4] {
+    let state = json!({
+        "type": "object", "required": ["status"], "properties": { "status": { "type": "string" } }
+    });
+    let mut healthz = operation("Whether the process serves", Some(&state), &[]);
+    healthz["security"] = json!([]);
+    let metrics = json!({
+        "summary": "Figures for Prometheus",
+        "responses": {
+            "200": {
+                "description": "The figures",
+                "content": { "text/plain": { "schema": { "type": "string" } } }
+            },
+            "401": { "description": "Unauthorized" }
+        }
+    });
+    let object = json!({ "type": "object" });
+    [
+        ("/healthz", json!({ "get": healthz })),
+        ("/readyz", json!({ "get": operation("Whether all sources answer", Some(&state), &[401, 503]) })),
+        ("/metrics", json!({ "get": metrics })),
+        ("/openapi.json", json!({ "get": operation("This description", Some(&object), &[401]) })),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sources_with_a_path_are_described() {
+        let spec = |text: &str| Spec::parse(text.split(' ')).unwrap();
+        let text = describe(&[
+            spec("items item:{id} sqlite:x id-type integer columns a,b as hash path /items"),
+            spec("hidden h:{id} sqlite:x"),
+        ]);
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let paths = document["paths"].as_object().unwrap();
+        let names: Vec<_> = paths.keys().map(String::as_str).collect();
+        assert_eq!(names, ["/items/{id}", "/items", "/healthz", "/readyz", "/metrics", "/openapi.json"]);
+        assert_eq!(paths["/items/{id}"]["parameters"][0]["schema"]["type"], "integer");
+        let item = &document["components"]["schemas"]["items"];
+        assert_eq!(item["properties"]["b"]["type"], "string");
+        assert!(!text.contains("hidden"));
+    }
+}

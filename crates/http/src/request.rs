@@ -1,0 +1,427 @@
+//! Bytes to requests.
+//!
+//! - R1: a head ends with an empty line, and all its lines with CR LF: a lone LF is refused, for others may read it otherwise.
+//! - R2: a message has one length. Two lengths, or a length and a transfer coding, are refused (request smuggling).
+//! - R3: after a refusal nothing of the connection's input means anything.
+
+use httparse::{Header, Status};
+use std::mem::MaybeUninit;
+
+/// Bytes of a target; a thousand ids of 36 bytes fit.
+pub const TARGET_MAX: usize = 40 * 1024;
+/// Bytes of a head, the request line included.
+pub const HEAD_MAX: usize = 64 * 1024;
+/// Lines of a head.
+pub const HEADERS_MAX: usize = 64;
+/// Bytes of a body nobody asked for that are read and forgotten; longer ones are refused.
+pub const BODY_MAX: u64 = 64 * 1024;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Method {
+    Get,
+    Head,
+    Other,
+}
+
+/// A request's head, as far as anything here depends on it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Request<'a> {
+    pub method: Method,
+    /// As it was spelled.
+    pub method_name: &'a str,
+    /// From its first `/` on, still escaped, without the query.
+    pub path: &'a [u8],
+    /// What follows the `?`.
+    pub query: Option<&'a [u8]>,
+    /// HTTP/1.1, not 1.0.
+    pub http11: bool,
+    /// Whether the client wants to send another request.
+    pub keep: bool,
+    /// Of several lines none: a condition that is not understood is not applied.
+    pub if_none_match: Option<&'a [u8]>,
+    pub authorization: Option<&'a [u8]>,
+    /// Bytes that follow the head, to be dropped.
+    pub body: u64,
+    /// The client waits before it sends its body: it gets the answer at once, and the connection ends.
+    pub expects: bool,
+}
+
+/// Why a connection's input is no request; the connection ends with it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Refusal {
+    pub status: u16,
+    pub detail: &'static str,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Parsed<'a> {
+    /// A request whose head is so many bytes long.
+    Request(Request<'a>, usize),
+    /// The head is not whole.
+    More,
+    Refused(Refusal),
+}
+
+const fn refused(status: u16, detail: &'static str) -> Refusal {
+    Refusal { status, detail }
+}
+
+/// Parses the head `buf` begins with. `looked`: bytes of it already searched for their end, kept from call to call and 0 for
+/// each new head.
+///
+/// Cost: O(bytes that were added since the last call), and O(head) once.
+pub fn parse<'a>(buf: &'a [u8], looked: &mut usize) -> Parsed<'a> {
+    match buf.first() {
+        None => return Parsed::More,
+        // TLS, or another protocol: there may never be an empty line.
+        Some(first) if !first.is_ascii_alphabetic() => {
+            return Parsed::Refused(refused(400, "this is no HTTP request"));
+        }
+        _ => {}
+    }
+    match head_end(buf, *looked) {
+        Ok(Some(end)) if end <= HEAD_MAX => {
+            *looked = 0;
+            read(&buf[..end]).map_or_else(Parsed::Refused, |request| Parsed::Request(request, end))
+        }
+        Ok(None) if buf.len() <= HEAD_MAX => {
+            *looked = buf.len();
+            let line = TARGET_MAX + 64;
+            if buf.len() > line && memchr::memchr(b'\n', &buf[..line]).is_none() {
+                return Parsed::Refused(refused(414, "the target is too long"));
+            }
+            Parsed::More
+        }
+        Ok(_) => Parsed::Refused(refused(431, "the head is too long")),
+        Err(refusal) => Parsed::Refused(refusal),
+    }
+}
+
+/// Where the head ends, if it does.
+fn head_end(buf: &[u8], looked: usize) -> Result<Option<usize>, Refusal> {
+    // The last line end may have been seen before what follows it.
+    let from = looked.saturating_sub(2).min(buf.len());
+    for at in memchr::memchr_iter(b'\n', &buf[from..]).map(|at| from + at) {
+        if at == 0 || buf[at - 1] != b'\r' {
+            return Err(refused(400, "a line ends without CR")); // R1
+        }
+        if buf[at + 1..].starts_with(b"\r\n") {
+            return Ok(Some(at + 3));
+        }
+    }
+    Ok(None)
+}
+
+/// Reads a whole head.
+fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
+    let mut headers = [const { MaybeUninit::<Header<'_>>::uninit() }; HEADERS_MAX];
+    let mut parsed = httparse::Request::new(&mut []);
+    match parsed.parse_with_uninit_headers(head, &mut headers) {
+        Ok(Status::Complete(_)) => {}
+        Ok(Status::Partial) => return Err(refused(400, "the head is malformed")),
+        Err(httparse::Error::TooManyHeaders) => return Err(refused(431, "the head has too many lines")),
+        Err(httparse::Error::Version) => {
+            return Err(refused(505, "only HTTP/1.1 and HTTP/1.0 are spoken here"));
+        }
+        Err(_) => return Err(refused(400, "the head is malformed")),
+    }
+    let (Some(name), Some(target), Some(version)) = (parsed.method, parsed.path, parsed.version) else {
+        return Err(refused(400, "the head is malformed"));
+    };
+    let method = match name {
+        "GET" => Method::Get,
+        "HEAD" => Method::Head,
+        _ => Method::Other,
+    };
+    if target.len() > TARGET_MAX {
+        return Err(refused(414, "the target is too long"));
+    }
+    let (path, query) = split(target.as_bytes(), method)?;
+    let lines = Lines::read(parsed.headers, version == 1)?;
+    let body = lines.body()?;
+    Ok(Request {
+        method,
+        method_name: name,
+        path,
+        query,
+        http11: version == 1,
+        keep: lines.keep && !(lines.expects && body > 0),
+        if_none_match: lines.if_none_match.unwrap_or_default(),
+        authorization: lines.authorization,
+        body: if lines.expects { 0 } else { body },
+        expects: lines.expects && body > 0,
+    })
+}
+
+/// Path and query of a target in origin or absolute form. Only other methods than GET and HEAD have other forms.
+fn split(target: &[u8], method: Method) -> Result<(&[u8], Option<&[u8]>), Refusal> {
+    if !target.iter().all(|byte| matches!(byte, 0x21..=0x7e) && *byte != b'#') {
+        return Err(refused(400, "the target has characters that must be escaped"));
+    }
+    let scheme = [&b"http://"[..], b"https://"]
+        .into_iter()
+        .find(|scheme| target.get(..scheme.len()).is_some_and(|begin| begin.eq_ignore_ascii_case(scheme)));
+    let local = match (target.first(), scheme) {
+        (Some(b'/'), _) => target,
+        (_, Some(scheme)) => {
+            let rest = &target[scheme.len()..];
+            match rest.iter().position(|byte| matches!(byte, b'/' | b'?')) {
+                Some(0) => return Err(refused(400, "the target names no host")),
+                Some(at) => &rest[at..],
+                None => b"/",
+            }
+        }
+        _ if method == Method::Other => b"/",
+        _ => return Err(refused(400, "the target is no path")),
+    };
+    match memchr::memchr(b'?', local) {
+        Some(0) => Ok((b"/", Some(&local[1..]))),
+        Some(at) => Ok((&local[..at], Some(&local[at + 1..]))),
+        None => Ok((local, None)),
+    }
+}
+
+/// What the lines of a head say.
+struct Lines<'a> {
+    http11: bool,
+    hosts: usize,
+    keep: bool,
+    length: Option<u64>,
+    coding: Option<&'a [u8]>,
+    expects: bool,
+    if_none_match: Option<Option<&'a [u8]>>,
+    authorization: Option<&'a [u8]>,
+}
+
+impl<'a> Lines<'a> {
+    fn read(headers: &[Header<'a>], http11: bool) -> Result<Lines<'a>, Refusal> {
+        let mut lines = Lines {
+            http11,
+            hosts: 0,
+            keep: http11,
+            length: None,
+            coding: None,
+            expects: false,
+            if_none_match: None,
+            authorization: None,
+        };
+        let mut closes = false;
+        for Header { name, value } in headers {
+            // By length first: most lines are none of these.
+            let is = |wanted: &str| name.eq_ignore_ascii_case(wanted);
+            match name.len() {
+                4 if is("host") => {
+                    lines.hosts += 1;
+                    if value.iter().any(|byte| matches!(byte, b' ' | b'\t' | b',' | b'/' | b'@')) {
+                        return Err(refused(400, "the host is malformed"));
+                    }
+                }
+                10 if is("connection") => {
+                    closes |= has_token(value, b"close");
+                    lines.keep |= has_token(value, b"keep-alive");
+                }
+                14 if is("content-length") => lines.set_length(value)?,
+                17 if is("transfer-encoding") => once(&mut lines.coding, value)?,
+                6 if is("expect") => {
+                    if !value.eq_ignore_ascii_case(b"100-continue") {
+                        return Err(refused(417, "only 100-continue can be expected"));
+                    }
+                    lines.expects = true;
+                }
+                13 if is("if-none-match") => {
+                    lines.if_none_match =
+                        Some(if lines.if_none_match.is_none() { Some(*value) } else { None });
+                }
+                13 if is("authorization") => once(&mut lines.authorization, value)?,
+                _ => {}
+            }
+        }
+        lines.keep &= !closes;
+        if lines.hosts > 1 || (http11 && lines.hosts == 0) {
+            return Err(refused(400, "a request names one host"));
+        }
+        Ok(lines)
+    }
+
+    fn set_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
+        let digits = !value.is_empty() && value.len() <= 18 && value.iter().all(u8::is_ascii_digit);
+        if !digits || self.length.is_some() {
+            return Err(refused(400, "the length of the body is no number, or there are two")); // R2
+        }
+        self.length = Some(value.iter().fold(0, |n, digit| n * 10 + u64::from(digit - b'0')));
+        Ok(())
+    }
+
+    /// Bytes of the body.
+    fn body(&self) -> Result<u64, Refusal> {
+        match (self.coding, self.length.unwrap_or(0)) {
+            (None, length) if length > BODY_MAX => Err(refused(413, "bodies are not read here")),
+            (None, length) => Ok(length),
+            (Some(_), _) if self.length.is_some() || !self.http11 => {
+                Err(refused(400, "the body has a length and a transfer coding")) // R2
+            }
+            (Some(coding), _) if coding.eq_ignore_ascii_case(b"chunked") => {
+                Err(refused(411, "a body must tell its length"))
+            }
+            (Some(_), _) => Err(refused(501, "the transfer coding is not known here")),
+        }
+    }
+}
+
+/// Takes the value of a line of which there may be one.
+fn once<'a>(place: &mut Option<&'a [u8]>, value: &'a [u8]) -> Result<(), Refusal> {
+    match place.replace(value) {
+        None => Ok(()),
+        Some(_) => Err(refused(400, "a line of which there may be one stands there twice")),
+    }
+}
+
+/// Whether a list of tokens has this one.
+fn has_token(list: &[u8], token: &[u8]) -> bool {
+    list.split(|byte| *byte == b',').any(|word| word.trim_ascii().eq_ignore_ascii_case(token))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn whole(text: &str) -> Result<Request<'_>, Refusal> {
+        match parse(text.as_bytes(), &mut 0) {
+            Parsed::Request(request, used) => {
+                assert_eq!(used, text.len());
+                Ok(request)
+            }
+            Parsed::Refused(refusal) => Err(refusal),
+            Parsed::More => panic!("{text:?} is not whole"),
+        }
+    }
+
+    fn status(text: &str) -> u16 {
+        whole(text).map_or_else(|refusal| refusal.status, |request| panic!("{request:?} was let in"))
+    }
+
+    fn lines(lines: &str) -> String {
+        format!("GET / HTTP/1.1\r\nHost: h\r\n{lines}\r\n")
+    }
+
+    #[test]
+    fn a_head_is_read() {
+        let request = whole(
+            "GET /items/4%202?x=1?2 HTTP/1.1\r\nHost: a:1\r\nIf-None-Match: \"a\", W/\"b\"\r\naUTHORIZATION: Bearer x\r\n\r\n",
+        )
+        .unwrap();
+        assert_eq!((request.method, request.path), (Method::Get, &b"/items/4%202"[..]));
+        assert_eq!(request.query, Some(&b"x=1?2"[..]));
+        assert_eq!(request.if_none_match, Some(&b"\"a\", W/\"b\""[..]));
+        assert_eq!(request.authorization, Some(&b"Bearer x"[..]));
+        assert!(request.http11 && request.keep && request.body == 0 && !request.expects);
+    }
+
+    #[test]
+    fn connections_are_kept_as_asked() {
+        let keep = |text: &str| whole(text).unwrap().keep;
+        assert!(keep("GET / HTTP/1.1\r\nHost: h\r\n\r\n"));
+        assert!(!keep("GET / HTTP/1.1\r\nHost: h\r\nConnection: foo, Close\r\n\r\n"));
+        assert!(!keep("GET / HTTP/1.1\r\nHost: h\r\nConnection: close\r\nConnection: keep-alive\r\n\r\n"));
+        assert!(!keep("GET / HTTP/1.0\r\n\r\n"));
+        assert!(keep("GET / HTTP/1.0\r\nConnection: Keep-Alive\r\n\r\n"));
+    }
+
+    #[test]
+    fn targets_come_in_two_forms() {
+        let path = |text: &str| {
+            let text = format!("GET {text} HTTP/1.1\r\nHost: h\r\n\r\n");
+            whole(&text).map(|r| (r.path.to_vec(), r.query.map(<[u8]>::to_vec))).map_err(|r| r.status)
+        };
+        assert_eq!(path("http://h/a?b"), Ok((b"/a".to_vec(), Some(b"b".to_vec()))));
+        assert_eq!(path("HTTP://h"), Ok((b"/".to_vec(), None)));
+        assert_eq!(path("https://h?q"), Ok((b"/".to_vec(), Some(b"q".to_vec()))));
+        assert_eq!(path("//a"), Ok((b"//a".to_vec(), None)));
+        assert_eq!(path("/?"), Ok((b"/".to_vec(), Some(Vec::new()))));
+        for bad in ["*", "a", "http:///a", "h:80", "/a#b", "/\u{e9}"] {
+            assert_eq!(path(bad), Err(400), "{bad}");
+        }
+        assert_eq!(whole("OPTIONS * HTTP/1.1\r\nHost: h\r\n\r\n").unwrap().method, Method::Other);
+        assert_eq!(path(&format!("/{}", "a".repeat(TARGET_MAX))), Err(414));
+    }
+
+    #[test]
+    fn what_two_readers_could_read_differently_is_refused() {
+        assert_eq!(status(&lines("Content-Length: 3\r\nContent-Length: 3\r\n")), 400);
+        assert_eq!(status(&lines("Content-Length: 3, 3\r\n")), 400);
+        assert_eq!(status(&lines("Content-Length: +3\r\n")), 400);
+        assert_eq!(status(&lines("Content-Length: \r\n")), 400);
+        assert_eq!(status(&lines("Content-Length: 99999999999999999999\r\n")), 400);
+        assert_eq!(status(&lines("Content-Length : 3\r\n")), 400);
+        assert_eq!(status(&lines("Content-Length: 3\r\nTransfer-Encoding: chunked\r\n")), 400);
+        assert_eq!(status(&lines("Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n")), 400);
+        assert_eq!(status("GET / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n"), 400);
+        assert_eq!(status(&lines("Transfer-Encoding: chunked\r\n")), 411);
+        assert_eq!(status(&lines("Transfer-Encoding: gzip, chunked\r\n")), 501);
+        assert_eq!(status(&lines("Host: i\r\n")), 400);
+        assert_eq!(status("GET / HTTP/1.1\r\nHost: a b\r\n\r\n"), 400);
+        assert_eq!(status("GET / HTTP/1.1\r\n\r\n"), 400);
+        assert_eq!(status("GET / HTTP/1.1\nHost: h\r\n\r\n"), 400);
+        assert_eq!(status("GET / HTTP/1.1\r\nHost: h\n\r\n"), 400);
+        assert_eq!(status(&lines(" folded\r\n")), 400);
+        assert_eq!(status(&lines("a: b\0c\r\n")), 400);
+        assert_eq!(status(&lines("Authorization: a\r\nAuthorization: b\r\n")), 400);
+    }
+
+    #[test]
+    fn bodies_are_dropped_or_refused() {
+        assert_eq!(whole(&lines("Content-Length: 12\r\n")).unwrap().body, 12);
+        assert_eq!(status(&lines(&format!("Content-Length: {}\r\n", BODY_MAX + 1))), 413);
+        let request = lines("Expect: 100-Continue\r\nContent-Length: 12\r\n");
+        let request = whole(&request).unwrap();
+        assert!(request.expects && !request.keep && request.body == 0);
+        let request = lines("Expect: 100-continue\r\n");
+        assert!(whole(&request).unwrap().keep);
+        assert_eq!(status(&lines("Expect: a miracle\r\n")), 417);
+    }
+
+    #[test]
+    fn other_protocols_are_refused_at_once() {
+        for text in ["\x16\x03\x01\x02", "*1\r\n$4\r\nPING\r\n", "\0", " GET"] {
+            assert!(matches!(parse(text.as_bytes(), &mut 0), Parsed::Refused(_)), "{text:?}");
+        }
+        assert_eq!(status("PRI * HTTP/2.0\r\n\r\n"), 505);
+        assert_eq!(status("GET / HTTP/1.1 \r\n\r\n"), 400);
+        assert_eq!(status("GET /\r\n\r\n"), 400);
+    }
+
+    #[test]
+    fn limits_hold_whether_or_not_the_head_ever_ends() {
+        let many = "a: b\r\n".repeat(HEADERS_MAX);
+        assert_eq!(status(&lines(&many)), 431);
+        let long = format!("a: {}\r\n", "x".repeat(2 * HEAD_MAX));
+        assert_eq!(status(&lines(&long)), 431);
+        let (endless, mut looked) = (lines(&long), 0);
+        let end = endless.len() - 2;
+        let refused =
+            (1..end).step_by(1000).find_map(|n| match parse(&endless.as_bytes()[..n], &mut looked) {
+                Parsed::More => None,
+                other => Some((n, other)),
+            });
+        let (n, refusal) = refused.unwrap();
+        assert!(n <= HEAD_MAX + 1000);
+        assert!(matches!(refusal, Parsed::Refused(Refusal { status: 431, .. })));
+        let line = vec![b'A'; TARGET_MAX + 65];
+        assert!(matches!(parse(&line, &mut 0), Parsed::Refused(Refusal { status: 414, .. })));
+    }
+
+    #[test]
+    fn heads_may_come_in_any_pieces() {
+        let text = lines("Content-Length: 4\r\nX: y\r\n");
+        for at in 0..text.len() {
+            let mut looked = 0;
+            for n in (0..text.len()).step_by(at + 1) {
+                assert_eq!(parse(&text.as_bytes()[..n], &mut looked), Parsed::More);
+            }
+            assert!(
+                matches!(parse(text.as_bytes(), &mut looked), Parsed::Request(_, used) if used == text.len())
+            );
+            assert_eq!(looked, 0);
+        }
+    }
+}

@@ -1,0 +1,661 @@
+//! A connection that speaks HTTP: requests become commands, their replies responses.
+//!
+//! ```text
+//! input ──► request ──► EVENKEEL ITEMS ──► reply in the desk ──► response in `out`        at once: nearly always
+//!                            │ worker, stream, database
+//!                            └──► Open ──► its reply, piece by piece ──► `out`
+//! ```
+//!
+//! - P1: a request stays in the input until its command has run; one that is held is parsed again.
+//! - P2: no request is run before the one before it is answered: responses come in order.
+//! - P3: after a refusal the connection says so, stops sending, and drops what comes until the peer has read that
+//!   ([`LINGER_MS`]): closing at once could take the response back.
+//!
+//! Cost: no allocation per request on the way everything goes at once.
+
+use super::{Conn, Speech, State, add_response};
+use crate::socket::Socket;
+use exec::http::{Found, ITEMS_WORDS, Shown};
+use exec::{Flow, Local, Server, Session};
+use http::body::Body;
+use http::date::Today;
+use http::reply::{self, Begin, Broken, Json};
+use http::response::{self, Freshness, JSON, METRICS};
+use http::{Framing, Method, Parsed, Request, request, target};
+use resp::{OwnedArgs, Reply};
+use std::sync::Arc;
+
+/// A reply of so many bytes is answered at once; a longer one piece by piece.
+const WHOLE: usize = 96 * 1024;
+/// Bytes of a reply translated at a stretch.
+const PART: usize = 16 * 1024;
+/// Bytes that may stand before a value.
+const BEGIN_MAX: usize = 256;
+/// How long a connection that was refused may take to read why.
+const LINGER_MS: u64 = 2_000;
+/// Buffers of the desk larger than this are given back.
+const DESK: usize = 256 * 1024;
+
+/// What a loop works with to serve HTTP: one for all its connections.
+pub(crate) struct Desk {
+    args: OwnedArgs,
+    reply: Reply,
+    /// A key, or ids.
+    key: Vec<u8>,
+    /// Unescaped ids, or JSON.
+    text: Vec<u8>,
+    today: Today,
+}
+
+impl Default for Desk {
+    fn default() -> Desk {
+        Desk {
+            args: OwnedArgs::new(),
+            reply: Reply::new(true),
+            key: Vec::new(),
+            text: Vec::new(),
+            today: Today::default(),
+        }
+    }
+}
+
+impl Desk {
+    /// Gives back what a long request made large.
+    fn tidy(&mut self) {
+        if self.reply.capacity() > DESK {
+            exec::job::discard(self.reply.take());
+        }
+        if self.text.capacity() > DESK {
+            exec::job::discard(std::mem::take(&mut self.text));
+        }
+    }
+}
+
+/// The state of a connection that speaks HTTP.
+pub(crate) struct Http {
+    /// Bytes of the head at the input's begin that were searched for its end.
+    looked: usize,
+    /// Bytes of a body still to be dropped.
+    skip: u64,
+    /// The request whose reply is on its way, or is being translated.
+    open: Option<Box<Open>>,
+    /// When a request was whole, or something was sent, for the last time.
+    pub(crate) progress_ms: u64,
+    linger: Linger,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Linger {
+    No,
+    /// When all is sent.
+    Wanted,
+    Until(u64),
+}
+
+/// What a response is made of.
+#[derive(Clone, Copy)]
+enum Ask {
+    Item { ttl_ms: u64 },
+    Items,
+    Page(&'static str),
+}
+
+/// A request that could not be answered at once.
+struct Open {
+    ask: Ask,
+    framing: Framing,
+    if_none_match: Option<Box<[u8]>>,
+    /// The line of the access log without its status.
+    line: Option<String>,
+    /// Whether its reply has come.
+    replied: bool,
+    /// The reply, or its begin, and how much of it is translated.
+    reply: Vec<u8>,
+    at: usize,
+    /// What is under way of the response.
+    body: Option<Body>,
+}
+
+/// What became of a request.
+enum Went {
+    Answered(u16),
+    Open(Box<Open>),
+    Held(u64),
+    Closed,
+}
+
+/// What a path is.
+enum Page<'a> {
+    Health,
+    Ready,
+    Metrics,
+    Openapi,
+    Keys(Found<'a>),
+}
+
+impl<'a> Page<'a> {
+    fn of(shown: &'a Shown, path: &'a [u8]) -> Option<Page<'a>> {
+        Some(match path {
+            b"/healthz" => Page::Health,
+            b"/readyz" => Page::Ready,
+            b"/metrics" => Page::Metrics,
+            b"/openapi.json" => Page::Openapi,
+            path => Page::Keys(shown.find(path)?),
+        })
+    }
+}
+
+/// What is written to a peer that is not let in.
+pub(crate) fn refusal(status: u16, detail: &str, now_ms: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    response::problem(status, Framing::LAST, Today::default().at(now_ms), detail, &mut out);
+    out
+}
+
+impl Conn {
+    /// A connection that speaks HTTP. Who asks is checked with each request.
+    pub(crate) fn http(socket: Socket, mut session: Session, server: &Server, now_ms: u64) -> Conn {
+        (session.authenticated, session.resp3) = (true, true);
+        session.info.resp.store(3, std::sync::atomic::Ordering::Relaxed);
+        session.info.text.lock().lib_name = b"http".to_vec();
+        let http = Http { looked: 0, skip: 0, open: None, progress_ms: now_ms, linger: Linger::No };
+        Conn { speech: Speech::Http(Box::new(http)), ..Conn::new(socket, session, server) }
+    }
+
+    pub(super) fn as_http(&mut self) -> Option<&mut Http> {
+        match &mut self.speech {
+            Speech::Http(http) => Some(http),
+            Speech::Resp(_) => None,
+        }
+    }
+
+    pub(crate) fn is_http(&self) -> bool {
+        matches!(self.speech, Speech::Http(_))
+    }
+
+    /// Since when it neither sent a whole request nor took anything, in milliseconds since 1970.
+    pub(crate) fn http_idle_since_ms(&self) -> Option<u64> {
+        match &self.speech {
+            Speech::Http(http) => Some(http.progress_ms),
+            Speech::Resp(_) => None,
+        }
+    }
+
+    /// Whether a reply is being translated.
+    pub(super) fn is_translating(&self) -> bool {
+        matches!(&self.speech, Speech::Http(http) if http.open.as_ref().is_some_and(|open| open.replied))
+    }
+
+    /// Runs the next request of the input; false if there is none to run now.
+    pub(super) fn run_request(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        desk: &mut Desk,
+        input: &[u8],
+    ) -> bool {
+        let Speech::Http(http) = &mut self.speech else { return false };
+        let drop = http.skip.min((input.len() - self.start) as u64);
+        http.skip -= drop;
+        self.start += drop as usize;
+        if http.skip == 0 && http.looked == 0 {
+            // Blank lines before a request are taken for the end of a body.
+            let blank = |byte: &&u8| matches!(byte, b'\r' | b'\n');
+            self.start += input[self.start..].iter().take_while(blank).count();
+        }
+        let rest = &input[self.start..];
+        match request::parse(rest, &mut http.looked) {
+            Parsed::More => {
+                (self.need, self.enough) = (1, rest.len() + 1);
+                false
+            }
+            Parsed::Refused(refused) => {
+                (http.looked, self.start) = (0, input.len());
+                let date = desk.today.at(local.now_ms);
+                self.write(|out| response::problem(refused.status, Framing::LAST, date, refused.detail, out));
+                self.close_gently();
+                self.answered(server, local, refused.status, None, || "- (malformed)".into());
+                true
+            }
+            Parsed::Request(request, used) => {
+                (self.need, self.enough) = (1, 1);
+                self.serve(server, local, desk, &request, used);
+                true
+            }
+        }
+    }
+
+    fn serve(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        desk: &mut Desk,
+        request: &Request<'_>,
+        used: usize,
+    ) {
+        let went = self.answer(server, local, desk, request);
+        desk.tidy();
+        if let Went::Held(until) = went {
+            self.state = State::Held(until); // P1
+            return;
+        }
+        self.start += used;
+        let Some(http) = self.as_http() else { return };
+        (http.skip, http.progress_ms) = (request.body, local.now_ms);
+        match went {
+            Went::Open(open) => http.open = Some(open),
+            Went::Answered(status) => {
+                if !request.keep {
+                    self.end_with(request.expects || request.body > 0);
+                }
+                self.answered(server, local, status, None, || line_of(request));
+            }
+            Went::Held(_) | Went::Closed => self.session.closing = true,
+        }
+    }
+
+    /// Answers a request, or begins to.
+    fn answer(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        desk: &mut Desk,
+        request: &Request<'_>,
+    ) -> Went {
+        let shown = server.http.shown();
+        let page = Page::of(&shown, request.path);
+        let open = matches!(page, Some(Page::Health));
+        if !open && !exec::http::admits(server, local, request.authorization) {
+            return self.problem(local, desk, request, 401, "a password is needed, as a bearer token");
+        }
+        let Some(page) = page else {
+            return self.problem(local, desk, request, 404, "nothing is shown at this path");
+        };
+        if request.method == Method::Other {
+            return self.problem(local, desk, request, 405, "only GET and HEAD are served");
+        }
+        desk.reply.clear();
+        let (ask, flow) = match page {
+            Page::Health => return self.state_page(local, desk, request, "ok"),
+            Page::Ready => {
+                let unready = server.http.unready();
+                if unready.is_empty() {
+                    return self.state_page(local, desk, request, "ready");
+                }
+                let reasons: Vec<String> =
+                    unready.into_iter().map(|(source, reason)| format!("{source}: {reason}")).collect();
+                return self.problem(local, desk, request, 503, &reasons.join("; "));
+            }
+            Page::Metrics => {
+                let flow = exec::http::metrics(server, local, &self.session, &mut desk.reply);
+                (Ask::Page(METRICS), flow)
+            }
+            Page::Openapi => (Ask::Page(JSON), exec::http::openapi(server, &mut desk.reply)),
+            Page::Keys(found) => {
+                let ask = match name_keys(&found, request, desk) {
+                    Ok(ask) => ask,
+                    Err(complaint) => return self.problem(local, desk, request, 400, complaint),
+                };
+                let args = desk.args.args();
+                (ask, exec::http::items(server, local, &mut self.session, args, &mut desk.reply))
+            }
+        };
+        self.follow(server, local, desk, request, ask, flow)
+    }
+
+    /// What comes after the command of a request has run, or has begun to.
+    fn follow(
+        &mut self,
+        server: &Server,
+        local: &Local,
+        desk: &mut Desk,
+        request: &Request<'_>,
+        ask: Ask,
+        flow: Flow,
+    ) -> Went {
+        let framing = Framing::of(request);
+        let open = |reply: &[u8], replied| {
+            Went::Open(Box::new(Open {
+                ask,
+                framing,
+                if_none_match: request.if_none_match.map(Into::into),
+                line: server.config.live.http_access_log.get().then(|| line_of(request)),
+                replied,
+                reply: reply.to_vec(),
+                at: 0,
+                body: None,
+            }))
+        };
+        match flow {
+            Flow::Done if desk.reply.len() <= WHOLE => {
+                let Desk { reply, text, today, .. } = desk;
+                let date = today.at(local.now_ms);
+                let (reply, condition) = (reply.as_bytes(), request.if_none_match);
+                Went::Answered(self.write(|out| whole(ask, framing, condition, date, reply, text, out)))
+            }
+            Flow::Done => open(desk.reply.as_bytes(), true),
+            Flow::Stream(stream) => {
+                self.stream = Some(stream);
+                open(desk.reply.as_bytes(), true)
+            }
+            Flow::Parked(timeout_ms) => {
+                self.state = State::Parked(timeout_ms.map(|ms| local.now_ms + ms));
+                open(&[], false)
+            }
+            Flow::Held(until) => Went::Held(until),
+            Flow::Close => Went::Closed,
+        }
+    }
+
+    fn problem(
+        &mut self,
+        local: &Local,
+        desk: &mut Desk,
+        request: &Request<'_>,
+        status: u16,
+        detail: &str,
+    ) -> Went {
+        let date = desk.today.at(local.now_ms);
+        self.write(|out| response::problem(status, Framing::of(request), date, detail, out));
+        Went::Answered(status)
+    }
+
+    fn state_page(&mut self, local: &Local, desk: &mut Desk, request: &Request<'_>, state: &str) -> Went {
+        let date = desk.today.at(local.now_ms);
+        let body = format!("{{\"status\":\"{state}\"}}");
+        self.write(|out| response::text(200, Framing::of(request), date, JSON, body.as_bytes(), out));
+        Went::Answered(200)
+    }
+
+    /// The reply of the open request has come.
+    pub(super) fn replied(&mut self, reply: Vec<u8>) {
+        if let Some(open) = self.as_http().and_then(|http| http.open.as_mut()) {
+            (open.reply, open.replied) = (reply, true);
+        }
+    }
+
+    /// Translates a piece of the open request's reply.
+    pub(super) fn translate(&mut self, server: &Server, local: &Local, desk: &mut Desk) {
+        let Some(mut open) = self.as_http().and_then(|http| http.open.take()) else { return };
+        let done = match open.body.take() {
+            None => self.begin_body(&mut open, local, desk),
+            Some(body) => self.go_on(&mut open, body, desk).map(|through| through.then_some(200)),
+        };
+        desk.tidy();
+        match done {
+            Ok(None) => {
+                if let Some(http) = self.as_http() {
+                    http.open = Some(open);
+                }
+            }
+            Ok(Some(status)) => {
+                if !open.framing.keep {
+                    self.end_with(false);
+                }
+                self.answered(server, local, status, open.line.take(), String::new);
+                exec::job::discard(open.reply);
+            }
+            Err(Broken) => {
+                log::error!("a reply for HTTP client {} was not understood", self.session.id);
+                (self.stream, self.session.closing) = (None, true); // H3
+            }
+        }
+    }
+
+    /// Writes the head of a response, or all of it: then its status comes back.
+    fn begin_body(&mut self, open: &mut Open, local: &Local, desk: &mut Desk) -> Result<Option<u16>, Broken> {
+        let date = desk.today.at(local.now_ms);
+        let condition = open.if_none_match.as_deref();
+        let begin = begin(open.ask, &open.reply);
+        if begin.is_none()
+            && open.reply.len() < BEGIN_MAX
+            && !matches!(open.ask, Ask::Items)
+            && let Some(stream) = &mut self.stream
+        {
+            // What stands before the value comes with the stream.
+            desk.reply.clear();
+            if !stream.fill(&mut desk.reply, PART) {
+                (self.stream, self.stream_since_ms) = (None, 0);
+            }
+            open.reply.extend_from_slice(desk.reply.as_bytes());
+            return Ok(None);
+        }
+        let short = self.stream.is_none() && open.reply.len() <= WHOLE;
+        if short || matches!(begin, Some(Begin::Error(_) | Begin::Missing)) {
+            let (reply, text) = (&open.reply, &mut desk.text);
+            let status = self.write(|out| whole(open.ask, open.framing, condition, date, reply, text, out));
+            return Ok(Some(status));
+        }
+        let (content_type, freshness) = match (open.ask, begin) {
+            (Ask::Page(content_type), _) => (content_type, Freshness::UNKNOWN),
+            (Ask::Item { ttl_ms }, Some(Begin::Text(kept, ..) | Begin::Object(kept, _))) => {
+                (JSON, Freshness::of(kept, ttl_ms))
+            }
+            _ => (JSON, Freshness::UNKNOWN),
+        };
+        let chunked = open.framing.http11;
+        let (body, len) = match (open.ask, begin) {
+            (_, Some(Begin::Text(_, len, at))) => {
+                open.at = at;
+                (Body::Text(len), Some(len))
+            }
+            (_, Some(Begin::Object(_, at))) => {
+                open.at = at;
+                (Body::Json { json: Json::value(), chunked }, None)
+            }
+            (Ask::Items, None) => (Body::Json { json: Json::list(), chunked }, None),
+            _ => return Err(Broken),
+        };
+        // Without a length, and to a client that knows no chunks, the end of the connection is the end of the body.
+        open.framing.keep &= len.is_some() || chunked;
+        let framing = open.framing;
+        self.write(|out| response::streamed(framing, date, content_type, &freshness, len, out));
+        if framing.head {
+            self.stream = None;
+            return Ok(Some(200));
+        }
+        open.body = Some(body);
+        Ok(None)
+    }
+
+    /// Writes the next piece of a body; true if that was the last.
+    fn go_on(&mut self, open: &mut Open, mut body: Body, desk: &mut Desk) -> Result<bool, Broken> {
+        let mut out = Vec::new();
+        self.out.swap(&mut out);
+        let put = if open.at < open.reply.len() {
+            let to = open.reply.len().min(open.at + PART);
+            let piece = &open.reply[std::mem::replace(&mut open.at, to)..to];
+            body.put(piece, &mut desk.text, &mut out)
+        } else if let Some(stream) = &mut self.stream {
+            desk.reply.clear();
+            if !stream.fill(&mut desk.reply, PART) {
+                (self.stream, self.stream_since_ms) = (None, 0);
+            }
+            body.put(desk.reply.as_bytes(), &mut desk.text, &mut out)
+        } else {
+            Ok(())
+        };
+        let through = self.stream.is_none() && open.at == open.reply.len();
+        let ended = match (put, through) {
+            (Err(broken), _) => Err(broken),
+            (Ok(()), true) => body.end(&mut out).map(|()| true),
+            (Ok(()), false) => {
+                open.body = Some(body);
+                Ok(false)
+            }
+        };
+        self.out.swap(&mut out);
+        ended
+    }
+
+    /// Lets a response be appended to what is to be sent.
+    fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let mut out = Vec::new();
+        self.out.swap(&mut out);
+        let result = write(&mut out);
+        self.out.swap(&mut out);
+        result
+    }
+
+    /// A request is answered: counts it, and writes the access log.
+    fn answered(
+        &self,
+        server: &Server,
+        local: &Local,
+        status: u16,
+        line: Option<String>,
+        make: impl FnOnce() -> String,
+    ) {
+        add_response(local, status);
+        if server.config.live.http_access_log.get() {
+            let line = line.unwrap_or_else(make);
+            log::info!("{} {line} {status}", self.session.info.address);
+        }
+    }
+
+    // ----- the end ---------------------------------------------------------------------------------------------------
+
+    fn end_with(&mut self, gently: bool) {
+        if gently {
+            return self.close_gently();
+        }
+        self.session.closing = true;
+    }
+
+    /// Nothing more is run; what was written is read by the peer before the connection is closed (P3).
+    fn close_gently(&mut self) {
+        self.session.closing = true;
+        if let Some(http) = self.as_http() {
+            http.linger = Linger::Wanted;
+        }
+    }
+
+    /// Everything is sent. Whether the connection stays for a while, and until when if that is new.
+    pub(crate) fn linger(&mut self, now_ms: u64) -> (bool, Option<u64>) {
+        if self.ended {
+            return (false, None);
+        }
+        let linger = self.as_http().map_or(Linger::No, |http| http.linger);
+        match linger {
+            Linger::No => (false, None),
+            Linger::Until(at) => (now_ms < at, None),
+            Linger::Wanted => {
+                let until = now_ms + LINGER_MS;
+                self.socket.end_sending();
+                if let Some(http) = self.as_http() {
+                    http.linger = Linger::Until(until);
+                }
+                (true, Some(until))
+            }
+        }
+    }
+
+    /// Whether it only waits to be closed, and has waited long enough.
+    pub(crate) fn has_lingered(&self, now_ms: u64) -> bool {
+        matches!(&self.speech, Speech::Http(http) if matches!(http.linger, Linger::Until(at) if at <= now_ms))
+    }
+
+    /// What is large of its open request is freed elsewhere.
+    pub(super) fn drop_open(&mut self) {
+        if let Some(open) = self.as_http().and_then(|http| http.open.take())
+            && open.reply.len() >= exec::job::MANY_BYTES
+        {
+            exec::job::discard(open.reply);
+        }
+    }
+}
+
+fn line_of(request: &Request<'_>) -> String {
+    let text = String::from_utf8_lossy;
+    match request.query {
+        Some(query) => format!("{} {}?{}", request.method_name, text(request.path), text(query)),
+        None => format!("{} {}", request.method_name, text(request.path)),
+    }
+}
+
+/// Puts the words of the command for some keys on the desk. Cost: O(target).
+fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Result<Ask, target::Complaint> {
+    let Desk { args, key, text, .. } = desk;
+    args.clear();
+    args.extend(ITEMS_WORDS);
+    match found {
+        Found::Item(route, id) => {
+            key.clear();
+            key.extend_from_slice(&route.pattern.prefix);
+            target::unescape(id, key)?;
+            key.extend_from_slice(&route.pattern.suffix);
+            args.push(key);
+            Ok(Ask::Item { ttl_ms: route.ttl_ms })
+        }
+        Found::Items(route) => {
+            target::ids(request.query.unwrap_or_default(), text, |id| {
+                key.clear();
+                key.extend_from_slice(&route.pattern.prefix);
+                key.extend_from_slice(id);
+                key.extend_from_slice(&route.pattern.suffix);
+                args.push(key);
+            })?;
+            Ok(Ask::Items)
+        }
+    }
+}
+
+/// How a reply begins; None: it is not what was asked for, it is a list, or its begin is not whole.
+fn begin(ask: Ask, reply: &[u8]) -> Option<Begin<'_>> {
+    match ask {
+        Ask::Item { .. } => reply::begin(reply),
+        Ask::Page(_) => reply::text(reply),
+        Ask::Items => reply::error(reply).map(Begin::Error),
+    }
+}
+
+/// Writes the response for a reply that is there as a whole; gives its status. Cost: O(reply).
+fn whole(
+    ask: Ask,
+    framing: Framing,
+    if_none_match: Option<&[u8]>,
+    date: &[u8; http::date::LEN],
+    reply: &[u8],
+    text: &mut Vec<u8>,
+    out: &mut Vec<u8>,
+) -> u16 {
+    let begin = begin(ask, reply);
+    let mut json = |json: Json, from: usize| {
+        text.clear();
+        let mut json = json;
+        json.feed(&reply[from..], text).is_ok() && json.is_done()
+    };
+    match (ask, begin) {
+        (_, Some(Begin::Error(error))) => {
+            let (status, detail) = response::failure(error);
+            response::problem(status, framing, date, &detail, out);
+            return status;
+        }
+        (_, Some(Begin::Missing)) => {
+            response::problem(404, framing, date, "there is no such item", out);
+            return 404;
+        }
+        (Ask::Item { ttl_ms }, Some(Begin::Text(kept, len, at))) => {
+            if let Some(body) = reply.get(at..at + len) {
+                let freshness = Freshness::of(kept, ttl_ms);
+                return response::tagged(framing, date, &freshness, if_none_match, body, out);
+            }
+        }
+        (Ask::Page(content_type), Some(Begin::Text(_, len, at))) => {
+            if let Some(body) = reply.get(at..at + len) {
+                response::text(200, framing, date, content_type, body, out);
+                return 200;
+            }
+        }
+        (Ask::Item { ttl_ms }, Some(Begin::Object(kept, at))) if json(Json::value(), at) => {
+            let freshness = Freshness::of(kept, ttl_ms);
+            return response::tagged(framing, date, &freshness, if_none_match, text, out);
+        }
+        (Ask::Items, None) if json(Json::list(), 0) => {
+            return response::tagged(framing, date, &Freshness::UNKNOWN, if_none_match, text, out);
+        }
+        _ => {}
+    }
+    response::problem(500, framing, date, "the reply of the server was not understood", out);
+    500
+}
