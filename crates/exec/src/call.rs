@@ -267,7 +267,7 @@ fn admit(
     let mark = out.len();
     let flow = match plan {
         Plan::In(entry) => run_in(server, local, session, entry, command, args, out),
-        Plan::Fetch => sources::fetch(server, local, session, command, args, out),
+        Plan::Fetch(_) => sources::fetch(server, local, session, command, args, out),
         _ => run(server, local, session, command, args, out),
     };
     if full && stdx::reclaim::deferred() - littered >= LITTER {

@@ -25,7 +25,7 @@ mod route;
 mod sizing;
 mod wait;
 
-pub(crate) use fetch::{Fetch, run as fetch};
+pub(crate) use fetch::{Fetch, first_key, run as fetch};
 pub use fill::{Dropping, Fill};
 pub use route::ask_ahead;
 pub(crate) use route::{Plan, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
@@ -151,12 +151,6 @@ impl Sources {
         self.list.load().iter().find(|entry| entry.spec().name.as_bytes() == name).cloned()
     }
 
-    /// The source HTTP shows under a path such as `/items`.
-    pub fn by_path(&self, path: &[u8]) -> Option<Arc<Entry>> {
-        let shows = |entry: &&Arc<Entry>| entry.spec().path.as_ref().is_some_and(|p| p.as_bytes() == path);
-        self.list.load().iter().find(shows).cloned()
-    }
-
     /// Adds a source and begins to serve it. Errors: what is wrong with it, as far as that can be known without its database.
     pub fn add(&self, server: &Arc<Server>, spec: Spec) -> Result<(), String> {
         self.add_by(server, spec, |hub, spec, cache| hub.add(spec, cache))
@@ -208,7 +202,8 @@ impl Sources {
         let hub = self.hub()?;
         let source = start(hub, spec, Box::new(front))?;
         let entry = Arc::new(Entry { source, db, seen: Seen::default(), sizing: Sizing::default() });
-        let more = list.iter().cloned().chain([entry]).collect();
+        let more: Vec<_> = list.iter().cloned().chain([entry]).collect();
+        server.http.show(&more);
         self.list.store(Arc::new(more));
         self.any.store(true, Ordering::Relaxed);
         Ok(())
@@ -229,6 +224,7 @@ impl Sources {
         let Some(entry) = self.by_name(name) else { return false };
         let rest: Vec<_> = self.list().iter().filter(|other| other.db != entry.db).cloned().collect();
         self.any.store(!rest.is_empty(), Ordering::Relaxed);
+        server.http.show(&rest);
         self.list.store(Arc::new(rest));
         entry.source.remove();
         server.send(0, Mail::Source(Letter::Flush(entry.db)));

@@ -40,12 +40,13 @@ pub struct Freshness {
 }
 
 impl Freshness {
-    /// `ttl_ms`: how long items of its kind are kept. A cache takes the age off the time to live, so that what is left for it
-    /// is what is left here.
-    pub fn of(kept: Kept, ttl_ms: u64) -> Freshness {
+    /// `ttl_ms`: how long items of its kind are good; `stale_ms`: how long they are kept beyond that. A cache takes the age off
+    /// the time to live, so that what is left for it is what is left here.
+    pub fn of(kept: Kept, ttl_ms: u64, stale_ms: u64) -> Freshness {
         let changed_ms = kept.changed_ms;
         match kept.left_ms {
             Some(left_ms) => {
+                let left_ms = left_ms.saturating_sub(stale_ms);
                 let (max_age_s, left_s) = (ttl_ms.max(left_ms) / 1000, left_ms / 1000);
                 Freshness { max_age_s: Some(max_age_s), age_s: max_age_s - left_s, changed_ms }
             }
@@ -251,7 +252,7 @@ mod tests {
     }
 
     fn fresh(left_ms: Option<u64>) -> Freshness {
-        Freshness::of(Kept { left_ms, changed_ms: None }, 60_000)
+        Freshness::of(Kept { left_ms, changed_ms: None }, 60_000, 0)
     }
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
@@ -289,7 +290,11 @@ mod tests {
             let freshness = fresh(Some(left_ms));
             assert_eq!((freshness.max_age_s, freshness.age_s), (Some(max_age), age));
         }
-        let changed = Freshness::of(Kept { left_ms: None, changed_ms: Some(784_111_777_500) }, 0);
+        // What is only kept in case its database is down is not fresh.
+        let kept = Kept { left_ms: Some(70_000), changed_ms: None };
+        assert_eq!(Freshness::of(kept, 60_000, 30_000).age_s, 20);
+        assert_eq!(Freshness::of(kept, 60_000, 80_000).age_s, 60);
+        let changed = Freshness::of(Kept { left_ms: None, changed_ms: Some(784_111_777_500) }, 0, 0);
         let text = written(|out| changed.write(out));
         assert!(text.ends_with("\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{text}");
     }

@@ -4,7 +4,7 @@ use crate::hash::walk::write_hash;
 use crate::table::*;
 use crate::{Cx, Error, STREAM_FROM, Stream, string::STREAM_BYTES, write_string};
 use resp::{Args, Reply};
-use value::{Hash, Held, Str, StrRef, ValueRef};
+use value::{Hash, Held, Str, StrRef, Value, ValueRef};
 
 /// Steps for one key, and for a field of a hash.
 const STEPS: usize = 4;
@@ -92,6 +92,30 @@ fn stream_rest(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(), Error> {
         rest.push(value.map(|value| (left_ms, value)));
     }
     cx.stream(Items { rest: rest.into_iter(), open: None })
+}
+
+/// Answers a value with the time it has left; of a long one what follows its begin comes back. What is neither a string nor a hash
+/// counts as missing. (Rows of databases have no fields that expire.)
+pub fn write_item(
+    out: &mut Reply,
+    value: &Value,
+    expire_ms: Option<u64>,
+    now_ms: u64,
+) -> Option<Box<dyn Stream>> {
+    match value {
+        Value::Str(text) => {
+            begin(out, left_ms(expire_ms, now_ms));
+            write_string(out, text.as_ref())
+        }
+        Value::Hash(hash) => {
+            begin(out, left_ms(expire_ms, now_ms));
+            write_hash(out, hash.clone())
+        }
+        _ => {
+            out.null();
+            None
+        }
+    }
 }
 
 enum Shown {

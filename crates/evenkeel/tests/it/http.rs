@@ -602,6 +602,110 @@ fn one_client_too_many_is_told_so_in_its_own_words() {
     client.expect("PING", "+PONG");
 }
 
+/// A file of SQLite with some rows.
+fn database(dir: &std::path::Path) -> rusqlite::Connection {
+    let file = rusqlite::Connection::open(dir.join("shop.db")).expect("a file");
+    let table = "CREATE TABLE things (id INTEGER PRIMARY KEY, name TEXT)";
+    let rows = "INSERT INTO things SELECT value, 'thing ' || value FROM json_each('[1,2,3,4,5,6,7,8,9,10]')";
+    file.execute_batch(&format!("PRAGMA journal_mode = WAL; {table}; {rows}")).expect("a table");
+    file
+}
+
+#[test]
+fn rows_of_a_database_are_read_through() {
+    on_both(|server, mut client, at| {
+        let file = database(server.dir.path());
+        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        client.expect(
+            &format!("EVENKEEL SOURCE ADD t t:{{id}} {url} table things path /things ttl 1000s jitter 0"),
+            "+OK",
+        );
+        client.expect(
+            &format!(
+                "EVENKEEL SOURCE ADD h h:{{id}} {url} table things path /hashes as hash stale-if-error 1h"
+            ),
+            "+OK",
+        );
+        let mut http = Http::to(at);
+        let item = http.get("/things/3");
+        item.expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
+        let age: u64 = item.header("age").parse().expect("an age");
+        assert_eq!(item.header("cache-control"), "max-age=1000");
+        assert!(age < 100, "{age}");
+        http.get("/hashes/3").expect(200, "{\"id\":\"3\",\"name\":\"thing 3\"}");
+        assert_eq!(http.get("/things/11").status, 404);
+        assert_eq!(http.get("/things/nonumber").status, 404);
+        http.get("/things?ids=2,77,x,1")
+            .expect(200, "[{\"id\":2,\"name\":\"thing 2\"},null,null,{\"id\":1,\"name\":\"thing 1\"}]");
+        http.get("/hashes?ids=2,77").expect(200, "[{\"id\":\"2\",\"name\":\"thing 2\"},null]");
+        let ids = |ids: std::ops::Range<u32>| ids.map(|id| id.to_string()).collect::<Vec<_>>().join(",");
+        let all = http.get(&format!("/things?ids={}", ids(1..1001)));
+        assert_eq!(all.status, 200, "{}", all.text());
+        let parsed: Vec<serde_json::Value> = serde_json::from_slice(&all.body).expect("a list");
+        assert_eq!(parsed.iter().filter(|item| item.is_object()).count(), 10);
+        assert_eq!((parsed.len(), &parsed[9]["name"]), (1000, &"thing 10".into()));
+
+        // Requests behind one that waits for its row are answered after it.
+        client.expect("EVENKEEL SOURCE FLUSH t", "+OK");
+        http.send(
+            "GET /things/1 HTTP/1.1\r\nHost: h\r\n\r\nGET /healthz HTTP/1.1\r\nHost: h\r\n\r\n".repeat(20),
+        );
+        for _ in 0..20 {
+            http.response().expect(200, "{\"id\":1,\"name\":\"thing 1\"}");
+            http.response().expect(200, "{\"status\":\"ok\"}");
+        }
+        // What changes is loaded again.
+        file.execute("UPDATE things SET name = 'new' WHERE id = 3", []).expect("an update");
+        file.execute("INSERT INTO things VALUES (11, 'eleven')", []).expect("a row");
+        for (path, body) in [
+            ("/things/3", "{\"id\":3,\"name\":\"new\"}"),
+            ("/hashes/11", "{\"id\":\"11\",\"name\":\"eleven\"}"),
+        ] {
+            let started = std::time::Instant::now();
+            while http.get(path).body != body.as_bytes() {
+                assert!(started.elapsed() < PATIENCE, "{path} stays old");
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+        let page = http.get("/metrics");
+        assert!(page.text().contains("\nevenkeel_source_ready{source=\"t\"} 1\n"), "{}", page.text());
+        assert!(page.text().contains("\nevenkeel_source_items{source=\"h\"} "), "{}", page.text());
+        client.expect("EVENKEEL SOURCE REMOVE t", "+OK");
+        assert!(http.get("/things/3").text().contains("nothing is shown"));
+    });
+}
+
+#[test]
+fn a_database_that_is_not_there_is_told_and_what_is_kept_is_answered() {
+    on_both(|server, mut client, at| {
+        drop(database(server.dir.path()));
+        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        client.expect(&format!("EVENKEEL SOURCE ADD t t:{{id}} {url} table things path /things"), "+OK");
+        client.expect("EVENKEEL SOURCE ADD n n:{id} sqlite:/nosuch/file path /none", "+OK");
+        let mut http = Http::to(at);
+        http.get("/things/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
+        let down = http.get("/none/1");
+        assert_eq!((down.status, down.header("retry-after")), (503, "1"), "{}", down.text());
+        assert!(down.text().contains("source 'n'"), "{}", down.text());
+        assert_eq!(http.get("/none?ids=1,2").status, 503);
+        assert_eq!(http.ask("HEAD", "/none/1", "").status, 503);
+        let unready = http.get("/readyz");
+        assert_eq!(unready.status, 503);
+        assert!(
+            unready.text().contains("source 'n': ") && !unready.text().contains("source 't'"),
+            "{}",
+            unready.text()
+        );
+        assert_eq!(http.get("/healthz").status, 200);
+        client.expect("EVENKEEL SOURCE REMOVE n", "+OK");
+        assert_eq!(http.get("/readyz").status, 200);
+        client.expect("EVENKEEL SOURCE PAUSE t", "+OK");
+        http.get("/things/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
+        assert_eq!(http.get("/things/4").status, 503);
+        assert!(http.get("/readyz").text().contains("source 't': paused"));
+    });
+}
+
 #[test]
 fn clients_that_leave_in_the_middle_leave_nothing() {
     on_both(|_, mut client, at| {

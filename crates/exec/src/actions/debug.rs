@@ -117,15 +117,15 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 /// `DEBUG HTTP-SHOW [name pattern url [option value ...]]`
 fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
-    let mut specs = act.server.http.specs();
-    if args.len() == 2 {
-        specs.clear();
-    } else {
-        let words: Vec<_> = args.from(2).iter().map(String::from_utf8_lossy).collect();
-        let spec = source::Spec::parse(words.iter().map(|word| &**word));
-        specs.push(spec.map_err(|e| Error::from(format!("ERR {e}")))?);
-    }
-    act.server.http.show(specs);
+    let words: Vec<_> = args.from(2).iter().map(String::from_utf8_lossy).collect();
+    let spec = match words.is_empty() {
+        true => None,
+        false => {
+            let spec = source::Spec::parse(words.iter().map(|word| &**word));
+            Some(spec.map_err(|e| Error::from(format!("ERR {e}")))?)
+        }
+    };
+    act.server.http.show_plain(spec, &act.server.sources.list());
     act.out.ok();
     Ok(())
 }

@@ -4,6 +4,7 @@
 
 use crate::Server;
 use crate::actions::observe::collect;
+use crate::actions::sources::figures;
 use crate::info::{Sections, Snapshot};
 use crate::stats::{Counter, Histogram, PHASES};
 use std::fmt::{Display, Write as _};
@@ -77,7 +78,7 @@ pub(crate) fn page(server: &Server) -> String {
         let help = format!("{name} of INFO evenkeel");
         page.single(&format!("evenkeel_{name}"), "gauge", &help, value);
     }
-    server.http.measure(&mut page);
+    sources(server, &mut page);
     page.into_text()
 }
 
@@ -194,6 +195,31 @@ fn databases(s: &Snapshot, page: &mut Page) {
         page.family(name, "gauge", help);
         for db in s.databases.iter().filter(|db| db.keys > 0) {
             page.figure(name, &[("db", &db.number.to_string())], value(db));
+        }
+    }
+}
+
+/// The figures of EVENKEEL SOURCE STATS.
+fn sources(server: &Server, page: &mut Page) {
+    let list = server.sources.list();
+    let all: Vec<_> = list.iter().map(|entry| (&entry.spec().name, figures(server, entry))).collect();
+    let names = all.first().map(|(_, figures)| figures.iter().map(|(name, _)| *name).collect::<Vec<_>>());
+    for (at, name) in names.into_iter().flatten().enumerate() {
+        let family = format!("evenkeel_source_{}", name.replace('-', "_"));
+        page.family(&family, "gauge", &format!("{name} of EVENKEEL SOURCE STATS"));
+        for (source, figures) in &all {
+            page.figure(&family, &[("source", source)], figures[at].1);
+        }
+    }
+    if !list.is_empty() {
+        page.family(
+            "evenkeel_source_ready",
+            "gauge",
+            "Whether the source's database answers and its feed is open",
+        );
+        for entry in list.iter() {
+            let ready = !entry.source.is_paused() && entry.source.trouble().is_none();
+            page.figure("evenkeel_source_ready", &[("source", &entry.spec().name)], u8::from(ready));
         }
     }
 }

@@ -6,32 +6,44 @@
 //! /metrics           the clerk's figures          /openapi.json   made when the sources change
 //! ```
 //!
-//! `net` speaks HTTP; here is what it asks for.
+//! `net` speaks HTTP; here is what it asks for. What is shown changes only with the sources.
 
 pub mod metrics;
 mod openapi;
 
 use crate::call::{Flow, execute_row};
+use crate::sources::Entry;
 use crate::{Local, Server, Session};
 use arc_swap::ArcSwap;
 use command::{Command, Stream, places};
+use parking_lot::Mutex;
 use resp::{Args, Reply};
 use source::{Pattern, Spec};
-use std::sync::{Arc, LazyLock, OnceLock};
-
-/// What the pages tell of sources.
-pub trait Sources: Send + Sync {
-    /// Sources that cannot answer for the moment, each with the reason. Asked on event loops: microseconds.
-    fn unready(&self) -> Vec<(String, String)>;
-    /// Appends their figures.
-    fn measure(&self, page: &mut metrics::Page);
-}
+use std::sync::{Arc, LazyLock};
 
 /// Keys that a path shows.
 pub struct Route {
     path: Box<[u8]>,
     pub pattern: Pattern,
-    pub ttl_ms: u64,
+    ttl_ms: u64,
+    /// None: plain keys (DEBUG HTTP-SHOW).
+    entry: Option<Arc<Entry>>,
+}
+
+impl Route {
+    fn of(spec: &Spec, entry: Option<Arc<Entry>>) -> Option<Route> {
+        let path = spec.path.as_ref()?.as_bytes().into();
+        Some(Route { path, pattern: spec.pattern.clone(), ttl_ms: spec.ttl.as_millis() as u64, entry })
+    }
+
+    /// How long the item of a key is good from its load on, and how long it is kept beyond that in case its database is down:
+    /// both in milliseconds. O(key).
+    pub fn times_ms(&self, key: &[u8]) -> (u64, u64) {
+        match &self.entry {
+            Some(entry) => (entry.ttl_ms(key), entry.spec().stale_if_error.as_millis() as u64),
+            None => (self.ttl_ms, 0),
+        }
+    }
 }
 
 /// What a path is, if it is anything.
@@ -44,22 +56,19 @@ pub enum Found<'a> {
 
 /// What is shown at the moment.
 pub struct Shown {
-    specs: Vec<Spec>,
     /// Longer paths first: `/items/special` before `/items`.
     routes: Vec<Route>,
     openapi: Arc<[u8]>,
 }
 
 impl Shown {
-    fn of(specs: Vec<Spec>) -> Shown {
-        let route = |spec: &Spec| {
-            let path = spec.path.as_ref()?.as_bytes().into();
-            Some(Route { path, pattern: spec.pattern.clone(), ttl_ms: spec.ttl.as_millis() as u64 })
-        };
-        let mut routes: Vec<Route> = specs.iter().filter_map(route).collect();
+    fn of(entries: &[Arc<Entry>], plain: &[Spec]) -> Shown {
+        let of_entry = |entry: &Arc<Entry>| Route::of(entry.spec(), Some(entry.clone()));
+        let mut routes: Vec<Route> = entries.iter().filter_map(of_entry).collect();
+        routes.extend(plain.iter().filter_map(|spec| Route::of(spec, None)));
         routes.sort_by_key(|route| std::cmp::Reverse(route.path.len()));
-        let openapi = openapi::describe(&specs).into_bytes().into();
-        Shown { specs, routes, openapi }
+        let specs: Vec<&Spec> = entries.iter().map(|entry| entry.spec()).chain(plain).collect();
+        Shown { routes, openapi: openapi::describe(&specs).into_bytes().into() }
     }
 
     /// Cost: O(sources).
@@ -75,44 +84,48 @@ impl Shown {
 /// See the module.
 pub struct Http {
     shown: ArcSwap<Shown>,
-    sources: OnceLock<Box<dyn Sources>>,
+    /// Plain keys that are shown as if they were of sources.
+    plain: Mutex<Vec<Spec>>,
 }
 
 impl Default for Http {
     fn default() -> Http {
-        Http { shown: ArcSwap::from_pointee(Shown::of(Vec::new())), sources: OnceLock::new() }
+        Http { shown: ArcSwap::from_pointee(Shown::of(&[], &[])), plain: Mutex::default() }
     }
 }
 
 impl Http {
     /// From now on the keys of these sources are shown, as far as they have a path.
-    pub fn show(&self, specs: Vec<Spec>) {
-        self.shown.store(Arc::new(Shown::of(specs)));
+    pub(crate) fn show(&self, entries: &[Arc<Entry>]) {
+        let plain = self.plain.lock();
+        self.shown.store(Arc::new(Shown::of(entries, &plain)));
     }
 
-    /// The sources shown now.
-    pub fn specs(&self) -> Vec<Spec> {
-        self.shown.load().specs.clone()
+    /// Shows plain keys as if they were of this source, besides those of the sources; or no plain keys any more.
+    pub(crate) fn show_plain(&self, spec: Option<Spec>, entries: &[Arc<Entry>]) {
+        let mut plain = self.plain.lock();
+        match spec {
+            Some(spec) => plain.push(spec),
+            None => plain.clear(),
+        }
+        self.shown.store(Arc::new(Shown::of(entries, &plain)));
     }
 
     #[inline]
     pub fn shown(&self) -> arc_swap::Guard<Arc<Shown>> {
         self.shown.load()
     }
+}
 
-    /// Names who knows the state of the sources. Once.
-    pub fn ask(&self, sources: Box<dyn Sources>) {
-        let _ = self.sources.set(sources);
-    }
-
-    /// Why not everything can be answered; empty when it can.
-    pub fn unready(&self) -> Vec<(String, String)> {
-        self.sources.get().map(|sources| sources.unready()).unwrap_or_default()
-    }
-
-    pub(crate) fn measure(&self, page: &mut metrics::Page) {
-        self.sources.get().into_iter().for_each(|sources| sources.measure(page));
-    }
+/// Why not everything can be answered, a line for each source with a reason. Cost: a short lock per source.
+pub fn unready(server: &Server) -> Vec<String> {
+    let list = server.sources.list();
+    let reason = |entry: &Arc<Entry>| {
+        let paused = entry.source.is_paused().then(|| "paused".to_owned());
+        let reason = paused.or_else(|| entry.source.trouble())?;
+        Some(format!("source '{}': {reason}", entry.spec().name))
+    };
+    list.iter().filter_map(reason).collect()
 }
 
 static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {
@@ -203,11 +216,12 @@ mod tests {
 
     #[test]
     fn paths_are_found() {
-        let shown = Shown::of(vec![
+        let plain = [
             spec("a item:{id} sqlite:x path /items"),
             spec("b sp:{id}:x sqlite:x path /items/special"),
             spec("c nowhere:{id} sqlite:x"),
-        ]);
+        ];
+        let shown = Shown::of(&[], &plain);
         let found = |path: &str| {
             shown.find(path.as_bytes()).map(|found| match found {
                 Found::Item(route, id) => format!("{} {}", route.pattern, String::from_utf8_lossy(id)),

@@ -5,7 +5,7 @@ use serde_json::{Map, Value, json};
 use source::{Form, IdType, Spec};
 
 /// Describes these sources, and the pages about the server itself. Cost: some microseconds a source.
-pub(super) fn describe(specs: &[Spec]) -> String {
+pub(super) fn describe(specs: &[&Spec]) -> String {
     let mut paths = Map::new();
     let mut schemas = Map::new();
     schemas.insert("Problem".into(), problem_schema());
@@ -165,10 +165,8 @@ mod tests {
     #[test]
     fn sources_with_a_path_are_described() {
         let spec = |text: &str| Spec::parse(text.split(' ')).unwrap();
-        let text = describe(&[
-            spec("items item:{id} sqlite:x id-type integer columns a,b as hash path /items"),
-            spec("hidden h:{id} sqlite:x"),
-        ]);
+        let shown = spec("items item:{id} sqlite:x id-type integer columns a,b as hash path /items");
+        let text = describe(&[&shown, &spec("hidden h:{id} sqlite:x")]);
         let document: Value = serde_json::from_str(&text).unwrap();
         let paths = document["paths"].as_object().unwrap();
         let names: Vec<_> = paths.keys().map(String::as_str).collect();

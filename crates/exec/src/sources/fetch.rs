@@ -1,4 +1,4 @@
-//! MGET and EXISTS of several keys, some of them rows of sources: every key is looked at in its own place, what is missing is
+//! MGET, EXISTS and EVENKEEL ITEMS of several keys, some of them rows of sources: every key is looked at in its own place, what is missing is
 //! loaded together, and only that is looked at again.
 //!
 //! - F1: a key is looked at once when it is there; so the reply is not of one moment, as little as the rows of a cache are.
@@ -10,7 +10,7 @@ use super::wait::{self, Known};
 use super::{Entry, route};
 use crate::call::{self, Flow};
 use crate::{Local, Server, Session};
-use command::{Command, Error, Stream, write_string};
+use command::{Command, Error, Stream, write_item, write_string};
 use keyspace::{Owned, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
@@ -48,21 +48,51 @@ pub(crate) fn run(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    if args.len() - 1 > KEYS_MAX {
+    let what = What::of(command);
+    if args.len() > KEYS_MAX {
         let text = format!("ERR at most {KEYS_MAX} keys can be named together with keys of sources");
         return route::answer(&text.into(), out);
     }
     let mut fetch = session.fetch.take().unwrap_or_default();
-    fetch.slots.resize_with(args.len() - 1, || None);
-    let values = command.name == "mget";
-    match fetch.advance(server, local, session, args, values) {
+    let keys = args.from(what.first_key());
+    fetch.slots.resize_with(keys.len(), || None);
+    match fetch.advance(server, local, session, keys, what != What::Count) {
         Some(Ok(flow)) => {
             session.fetch = Some(fetch);
             flow
         }
         Some(Err(error)) => route::answer(&error, out),
-        None => fetch.reply(values, out),
+        None => fetch.reply(what, local.now_ms, out),
     }
+}
+
+/// What is answered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum What {
+    /// How many are there.
+    Count,
+    Values,
+    /// Values with the time they have left.
+    Items,
+}
+
+impl What {
+    fn of(command: &Command) -> What {
+        match command.name {
+            "exists" => What::Count,
+            "mget" => What::Values,
+            _ => What::Items,
+        }
+    }
+
+    fn first_key(self) -> usize {
+        if self == What::Items { 2 } else { 1 }
+    }
+}
+
+/// Where the keys of a command begin that is run so if it names several, some of them of sources.
+pub(crate) fn first_key(command: &Command) -> Option<usize> {
+    matches!(command.name, "mget" | "exists" | "evenkeel|items").then(|| What::of(command).first_key())
 }
 
 impl Fetch {
@@ -72,13 +102,13 @@ impl Fetch {
         server: &Server,
         local: &mut Local,
         session: &mut Session,
-        args: Args<'_>,
+        keys: Args<'_>,
         values: bool,
     ) -> Option<Result<Flow, Error>> {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
             if self.slots[i].is_none() {
-                self.look(server, local, args.at(i + 1), i, values, false);
+                self.look(server, local, keys.at(i), i, values, false);
             }
         }
         self.next = end;
@@ -87,7 +117,7 @@ impl Fetch {
         }
         self.next = 0;
         let missing = std::mem::take(&mut self.missing);
-        self.load(server, local, session, args, values, missing)
+        self.load(server, local, session, keys, values, missing)
     }
 
     fn load(
@@ -95,14 +125,12 @@ impl Fetch {
         server: &Server,
         local: &mut Local,
         session: &mut Session,
-        args: Args<'_>,
+        keys: Args<'_>,
         values: bool,
         missing: Vec<usize>,
     ) -> Option<Result<Flow, Error>> {
-        let rows: Vec<(Arc<Entry>, &[u8])> = missing
-            .iter()
-            .filter_map(|i| Some((server.sources.of(args.at(i + 1))?, args.at(i + 1))))
-            .collect();
+        let rows: Vec<(Arc<Entry>, &[u8])> =
+            missing.iter().filter_map(|i| Some((server.sources.of(keys.at(*i))?, keys.at(*i)))).collect();
         let wanted: Vec<(&Entry, &[u8])> = rows.iter().map(|(entry, key)| (&**entry, *key)).collect();
         if wanted.is_empty() {
             session.end_loading();
@@ -111,7 +139,7 @@ impl Fetch {
         let waits = wait::wait(local, session, &wanted)?;
         if waits.is_err() {
             // Items past their time are better than an error, if there are no worse gaps.
-            missing.iter().for_each(|i| self.look(server, local, args.at(i + 1), *i, values, true));
+            missing.iter().for_each(|i| self.look(server, local, keys.at(*i), *i, values, true));
             if std::mem::take(&mut self.missing).is_empty() {
                 return None;
             }
@@ -146,14 +174,15 @@ impl Fetch {
         server.after(local, view.finish());
     }
 
-    fn reply(self, values: bool, out: &mut Reply) -> Flow {
-        if !values {
+    fn reply(self, what: What, now_ms: u64, out: &mut Reply) -> Flow {
+        if what == What::Count {
             let there = self.slots.iter().filter(|slot| matches!(slot, Some(Slot::There(_)))).count();
             out.int(there as i64);
             return Flow::Done;
         }
         out.array(self.slots.len());
-        let mut answer = Answer { slots: self.slots.into_iter(), open: None };
+        let items_ms = (what == What::Items).then_some(now_ms);
+        let mut answer = Answer { slots: self.slots.into_iter(), open: None, items_ms };
         match answer.fill(out, FIRST) {
             true => Flow::Stream(Box::new(answer)),
             false => Flow::Done,
@@ -173,6 +202,8 @@ struct Answer {
     slots: vec::IntoIter<Option<Slot>>,
     /// The long value that is being written.
     open: Option<Box<dyn Stream>>,
+    /// Items are answered, as of that moment.
+    items_ms: Option<u64>,
 }
 
 impl Stream for Answer {
@@ -187,6 +218,9 @@ impl Stream for Answer {
             }
             match self.slots.next() {
                 None => return false,
+                Some(Some(Slot::There(Some(owned)))) if self.items_ms.is_some() => {
+                    self.open = write_item(out, &owned.value, owned.expire_ms, self.items_ms.unwrap_or(0));
+                }
                 Some(Some(Slot::There(Some(owned)))) => match owned.value.as_ref() {
                     ValueRef::Str(StrRef::Flat(bytes)) => out.bulk(bytes),
                     ValueRef::Str(long) => self.open = write_string(out, long),

@@ -17,8 +17,8 @@ pub(crate) enum Plan {
     Own,
     /// All its keys belong to this source.
     In(Arc<Entry>),
-    /// MGET or EXISTS of several keys, some of them of sources.
-    Fetch,
+    /// MGET or the like of several keys, some of them of sources; where its keys begin.
+    Fetch(usize),
     Refused(Error),
 }
 
@@ -38,8 +38,10 @@ pub(crate) fn plan(server: &Server, session: &Session, command: &Command, args: 
         }
     });
     let Some(entry) = found else { return Plan::Own };
-    if matches!(command.name, "mget" | "exists") && args.len() > 2 {
-        return Plan::Fetch;
+    if let Some(first) = super::first_key(command)
+        && args.len() > first + 1
+    {
+        return Plan::Fetch(first);
     }
     if mixed || others {
         return Plan::Refused(not_together(&entry, args.at(key)));
@@ -123,8 +125,8 @@ pub(crate) fn unfit_for_queue(plan: &Plan, server: &Server, args: Args<'_>) -> O
     match plan {
         Plan::Own | Plan::In(_) => None,
         Plan::Refused(error) => Some(error.clone()),
-        Plan::Fetch => {
-            let mut entries = args.iter().skip(1).map(|key| (key, server.sources.of(key)));
+        Plan::Fetch(first) => {
+            let mut entries = args.iter().skip(*first).map(|key| (key, server.sources.of(key)));
             let (_, first) = entries.next()?;
             let db = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| entry.db);
             let other = entries.find(|(_, entry)| db(entry) != db(&first));

@@ -25,12 +25,10 @@ use http::{Framing, Method, Parsed, Request, request, target};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 
-/// A reply of so many bytes is answered at once; a longer one piece by piece.
-const WHOLE: usize = 96 * 1024;
+/// A reply of so many bytes is gathered, so that its length and its tag are known; a longer one is sent piece by piece.
+const WHOLE: usize = 64 * 1024 + 256;
 /// Bytes of a reply translated at a stretch.
 const PART: usize = 16 * 1024;
-/// Bytes that may stand before a value.
-const BEGIN_MAX: usize = 256;
 /// How long a connection that was refused may take to read why.
 const LINGER_MS: u64 = 2_000;
 /// Buffers of the desk larger than this are given back.
@@ -95,7 +93,11 @@ enum Linger {
 /// What a response is made of.
 #[derive(Clone, Copy)]
 enum Ask {
-    Item { ttl_ms: u64 },
+    /// How long it is good, and kept beyond that.
+    Item {
+        ttl_ms: u64,
+        stale_ms: u64,
+    },
     Items,
     Page(&'static str),
 }
@@ -278,13 +280,11 @@ impl Conn {
         let (ask, flow) = match page {
             Page::Health => return self.state_page(local, desk, request, "ok"),
             Page::Ready => {
-                let unready = server.http.unready();
-                if unready.is_empty() {
-                    return self.state_page(local, desk, request, "ready");
-                }
-                let reasons: Vec<String> =
-                    unready.into_iter().map(|(source, reason)| format!("{source}: {reason}")).collect();
-                return self.problem(local, desk, request, 503, &reasons.join("; "));
+                let unready = exec::http::unready(server);
+                return match unready.is_empty() {
+                    true => self.state_page(local, desk, request, "ready"),
+                    false => self.problem(local, desk, request, 503, &unready.join("; ")),
+                };
             }
             Page::Metrics => {
                 let flow = exec::http::metrics(server, local, &self.session, &mut desk.reply);
@@ -407,12 +407,9 @@ impl Conn {
         let date = desk.today.at(local.now_ms);
         let condition = open.if_none_match.as_deref();
         let begin = begin(open.ask, &open.reply);
-        if begin.is_none()
-            && open.reply.len() < BEGIN_MAX
-            && !matches!(open.ask, Ask::Items)
+        if open.reply.len() <= WHOLE
             && let Some(stream) = &mut self.stream
         {
-            // What stands before the value comes with the stream.
             desk.reply.clear();
             if !stream.fill(&mut desk.reply, PART) {
                 (self.stream, self.stream_since_ms) = (None, 0);
@@ -428,8 +425,8 @@ impl Conn {
         }
         let (content_type, freshness) = match (open.ask, begin) {
             (Ask::Page(content_type), _) => (content_type, Freshness::UNKNOWN),
-            (Ask::Item { ttl_ms }, Some(Begin::Text(kept, ..) | Begin::Object(kept, _))) => {
-                (JSON, Freshness::of(kept, ttl_ms))
+            (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Text(kept, ..) | Begin::Object(kept, _))) => {
+                (JSON, Freshness::of(kept, ttl_ms, stale_ms))
             }
             _ => (JSON, Freshness::UNKNOWN),
         };
@@ -585,7 +582,8 @@ fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Resul
             target::unescape(id, key)?;
             key.extend_from_slice(&route.pattern.suffix);
             args.push(key);
-            Ok(Ask::Item { ttl_ms: route.ttl_ms })
+            let (ttl_ms, stale_ms) = route.times_ms(key);
+            Ok(Ask::Item { ttl_ms, stale_ms })
         }
         Found::Items(route) => {
             target::ids(request.query.unwrap_or_default(), text, |id| {
@@ -635,9 +633,9 @@ fn whole(
             response::problem(404, framing, date, "there is no such item", out);
             return 404;
         }
-        (Ask::Item { ttl_ms }, Some(Begin::Text(kept, len, at))) => {
+        (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Text(kept, len, at))) => {
             if let Some(body) = reply.get(at..at + len) {
-                let freshness = Freshness::of(kept, ttl_ms);
+                let freshness = Freshness::of(kept, ttl_ms, stale_ms);
                 return response::tagged(framing, date, &freshness, if_none_match, body, out);
             }
         }
@@ -647,8 +645,8 @@ fn whole(
                 return 200;
             }
         }
-        (Ask::Item { ttl_ms }, Some(Begin::Object(kept, at))) if json(Json::value(), at) => {
-            let freshness = Freshness::of(kept, ttl_ms);
+        (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Object(kept, at))) if json(Json::value(), at) => {
+            let freshness = Freshness::of(kept, ttl_ms, stale_ms);
             return response::tagged(framing, date, &freshness, if_none_match, text, out);
         }
         (Ask::Items, None) if json(Json::list(), 0) => {
