@@ -13,8 +13,8 @@ help: ## this list
 # --- run ----------------------------------------------------------------------
 
 # ARGS: as for evenkeel itself, e.g. make run ARGS='--port 7777' or ARGS=/etc/redis/redis.conf.
-# DEMO: without it, no demonstration table: make run DEMO=
-DEMO ?= --demo yes
+# DEMO: without it, no demonstration table and no HTTP: make run DEMO=
+DEMO ?= --demo yes --http-port 8379
 .PHONY: run
 run: ## build the server and start it on 127.0.0.1:6379
 	@$(CARGO) build --release --quiet -p evenkeel

@@ -29,6 +29,9 @@ pub fn banner(config: &Config, sockets: &Sockets, backend: net::Backend) -> Stri
             out,
             "               {redis_cli} get item:42         (read through to a demonstration table)"
         );
+        if let Some(address) = sockets.http.iter().find_map(|s| s.local_addr().ok()) {
+            let _ = writeln!(out, "               curl http://{address}/items/42");
+        }
         let _ = writeln!(out, "               {redis_cli} evenkeel source stats items");
     }
     let _ = writeln!(out, "  stop         Ctrl-C\n");
