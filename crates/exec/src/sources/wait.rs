@@ -46,6 +46,11 @@ pub struct Loading {
 }
 
 impl Loading {
+    /// Some of the rows were there: a command of many waits for one load after the other.
+    pub(super) fn progressed(&mut self) {
+        self.tries = 0;
+    }
+
     /// Notes what arrived. A failure is not forgotten because other rows came.
     pub fn arrived(&mut self, arrival: Arrival) {
         if !matches!(self.arrival, Some(Arrival::Failed(_))) {
