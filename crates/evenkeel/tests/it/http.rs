@@ -1,23 +1,19 @@
 //! HTTP over real sockets. No database is needed: DEBUG HTTP-SHOW shows plain keys.
 
-use crate::support::{Client, PATIENCE, Server, foreign, free_port};
+use crate::support::{Client, PATIENCE, Server, foreign};
 use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
 /// A server that shows `item:{id}` at /items, kept for a minute; and a client to fill it.
 fn shown(args: &[&str]) -> (Server, Client, SocketAddr) {
-    let port = free_port();
-    let mut all = vec!["--http-port".to_owned(), port.to_string()];
-    all.extend(args.iter().map(|arg| (*arg).to_owned()));
-    let all: Vec<&str> = all.iter().map(String::as_str).collect();
-    let server = Server::start_with(&all);
+    let (server, at) = Server::start_http(args);
     let mut client = server.client();
     if let Some(at) = args.iter().position(|arg| *arg == "--requirepass") {
         client.expect(&format!("AUTH {}", args[at + 1]), "+OK");
     }
     client.expect("DEBUG HTTP-SHOW items item:{id} sqlite:none path /items ttl 60s", "+OK");
-    (server, client, SocketAddr::from(([127, 0, 0, 1], port)))
+    (server, client, at)
 }
 
 fn on_both(test: impl Fn(&Server, Client, SocketAddr)) {

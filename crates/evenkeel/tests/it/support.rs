@@ -93,6 +93,19 @@ impl Server {
         panic!("the server does not start with {args:?}");
     }
 
+    /// Starts a server that serves HTTP besides, at the address that comes with it.
+    pub fn start_http(args: &[&str]) -> (Server, SocketAddr) {
+        for _ in 0..4 {
+            let port = free_port();
+            let words = port.to_string();
+            let all: Vec<&str> = ["--http-port", &words].iter().chain(args).copied().collect();
+            if let Some(server) = Server::try_start(&binary(), free_port(), &all) {
+                return (server, SocketAddr::from(([127, 0, 0, 1], port)));
+            }
+        }
+        panic!("the server does not start with {args:?}");
+    }
+
     /// Starts on a port that must be free.
     pub fn start_on(port: u16) -> Server {
         Server::try_start(&binary(), port, &[]).expect("the server starts on that port")
@@ -137,7 +150,10 @@ impl Server {
                 let mut probe = Client::over(stream);
                 probe.send_if_open("QUIT\r\n");
                 assert!(probe.is_closed_within(PATIENCE), "QUIT does not close");
-                return Some(server);
+                // Else another process took the port.
+                if probe.input.starts_with(b"+OK") {
+                    return Some(server);
+                }
             }
             std::thread::sleep(Duration::from_millis(5));
         }
