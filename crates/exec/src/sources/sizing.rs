@@ -112,7 +112,7 @@ impl Sizing {
             self.next_day(now_ms / DAY_MS);
         }
         let register = &self.today[hash as usize % REGISTERS];
-        let zeros = ((hash | REGISTERS as u64 - 1).leading_zeros() + 1) as u8;
+        let zeros = ((hash | (REGISTERS as u64 - 1)).leading_zeros() + 1) as u8;
         if zeros > register.load(Relaxed) {
             register.store(zeros, Relaxed);
         }
