@@ -135,8 +135,11 @@ pub fn ids(ids: &[&str]) -> Vec<Id> {
 
 /// The rows as text, by id.
 pub async fn load(database: &Arc<dyn Database>, asked: &[&str]) -> Vec<(String, String)> {
+    shown(&database.load(&ids(asked)).await.expect("loading"))
+}
+
+fn shown(rows: &[crate::Row]) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let rows = database.load(&ids(asked)).await.expect("loading");
     let shown = |body: &Body| match body {
         Body::Json(json) => text(json),
         Body::Fields(fields) => {
@@ -146,6 +149,19 @@ pub async fn load(database: &Arc<dyn Database>, asked: &[&str]) -> Vec<(String, 
     let mut rows: Vec<_> = rows.iter().map(|row| (text(&row.id), shown(&row.body))).collect();
     rows.sort();
     rows
+}
+
+/// The same from a source that allows little time: as often as it takes.
+pub async fn load_at_last(database: &Arc<dyn Database>, asked: &[&str]) -> Vec<(String, String)> {
+    let loading = async {
+        loop {
+            match database.load(&ids(asked)).await {
+                Ok(rows) => return shown(&rows),
+                Err(failure) => assert_eq!(failure, Failure::Slow),
+            }
+        }
+    };
+    tokio::time::timeout(PATIENCE, loading).await.expect("it is slow for good")
 }
 
 /// Numbers that look random, from a seed.
