@@ -6,7 +6,8 @@
 //! feed: follow ─► failed ─► wait a little, twice as long each time ─► follow …
 //! ```
 //!
-//! - U1: an id is loaded once for all who wait for it; who asks while it is being loaded waits for that load.
+//! - U1: an id is loaded once for all who wait for it; who asks before its row is installed waits for that load
+//!   ([`Source::settle`]).
 //! - U2: no load begins before the feed was open once: what changes after a load would not be told.
 //! - U3: everybody who waits is answered: by a row, by its absence, or by a failure. Within `timeout` in the queue and `timeout`
 //!   for the load, or at once while the database is known to be down.
@@ -44,12 +45,13 @@ pub struct Ticket {
 /// One id that was asked for.
 pub struct Asked {
     pub id: Id,
+    /// Who waits for it so far.
     pub tickets: Vec<Ticket>,
     /// None: there is no such row.
     pub row: Option<Row>,
 }
 
-/// What became of a load.
+/// What became of a load. Without a failure each id has to be settled, or loaded again.
 pub struct Loaded {
     /// Where it began ([`Marks`]).
     pub began: u64,
@@ -189,6 +191,17 @@ impl Source {
         Ok(())
     }
 
+    /// What was loaded of an id is installed: gives all who wait for it by now.
+    pub fn settle(&self, id: &[u8]) -> Vec<Ticket> {
+        lock(&self.waiting).ids.remove(id).unwrap_or_default()
+    }
+
+    /// What was loaded of an id was not kept: it is loaded once more, for all who wait for it.
+    pub fn load_again(&self, id: Id) {
+        lock(&self.waiting).queue.push_back((id, Instant::now()));
+        self.wake.notify_one();
+    }
+
     /// Ids in the queue, and loads under way.
     pub fn load(&self) -> (usize, usize) {
         (lock(&self.waiting).queue.len(), self.loading.load(Ordering::Relaxed))
@@ -271,8 +284,11 @@ impl Source {
         let mut rows: HashMap<Id, Row> = rows.into_iter().map(|row| (row.id.clone(), row)).collect();
         let mut waiting = lock(&self.waiting);
         let asked = ids.into_iter().map(|id| {
-            let tickets = waiting.ids.remove(&id).unwrap_or_default();
-            Asked { row: rows.remove(&id), id, tickets }
+            let tickets = match failure {
+                Some(_) => waiting.ids.remove(&id),
+                None => waiting.ids.get(&id).cloned(),
+            };
+            Asked { row: rows.remove(&id), id, tickets: tickets.unwrap_or_default() }
         });
         let asked = asked.collect();
         drop(waiting);

@@ -1,4 +1,5 @@
-//! What the programs that test a running server share: random numbers from a seed, and servers to test.
+//! What the programs that test a running server share: random numbers from a seed, servers to test, databases for them.
 
+pub mod postgres;
 pub mod rng;
 pub mod server;

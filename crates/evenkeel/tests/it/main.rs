@@ -28,6 +28,7 @@ mod renames;
 mod roaring;
 mod serialized;
 mod sources;
+mod sources_postgres;
 mod startup;
 mod support;
 mod transactions;

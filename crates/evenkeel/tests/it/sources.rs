@@ -42,17 +42,21 @@ impl Shop {
         self.database.execute_batch(text).unwrap();
     }
 
-    /// A figure of EVENKEEL SOURCE STATS.
     fn figure(&self, client: &mut Client, name: &str) -> String {
-        let stats = client.call("EVENKEEL SOURCE STATS items");
-        let at = stats.find(&format!("\"{name}\", ")).unwrap_or_else(|| panic!("no {name} in {stats}"));
-        let rest = &stats[at + name.len() + 4..];
-        rest[..rest.find([',', ']']).unwrap()].trim_start_matches(':').to_owned()
+        figure(client, name)
     }
 }
 
+/// A figure of EVENKEEL SOURCE STATS.
+pub fn figure(client: &mut Client, name: &str) -> String {
+    let stats = client.call("EVENKEEL SOURCE STATS items");
+    let at = stats.find(&format!("\"{name}\", ")).unwrap_or_else(|| panic!("no {name} in {stats}"));
+    let rest = &stats[at + name.len() + 4..];
+    rest[..rest.find([',', ']']).unwrap()].trim_start_matches(':').to_owned()
+}
+
 /// Asks until the answer is this one.
-fn until(client: &mut Client, line: &str, reply: &str) {
+pub fn until(client: &mut Client, line: &str, reply: &str) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let got = client.call(line);
@@ -64,7 +68,7 @@ fn until(client: &mut Client, line: &str, reply: &str) {
     }
 }
 
-fn row(id: u32, n: u32) -> String {
+pub fn row(id: u32, n: u32) -> String {
     format!(r#""{{\"id\":{id},\"name\":\"item {id}\",\"n\":{n}}}""#)
 }
 
@@ -264,13 +268,13 @@ fn what_is_asked_for_in_one_go_is_loaded_together() {
     client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
     let mut others: Vec<Client> = (0..10).map(|_| shop.server.client()).collect();
     others.iter_mut().for_each(|other| other.request(&[b"GET", b"item:1"]));
-    until_figure(&shop, &mut client, "loading", "1");
+    until_figure(&mut client, "loading", "1");
     let pipeline: Vec<u8> = (1..=20).flat_map(|i| encode_line(&format!("GET item:{i}"))).collect();
     let mut piped = shop.server.client();
     piped.send(&pipeline);
     // All of them are known to be wanted: the first is being loaded, the others wait.
-    until_figure(&shop, &mut client, "queued-ids", "19");
-    until_figure(&shop, &mut client, "misses", "11");
+    until_figure(&mut client, "queued-ids", "19");
+    until_figure(&mut client, "misses", "11");
     client.expect("SET own 1", "+OK");
     client.expect("DEBUG POINT source-ask OFF", "+OK");
     others.iter_mut().for_each(|other| other.expect_reply(&row(1, 0)));
@@ -278,9 +282,9 @@ fn what_is_asked_for_in_one_go_is_loaded_together() {
     assert_eq!(shop.figure(&mut client, "loads"), "2");
 }
 
-fn until_figure(shop: &Shop, client: &mut Client, name: &str, value: &str) {
+pub fn until_figure(client: &mut Client, name: &str, value: &str) {
     let deadline = Instant::now() + PATIENCE;
-    while shop.figure(client, name) != value {
+    while figure(client, name) != value {
         assert!(
             Instant::now() < deadline,
             "{name} never becomes {value}: {}",
@@ -297,7 +301,7 @@ fn while_one_waits_for_the_database_nobody_else_does() {
     client.expect("GET item:1", &row(1, 0));
     client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
     waiter.request(&[b"GET", b"item:2"]);
-    until_figure(&shop, &mut client, "loading", "1");
+    until_figure(&mut client, "loading", "1");
     client.expect("GET item:1", &row(1, 0));
     client.expect("SET own 1", "+OK");
     client.expect("GET own", r#""1""#);
@@ -313,7 +317,7 @@ fn a_client_that_goes_or_is_killed_while_it_waits_leaves_nothing() {
     client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
     let mut gone = shop.server.client();
     gone.request(&[b"GET", b"item:2"]);
-    until_figure(&shop, &mut client, "loading", "1");
+    until_figure(&mut client, "loading", "1");
     drop(gone);
     let mut killed = shop.server.client();
     let id = killed.call("CLIENT ID");
@@ -330,9 +334,9 @@ fn a_row_that_changes_while_it_is_loaded_is_loaded_again() {
     let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
     client.expect("DEBUG POINT source-fill HOLD 1", "+OK");
     waiter.request(&[b"GET", b"item:1"]);
-    until_figure(&shop, &mut client, "loaded-rows", "1");
+    until_figure(&mut client, "loaded-rows", "1");
     shop.sql("UPDATE items SET n = 1 WHERE id = 1");
-    until_figure(&shop, &mut client, "changes", "1");
+    until_figure(&mut client, "changes", "1");
     client.expect("DEBUG POINT source-fill OFF", "+OK");
     waiter.expect_reply(&row(1, 1));
     assert_eq!(shop.figure(&mut client, "refused-fills"), "1");
@@ -380,9 +384,9 @@ fn sources_are_listed_paused_flushed_and_removed() {
     client.expect("GET item:2", &row(2, 0));
     assert_eq!(shop.figure(&mut client, "items"), "2");
     client.expect("EVENKEEL SOURCE FLUSH items 1", "+OK");
-    until_figure(&shop, &mut client, "items", "1");
+    until_figure(&mut client, "items", "1");
     client.expect("EVENKEEL SOURCE FLUSH items", "+OK");
-    until_figure(&shop, &mut client, "items", "0");
+    until_figure(&mut client, "items", "0");
     client.expect("GET item:1", &row(1, 0));
     client.expect("EVENKEEL SOURCE FLUSH none", "-ERR no source 'none'");
     client.expect("EVENKEEL SOURCE REMOVE none", "-ERR no source 'none'");
@@ -415,7 +419,7 @@ fn sources_stand_in_the_configuration_file() {
 }
 
 /// A step of a linear congruential generator, and its upper bits.
-fn random(state: &mut u64, below: u64) -> u64 {
+pub fn random(state: &mut u64, below: u64) -> u64 {
     *state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
     (*state >> 33) % below
 }
@@ -446,57 +450,79 @@ fn read(mut client: Client, seen: &Seen, mut state: u64) {
 }
 
 /// Changes rows one after the other, and now and then all of them, or lets items be given up.
-fn change(database: &Connection, client: &mut Client, rows: u64, rounds: usize, state: &mut u64) {
+fn change(database: &mut dyn Sql, client: &mut Client, rows: u64, rounds: usize, state: &mut u64) {
     for _ in 0..rounds {
         let id = random(state, rows) + 1;
         match random(state, 40) {
-            0 => database.execute_batch("UPDATE items SET n = n + 1").unwrap(),
+            0 => database.run("UPDATE items SET n = n + 1"),
             1 => client.expect("EVENKEEL SOURCE FLUSH items", "+OK"),
             2 => client.expect(&format!("EVENKEEL SOURCE FLUSH items {id}"), "+OK"),
             3 => std::thread::sleep(Duration::from_millis(random(state, 20))),
-            _ => _ = database.execute("UPDATE items SET n = n + 1 WHERE id = ?", [id as i64]).unwrap(),
+            _ => database.run(&format!("UPDATE items SET n = n + 1 WHERE id = {id}")),
         }
         std::thread::sleep(Duration::from_micros(random(state, 300)));
     }
 }
 
-/// `EVENKEEL_TEST_RACES` runs, each with its own seed, from `EVENKEEL_TEST_SEED` on.
-#[test]
-fn no_read_goes_backwards_and_none_stays_behind() {
-    let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
-    let (runs, first) = (number("EVENKEEL_TEST_RACES", 6), number("EVENKEEL_TEST_SEED", 1));
-    for seed in first..first + runs {
-        race(seed);
+/// A database that is written beside the server.
+pub trait Sql {
+    fn run(&mut self, text: &str);
+    /// The one number a query answers.
+    fn number(&mut self, query: &str) -> u32;
+}
+
+impl Sql for Connection {
+    fn run(&mut self, text: &str) {
+        self.execute_batch(text).unwrap();
+    }
+
+    fn number(&mut self, query: &str) -> u32 {
+        self.query_row(query, [], |row| row.get(0)).unwrap()
     }
 }
 
-fn race(seed: u64) {
+/// `EVENKEEL_TEST_RACES` seeds from `EVENKEEL_TEST_SEED` on.
+pub fn seeds(usual: u64) -> std::ops::Range<u64> {
+    let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
+    let first = number("EVENKEEL_TEST_SEED", 1);
+    first..first + number("EVENKEEL_TEST_RACES", usual)
+}
+
+#[test]
+fn no_read_goes_backwards_and_none_stays_behind() {
+    for seed in seeds(6) {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut shop = shop(&race_options(&mut state));
+        race(&shop.server, &mut shop.database, &mut state);
+    }
+}
+
+pub fn race_options(state: &mut u64) -> String {
+    let ttl = if random(state, 2) == 0 { "1s" } else { "1h" };
+    format!("timeout 60s pool {} ttl {ttl}", 1 + random(state, 4))
+}
+
+/// Readers and a writer, with loads, installs and removals delayed; a seed of `state` chooses which, and what is done.
+pub fn race(server: &Server, database: &mut dyn Sql, state: &mut u64) {
     const ROWS: u64 = 12;
-    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-    let ttl = if random(&mut state, 2) == 0 { "1s" } else { "1h" };
-    let shop = shop(&format!("timeout 60s pool {} ttl {ttl}", 1 + random(&mut state, 4)));
-    let mut client = shop.server.client();
+    let mut client = server.client();
     for point in ["source-ask", "source-fill", "source-drop"] {
-        if random(&mut state, 3) > 0 {
-            client.expect(&format!("DEBUG POINT {point} DELAY {}", 1 + random(&mut state, 2000)), "+OK");
+        if random(state, 3) > 0 {
+            client.expect(&format!("DEBUG POINT {point} DELAY {}", 1 + random(state, 2000)), "+OK");
         }
     }
     let seen =
         Seen { versions: (0..ROWS).map(|_| AtomicU64::new(0)).collect(), stop: AtomicBool::new(false) };
     std::thread::scope(|scope| {
         for _ in 0..3 {
-            let (reader, seed) = (shop.server.client(), random(&mut state, u64::MAX >> 33));
-            let seen = &seen;
+            let (reader, seed, seen) = (server.client(), random(state, u64::MAX >> 33), &seen);
             scope.spawn(move || read(reader, seen, seed));
         }
-        change(&shop.database, &mut client, ROWS, 300, &mut state);
+        change(database, &mut client, ROWS, 300, state);
         seen.stop.store(true, Ordering::Relaxed);
     });
     for id in 1..=ROWS {
-        let n: u32 = shop
-            .database
-            .query_row("SELECT n FROM items WHERE id = ?", [id as i64], |row| row.get(0))
-            .unwrap();
+        let n = database.number(&format!("SELECT n FROM items WHERE id = {id}"));
         until(&mut client, &format!("GET item:{id}"), &row(id as u32, n));
     }
 }

@@ -87,14 +87,10 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     }
     server.after(local, view.finish());
     if allowed {
-        return wake(server, local, &item.tickets, Arrival::Loaded);
+        return wake(server, local, &entry.source.settle(&item.id), Arrival::Loaded);
     }
     entry.seen.refused.fetch_add(1, Ordering::Relaxed);
-    for ticket in item.tickets {
-        if entry.source.want(&item.id, Some(ticket)).is_err() {
-            wake(server, local, &[ticket], Arrival::Loaded);
-        }
-    }
+    entry.source.load_again(item.id);
 }
 
 fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, now_ms: u64) {

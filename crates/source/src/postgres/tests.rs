@@ -1,10 +1,8 @@
-mod server;
-
 use super::*;
 use crate::Since;
 use crate::testing::{Told, *};
 use rustix::process::Signal;
-use server::{Server, shared};
+use support::postgres::{Server, shared};
 
 /// A table of a test's own on a server, and a connection to change it with.
 struct Shop {

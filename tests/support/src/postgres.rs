@@ -126,6 +126,32 @@ impl Server {
         }
     }
 
+    /// Runs statements in database `postgres`. Errors: what psql says.
+    pub fn sql(&self, text: &str) -> Result<String, String> {
+        let port = self.port.to_string();
+        let asked = command("psql")
+            .args([
+                "-h",
+                "127.0.0.1",
+                "-U",
+                "postgres",
+                "-XqAt",
+                "-v",
+                "ON_ERROR_STOP=1",
+                "-p",
+                &port,
+                "-c",
+                text,
+            ])
+            .stdout(Stdio::piped())
+            .output()
+            .map_err(|e| e.to_string())?;
+        match asked.status.success() {
+            true => Ok(String::from_utf8_lossy(&asked.stdout).trim_end().into()),
+            false => Err(String::from_utf8_lossy(&asked.stderr).into()),
+        }
+    }
+
     fn answers(&self) -> bool {
         let asked =
             command("pg_isready").args(["-q", "-h", "127.0.0.1", "-p", &self.port.to_string()]).status();

@@ -1,0 +1,143 @@
+//! Keys that are rows of a real PostgreSQL, which is changed, stopped, killed and started again beside the server.
+
+use crate::sources::{Sql, figure, race, race_options, row, seeds, until, until_figure};
+use crate::support::*;
+use ::support::postgres;
+use rustix::process::Signal;
+
+/// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
+struct Shop {
+    server: Server,
+    database: postgres::Server,
+}
+
+fn shop(options: &str) -> Shop {
+    let database = postgres::Server::start();
+    database
+        .sql(
+            "CREATE TABLE items (id bigint PRIMARY KEY, name text, n int);
+             INSERT INTO items SELECT i, 'item ' || i, 0 FROM generate_series(1, 100) i",
+        )
+        .unwrap();
+    let server = Server::start_with(&[]);
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", database.port);
+    server
+        .client()
+        .expect(&format!("EVENKEEL SOURCE ADD items item:{{id}} {url} {options}").trim_end(), "+OK");
+    Shop { server, database }
+}
+
+impl Sql for postgres::Server {
+    fn run(&mut self, text: &str) {
+        self.sql(text).unwrap();
+    }
+
+    fn number(&mut self, query: &str) -> u32 {
+        self.sql(query).unwrap().parse().unwrap()
+    }
+}
+
+#[test]
+fn rows_and_their_changes_are_read_through() {
+    let shop = shop("negative-ttl 1h timeout 60s");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect(
+        "MGET item:2 item:200 item:3 item:x item:03",
+        &format!("[{}, (nil), {}, (nil), (nil)]", row(2, 0), row(3, 0)),
+    );
+    shop.database.sql("UPDATE items SET n = 7 WHERE id = 1").unwrap();
+    until(&mut client, "GET item:1", &row(1, 7));
+    shop.database.sql("INSERT INTO items VALUES (200, 'item 200', 1)").unwrap();
+    until(&mut client, "GET item:200", &row(200, 1));
+    shop.database.sql("DELETE FROM items WHERE id = 1").unwrap();
+    until(&mut client, "GET item:1", "(nil)");
+    shop.database.sql("BEGIN; UPDATE items SET n = 9 WHERE id = 2; ROLLBACK").unwrap();
+    client.expect("GET item:2", &row(2, 0));
+    shop.database.sql("TRUNCATE items").unwrap();
+    until(&mut client, "GET item:2", "(nil)");
+}
+
+#[test]
+fn a_database_that_is_killed_leaves_what_is_cached_and_nothing_stale_after_it() {
+    let shop = shop("timeout 2s connect-timeout 2s");
+    let mut client = shop.server.client();
+    until(&mut client, "GET item:1", &row(1, 0));
+    client.expect("GET item:2", &row(2, 0));
+    shop.database.stop(Signal::QUIT);
+    client.expect("GET item:1", &row(1, 0));
+    let error = client.call("GET item:50");
+    assert!(error.starts_with("-SOURCEDOWN source 'items': "), "{error}");
+    until_figure(&mut client, "feed", "\"broken\"");
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("SET own 1", "+OK");
+    shop.database.run();
+    shop.database.sql("UPDATE items SET n = 1 WHERE id = 1").unwrap();
+    until(&mut client, "GET item:1", &row(1, 1));
+    until(&mut client, "GET item:50", &row(50, 0));
+    shop.database.sql("UPDATE items SET n = 2 WHERE id = 2").unwrap();
+    until(&mut client, "GET item:2", &row(2, 2));
+    assert_ne!(figure(&mut client, "flushes"), "0");
+}
+
+#[test]
+fn a_database_that_hangs_holds_up_only_those_who_need_it() {
+    let shop = shop("timeout 500ms connect-timeout 500ms");
+    let mut client = shop.server.client();
+    until(&mut client, "GET item:1", &row(1, 0));
+    shop.database.signal(Signal::STOP);
+    let mut waiter = shop.server.client();
+    waiter.request(&[b"GET", b"item:50"]);
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("SET own 1", "+OK");
+    let error = waiter.reply();
+    assert!(
+        error.starts_with("-SOURCESLOW source 'items': ") || error.starts_with("-SOURCEDOWN "),
+        "{error}"
+    );
+    shop.database.signal(Signal::CONT);
+    until(&mut client, "GET item:50", &row(50, 0));
+}
+
+#[test]
+fn a_feed_that_is_cut_off_misses_nothing() {
+    for slot in ["", "slot evenkeel_test"] {
+        let shop = shop(&format!("timeout 60s {slot}"));
+        let mut client = shop.server.client();
+        client.expect("GET item:1", &row(1, 0));
+        for n in 1..=5 {
+            shop.database
+                .sql("SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active_pid IS NOT NULL")
+                .unwrap();
+            shop.database.sql(&format!("UPDATE items SET n = {n} WHERE id = 1")).unwrap();
+            until(&mut client, "GET item:1", &row(1, n));
+        }
+    }
+}
+
+#[test]
+fn what_the_database_lacks_is_explained() {
+    let shop = shop("timeout 2s");
+    let mut client = shop.server.client();
+    until(&mut client, "GET item:1", &row(1, 0));
+    client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    shop.database.stop(Signal::INT);
+    shop.database.run_with(&["wal_level=replica"]);
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", shop.database.port);
+    client.expect(&format!("EVENKEEL SOURCE ADD items item:{{id}} {url}"), "+OK");
+    until_figure(&mut client, "feed", "\"broken\"");
+    let error = client.call("GET item:1");
+    assert!(error.starts_with("-SOURCEDOWN ") && error.contains("wal_level"), "{error}");
+    client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    client.expect(&format!("EVENKEEL SOURCE ADD items item:{{id}} {url} feed off"), "+OK");
+    until(&mut client, "GET item:1", &row(1, 0));
+}
+
+#[test]
+fn no_read_goes_backwards_over_postgres() {
+    for seed in seeds(1) {
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut shop = shop(&race_options(&mut state));
+        race(&shop.server, &mut shop.database, &mut state);
+    }
+}
