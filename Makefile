@@ -61,3 +61,11 @@ bench-batch: ## throughput of batches by size and way, beside Redis 8 (ten minut
 	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
 	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- batch $(BENCH_ARGS)
+
+# BENCH_ARGS: e.g. BENCH_ARGS='--md items.md --rounds 5 --seconds 10'. Without Go that row is missing.
+.PHONY: bench-items
+bench-items: ## rows of a PostgreSQL over HTTP and RESP, beside a Go service and Redis 8 (minutes; PostgreSQL and Go)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@if command -v go >/dev/null; then cd bench/peers/items-go && go build -o '$(PEERS)/bin/items-go' .; fi
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- items $(BENCH_ARGS)

@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small] [--option value ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small|items] [--option value ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
@@ -17,6 +17,7 @@ mod cgroup;
 mod client;
 mod fill;
 mod growth;
+mod items;
 mod lists;
 mod load;
 mod memory;
@@ -49,6 +50,8 @@ Parts:
   batch        batches of writes          --keys 100,2000,.. --sizes 1,10,.. --rounds 3 --seconds 0.5
   blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
+  items        rows of a PostgreSQL       --rows 100000 --big-rows 30000 --cached 30000 --conns 50 --rounds 3
+                                          --seconds 3 --commits 500 (not part of all)
 
 For all parts:
   --md FILE         also write the report as Markdown
@@ -253,6 +256,19 @@ fn measure(
                 seconds: options.number("seconds", sized(4, 2))? as f64,
             };
             small::run(targets, &options)
+        }
+        "items" => {
+            let peers = options.text("peers");
+            let options = items::Options {
+                rows: options.number("rows", 100_000)?.max(1000),
+                big_rows: options.number("big-rows", 30_000)?,
+                cached: options.number("cached", 30_000)?,
+                conns: options.number("conns", 50)? as usize,
+                rounds: options.number("rounds", 3)?.max(1) as usize,
+                seconds: options.decimal("seconds", 3.0)?,
+                commits: options.number("commits", 500)?,
+            };
+            items::run(targets, peers.as_deref(), &options)?
         }
         _ => return Err(format!("no part is called '{part}'")),
     };

@@ -97,21 +97,18 @@ impl Server {
         Client::connect(self.port)
     }
 
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// On-CPU nanoseconds of all threads since they started.
     pub fn cpu_ns(&self) -> u64 {
-        let Ok(tasks) = fs::read_dir(format!("/proc/{}/task", self.child.id())) else { return 0 };
-        tasks
-            .flatten()
-            .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
-            .filter_map(|text| text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()))
-            .sum()
+        cpu_ns(self.pid())
     }
 
     /// Resident bytes.
     pub fn rss(&self) -> u64 {
-        let text = fs::read_to_string(format!("/proc/{}/statm", self.child.id())).unwrap_or_default();
-        let pages = text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
-        pages.unwrap_or(0) * sys::page_size()
+        rss(self.pid())
     }
 
     /// The most bytes that were ever resident.
@@ -176,22 +173,44 @@ fn spawn(target: &Target, port: u16, dir: &Path) -> io::Result<Child> {
     command.spawn()
 }
 
-fn free_port() -> io::Result<u16> {
+/// On-CPU nanoseconds of all threads of a process since they started.
+pub fn cpu_ns(pid: u32) -> u64 {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return 0 };
+    tasks
+        .flatten()
+        .filter_map(|task| fs::read_to_string(task.path().join("schedstat")).ok())
+        .filter_map(|text| text.split(' ').next().and_then(|ns| ns.parse::<u64>().ok()))
+        .sum()
+}
+
+/// Resident bytes of a process.
+pub fn rss(pid: u32) -> u64 {
+    let text = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = text.split(' ').nth(1).and_then(|n| n.parse::<u64>().ok());
+    pages.unwrap_or(0) * sys::page_size()
+}
+
+pub fn free_port() -> io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
+}
+
+/// Where `make peers` puts programs.
+pub fn peers_folder(told: Option<&str>) -> PathBuf {
+    told.map(PathBuf::from)
+        .or_else(|| std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from))
+        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/evenkeel-peers")))
+        .unwrap_or_default()
+        .join("bin")
 }
 
 /// Finds the servers to measure; the second part says in words what is missing.
 pub fn discover(evenkeel: Option<&str>, peers: Option<&str>, cpus: &[usize]) -> (Vec<Target>, Vec<String>) {
     let beside_us = std::env::current_exe().ok().and_then(|exe| Some(exe.parent()?.join("evenkeel")));
-    let cache = peers
-        .map(PathBuf::from)
-        .or_else(|| std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from))
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/evenkeel-peers")))
-        .unwrap_or_default();
+    let cache = peers_folder(peers);
     let candidates = [
         ("Evenkeel", evenkeel.map(PathBuf::from).or(beside_us).unwrap_or_default(), "cargo build --release"),
-        ("Valkey", cache.join("bin/valkey-server"), "make peers"),
-        ("Redis", cache.join("bin/redis8-server"), "make peers"),
+        ("Valkey", cache.join("valkey-server"), "make peers"),
+        ("Redis", cache.join("redis8-server"), "make peers"),
     ];
     let (mut targets, mut missing) = (Vec::new(), Vec::new());
     for (label, path, remedy) in candidates {

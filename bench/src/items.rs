@@ -1,0 +1,609 @@
+//! "Get item by id" in front of a real PostgreSQL, beside a Go service that does it by hand and GET of Redis.
+//!
+//! ```text
+//! 50 connections ─HTTP─► Evenkeel (source) ─┐
+//!                ─HTTP─► gin + Ristretto ───┼─► PostgreSQL: `items` of 1 KB, `big` of 6.6 KB
+//!                ─RESP─► Evenkeel (source) ─┘
+//!                ─RESP─► Redis, holding all rows as strings
+//! ```
+//!
+//! One hot item; all items by Zipf's law with room for some; every item once, into an empty cache. The servers take
+//! turns round by round. The generator, and PostgreSQL where it is asked, share the cores with the server: so CPU time
+//! per request is the figure to compare, the server's own, and the database's beside it. Then what 30k items of 6.6 KB
+//! take, and how long after a COMMIT the old row is still read.
+
+mod database;
+mod service;
+mod traffic;
+mod zipf;
+
+use crate::client::Client;
+use crate::fill;
+use crate::random::Scattered;
+use crate::report::{Section, Table, absent, bytes, count, median, time};
+use crate::server::{self, Server, Target};
+use crate::wire::{self, Value};
+use database::{Database, Session};
+use hdrhistogram::Histogram;
+use service::Service;
+use std::io;
+use std::path::PathBuf;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+use traffic::{Protocol, Reader, Traffic};
+use zipf::Zipf;
+
+pub struct Options {
+    pub rows: u64,
+    pub big_rows: u64,
+    /// Items there is room for in the Zipf case.
+    pub cached: u64,
+    pub conns: usize,
+    pub rounds: usize,
+    pub seconds: f64,
+    pub commits: u64,
+}
+
+const ROW_BYTES: u64 = 1024;
+const BIG_ROW_BYTES: u64 = 6758;
+const EXPONENT: f64 = 0.99;
+/// What the rest of a row takes as JSON, about.
+const AROUND_BODY: u64 = 56;
+const RSS_GOAL: u64 = 220 << 20;
+const LAG_GOAL: u64 = 5_000_000;
+const HOT: u64 = 42;
+
+/// Which ids are asked for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Ids {
+    Hot,
+    Zipf,
+    Cold,
+}
+
+/// What Evenkeel shall reach.
+#[derive(Default)]
+struct Goals {
+    per_second: Option<f64>,
+    p99_ns: Option<u64>,
+    cpu_us: Option<f64>,
+}
+
+/// A server with one way to ask it.
+struct Subject {
+    label: String,
+    protocol: Protocol,
+    port: u16,
+    pid: u32,
+    /// What stands before an id.
+    prefix: String,
+    /// Empties its cache.
+    empty: Box<dyn Fn() -> io::Result<()>>,
+    /// Rows it loaded from the database so far.
+    loads: Box<dyn Fn() -> io::Result<u64>>,
+}
+
+/// What was measured of a subject in one case.
+struct Cell {
+    per_second: Vec<f64>,
+    cpu_us: Vec<f64>,
+    database_cpu_us: Vec<f64>,
+    requests: u64,
+    loads: u64,
+    latency: Histogram<u64>,
+}
+
+/// Everything that runs.
+struct Stage<'a> {
+    options: &'a Options,
+    database: Database,
+    evenkeel: &'a Target,
+    redis: Option<&'a Target>,
+    go: Result<PathBuf, String>,
+    zipf: Zipf,
+    section: Section,
+}
+
+/// Errors: no PostgreSQL, no Evenkeel; whatever else fails is a note of the report.
+pub fn run(targets: &[Target], peers: Option<&str>, options: &Options) -> Result<Section, String> {
+    let find = |label: &str| targets.iter().find(|target| target.label == label);
+    let evenkeel = find("Evenkeel").ok_or("Evenkeel is missing")?;
+    let database = Database::start()?;
+    fill_database(&database, options).map_err(|e| format!("filling PostgreSQL: {e}"))?;
+    let mut stage = Stage {
+        options,
+        database,
+        evenkeel,
+        redis: find("Redis"),
+        go: service::program(peers),
+        zipf: Zipf::new(options.rows, EXPONENT, 7),
+        section: Section::new("Get item by id"),
+    };
+    stage.requests()?;
+    stage.memory();
+    stage.remarks();
+    Ok(stage.section)
+}
+
+fn fill_database(database: &Database, options: &Options) -> io::Result<()> {
+    let mut session = database.session()?;
+    for (table, rows, size) in [("items", options.rows, ROW_BYTES), ("big", options.big_rows, BIG_ROW_BYTES)]
+    {
+        let body = size - AROUND_BODY;
+        let parts = body / 32 + 1;
+        session.run(&format!(
+            "CREATE TABLE {table} (id bigint PRIMARY KEY, version bigint NOT NULL, name text NOT NULL, body text NOT NULL)"
+        ))?;
+        // Digests, since text that repeats would be compressed.
+        session.run(&format!(
+            "INSERT INTO {table} SELECT n, 0, 'item ' || n, \
+             (SELECT left(string_agg(md5(n || '.' || part), ''), {body}) FROM generate_series(1, {parts}) part) \
+             FROM generate_series(0, {rows} - 1) n"
+        ))?;
+        session.run(&format!("VACUUM ANALYZE {table}"))?;
+    }
+    // What the Go service hears of changes.
+    session.run(
+        "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
+         PERFORM pg_notify(TG_TABLE_NAME || '_changed', OLD.id::text); RETURN NULL; END $$",
+    )?;
+    session
+        .run("CREATE TRIGGER tell AFTER UPDATE OR DELETE ON items FOR EACH ROW EXECUTE FUNCTION tell()")?;
+    session.run("CHECKPOINT").map(|_| ())
+}
+
+impl Stage<'_> {
+    /// All that is measured with rows of 1 KB.
+    fn requests(&mut self) -> Result<(), String> {
+        let (evenkeel, http) = self.start_evenkeel("items", "items")?;
+        let ours = |protocol| self_subject(&evenkeel, http, protocol, "items", "item");
+        let go = self.start_go("items", self.options.cached);
+        let redis = self.start_redis("items");
+        let mut over_http = vec![ours(Protocol::Http)];
+        over_http.extend(go.as_ref().map(go_subject));
+        let mut over_resp = vec![ours(Protocol::Resp)];
+        over_resp.extend(redis.as_ref().map(redis_subject));
+        for subject in over_http.iter().chain(&over_resp) {
+            check(subject, self.options.rows).map_err(|e| format!("{}: {e}", subject.label))?;
+        }
+
+        let mut table = Table::new(&[
+            "case",
+            "server",
+            "requests/s",
+            "p50",
+            "p95",
+            "p99",
+            "CPU µs/request",
+            "database CPU µs",
+            "hit ratio",
+            "goals",
+        ]);
+        let hot = Goals { per_second: Some(1e5), cpu_us: Some(10.0), ..Goals::default() };
+        self.case(&mut table, "one hot item", &over_http, Ids::Hot, hot);
+        self.case(&mut table, "one hot item", &over_resp, Ids::Hot, Goals::default());
+        let cold = || Goals { per_second: Some(2e4), ..Goals::default() };
+        self.case(&mut table, "cold, each id once", &over_http, Ids::Cold, cold());
+        self.case(&mut table, "cold, each id once", &over_resp[..1], Ids::Cold, cold());
+        self.freshness(&over_http, &over_resp[..1]);
+
+        let budget = self.budget(&evenkeel).map_err(|e| e.to_string())?;
+        let add = format!(
+            "EVENKEEL SOURCE ADD some some:{{id}} {} table items path /some budget {budget}",
+            self.database.url()
+        );
+        let added = evenkeel.client().and_then(|mut client| client.words(&add));
+        added.map_err(|e| format!("{add}: {e}"))?;
+        let ours = |protocol| self_subject(&evenkeel, http, protocol, "some", "some");
+        over_http[0] = ours(Protocol::Http);
+        over_resp[0] = ours(Protocol::Resp);
+        let name = format!("Zipf {EXPONENT}, room for {}", count(self.options.cached));
+        let goals = Goals { per_second: Some(8e4), p99_ns: Some(1_000_000), ..Goals::default() };
+        self.case(&mut table, &name, &over_http, Ids::Zipf, goals);
+        self.case(&mut table, &name, &over_resp, Ids::Zipf, Goals::default());
+        let cached = stat(evenkeel.port, "some", "items").unwrap_or(0);
+        self.section.note(format!(
+            "Zipf: Evenkeel's budget was {} ({} a row, as it counts them), it held {cached} items at the end; Redis holds \
+             all rows; the {} most popular items are {:.1} % of the requests",
+            bytes(budget),
+            bytes(budget / self.options.cached),
+            count(self.options.cached),
+            100.0 * self.zipf.best(self.options.cached)
+        ));
+        self.section.tables.insert(
+            0,
+            (
+                format!(
+                    "{} rows of 1 KB, {} connections; rounds: {} of {} s",
+                    count(self.options.rows),
+                    self.options.conns,
+                    self.options.rounds,
+                    self.options.seconds
+                ),
+                table,
+            ),
+        );
+        Ok(())
+    }
+
+    /// An Evenkeel with one source, and its port for HTTP.
+    fn start_evenkeel(&self, name: &str, table: &str) -> Result<(Server, u16), String> {
+        let http = server::free_port().map_err(|e| e.to_string())?;
+        let pattern = format!("{}:{{id}}", name.trim_end_matches('s'));
+        let (port, path, url) = (http.to_string(), format!("/{name}"), self.database.url());
+        let target = self
+            .evenkeel
+            .with(&["--http-port", &port, "--source", name, &pattern, &url])
+            .with(&["table", table, "path", &path]);
+        let server = Server::start(&target)?;
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while !feed_is_open(server.port, name) {
+            if Instant::now() > deadline {
+                return Err(format!("the feed of source {name} does not open"));
+            }
+            sleep(Duration::from_millis(20));
+        }
+        Ok((server, http))
+    }
+
+    fn start_go(&mut self, table: &str, items: u64) -> Option<Service> {
+        let program = self.go.clone();
+        let started = program
+            .and_then(|path| Service::start(&path, &self.database.url(), table, items, &self.evenkeel.cpus));
+        self.noted(started)
+    }
+
+    /// A Redis that holds all rows of a table.
+    fn start_redis(&mut self, table: &str) -> Option<Server> {
+        let started = Server::start(self.redis?).and_then(|server| {
+            copy(&self.database, table, &server).map_err(|e| format!("filling Redis: {e}"))?;
+            Ok(server)
+        });
+        self.noted(started)
+    }
+
+    /// What there is; an error becomes a note, once.
+    fn noted<T>(&mut self, result: Result<T, String>) -> Option<T> {
+        result.map_err(|error| (!self.section.notes.contains(&error)).then(|| self.section.note(error))).ok()
+    }
+
+    /// The bytes that the wanted number of items takes, by those that are there now.
+    fn budget(&self, evenkeel: &Server) -> io::Result<u64> {
+        let items = stat(evenkeel.port, "items", "items")?.max(1);
+        Ok(stat(evenkeel.port, "items", "bytes")? * self.options.cached / items)
+    }
+
+    /// Measures a case and appends its rows.
+    fn case(&mut self, table: &mut Table, name: &str, subjects: &[Subject], ids: Ids, mut goals: Goals) {
+        let mut cells: Vec<Cell> = Vec::new();
+        for round in 0..self.options.rounds {
+            for (i, subject) in subjects.iter().enumerate() {
+                let cell = match cells.get_mut(i) {
+                    Some(cell) => cell,
+                    None => {
+                        cells.push(Cell::new());
+                        &mut cells[i]
+                    }
+                };
+                let (database, zipf) = (&self.database, &mut self.zipf);
+                if let Err(error) = cell.round(subject, ids, self.options, database, zipf, round == 0) {
+                    self.section.note(format!(
+                        "{name}, {} over {}: {error}",
+                        subject.label,
+                        subject.protocol.name()
+                    ));
+                }
+            }
+        }
+        let redis = subjects.iter().position(|subject| subject.label == "Redis");
+        if let Some(redis) = redis {
+            goals.cpu_us = Some(median(&mut cells[redis].cpu_us.clone()));
+        }
+        for (i, (subject, cell)) in subjects.iter().zip(&cells).enumerate() {
+            let mut row = vec![format!("{}, {name}", subject.protocol.name()), subject.label.clone()];
+            row.extend(cell.columns());
+            row.push(if i == 0 { cell.judged(&goals, redis.is_some()) } else { String::new() });
+            table.row(row);
+        }
+    }
+
+    /// From COMMIT to the first fresh read.
+    fn freshness(&mut self, over_http: &[Subject], over_resp: &[Subject]) {
+        let mut table = Table::new(&["COMMIT to fresh read", "p50", "p95", "p99", "max", "goal"]);
+        for subject in over_http.iter().chain(over_resp) {
+            let name = format!("{}, {}", subject.label, subject.protocol.name());
+            let seen = self.database.session().and_then(|session| lag(session, subject, self.options));
+            match seen {
+                Ok(seen) => {
+                    let at = |q| time(seen.value_at_quantile(q) as f64);
+                    let judged = match subject.label == "Evenkeel" {
+                        true => format!("p99 ≤ 5 ms: {}", verdict(seen.value_at_quantile(0.99) <= LAG_GOAL)),
+                        false => String::new(),
+                    };
+                    table.row(vec![name, at(0.5), at(0.95), at(0.99), time(seen.max() as f64), judged]);
+                }
+                Err(error) => self.section.note(format!("freshness, {name}: {error}")),
+            }
+        }
+        let commits = self.options.commits;
+        self.section.table(
+            format!(
+                "{commits} changes of cached items, one at a time: from the answer to UPDATE (which commits) until a \
+                 reader that asks without a pause gets the new row"
+            ),
+            table,
+        );
+    }
+
+    /// What items of 6.6 KB take.
+    fn memory(&mut self) {
+        let rows = self.options.big_rows;
+        let mut table =
+            Table::new(&["server", "resident before", "resident with them", "of it payload", "goal"]);
+        let payload = bytes(rows * BIG_ROW_BYTES);
+        let mut add = |label: &str, (before, after): (u64, u64)| {
+            let judged = match label {
+                "Evenkeel" => format!("≤ {}: {}", bytes(RSS_GOAL), verdict(after <= RSS_GOAL)),
+                _ => String::new(),
+            };
+            table.row(vec![label.to_string(), bytes(before), bytes(after), payload.clone(), judged]);
+        };
+        let ours = self.start_evenkeel("bigs", "big").and_then(|(server, http)| {
+            let subject = self_subject(&server, http, Protocol::Http, "bigs", "big");
+            grown(&subject, rows, &|| server.settle(Duration::from_secs(20))).map_err(|e| e.to_string())
+        });
+        self.noted(ours).into_iter().for_each(|seen| add("Evenkeel", seen));
+        if let Some(go) = self.start_go("big", rows) {
+            let subject = go_subject(&go);
+            let measured = grown(&subject, rows, &|| sleep(Duration::from_secs(1)));
+            self.noted(measured.map_err(|e| e.to_string())).into_iter().for_each(|seen| add(GO, seen));
+        }
+        if let Some(redis) = self.start_redis("big") {
+            redis.settle(Duration::from_secs(20));
+            let empty = self.redis.and_then(|target| Server::start(target).ok());
+            add("Redis", (empty.map_or(0, |server| server.rss()), redis.rss()));
+        }
+        let caption =
+            format!("{} items of 6.6 KB, read twice over HTTP; Redis was given them as strings", count(rows));
+        self.section.table(caption, table);
+    }
+
+    fn remarks(&mut self) {
+        self.section.note(format!(
+            "{}; the load generator (one thread) and PostgreSQL share the cores with the server, so requests/s and \
+             latency are those of all together. CPU per request is the main figure: the server's on-CPU time, and that \
+             of all PostgreSQL processes, per request",
+            self.database.version()
+        ));
+        self.section.note(
+            "Closed loop: each connection sends the next request when it has its answer. Medians of the rounds; quantiles \
+             of all rounds together. Hit ratio: requests that loaded no row",
+        );
+        self.section.note(
+            "Go is gin and Ristretto with the rows' JSON cached, NOTIFY by trigger, a day's time to live, 4 connections \
+             (bench/peers/items-go); Evenkeel follows logical replication, 4 connections",
+        );
+    }
+}
+
+const GO: &str = "Go";
+
+fn verdict(met: bool) -> &'static str {
+    if met { "met" } else { "missed" }
+}
+
+fn self_subject(server: &Server, http: u16, protocol: Protocol, source: &'static str, key: &str) -> Subject {
+    let resp = server.port;
+    Subject {
+        label: server.label.clone(),
+        protocol,
+        port: if protocol == Protocol::Http { http } else { resp },
+        pid: server.pid(),
+        prefix: if protocol == Protocol::Http { format!("/{source}/") } else { format!("{key}:") },
+        empty: Box::new(move || {
+            Client::connect(resp)?.words(&format!("EVENKEEL SOURCE FLUSH {source}")).map(|_| ())
+        }),
+        loads: Box::new(move || stat(resp, source, "loaded-rows")),
+    }
+}
+
+fn go_subject(service: &Service) -> Subject {
+    let port = service.port;
+    let number = |text: String| text.trim().parse().map_err(|_| io::ErrorKind::InvalidData.into());
+    Subject {
+        label: GO.to_string(),
+        protocol: Protocol::Http,
+        port,
+        pid: service.pid(),
+        prefix: "/items/".to_string(),
+        empty: Box::new(move || service::page(port, "/flush").map(|_| ())),
+        loads: Box::new(move || service::page(port, "/loads").and_then(number)),
+    }
+}
+
+fn redis_subject(server: &Server) -> Subject {
+    Subject {
+        label: server.label.clone(),
+        protocol: Protocol::Resp,
+        port: server.port,
+        pid: server.pid(),
+        prefix: "item:".to_string(),
+        empty: Box::new(|| Ok(())),
+        loads: Box::new(|| Ok(0)),
+    }
+}
+
+/// A figure of a source.
+fn stat(port: u16, source: &str, name: &str) -> io::Result<u64> {
+    match stats(port, source)?.windows(2).find(|pair| pair[0].text() == name) {
+        Some([_, Value::Int(n)]) => Ok(*n as u64),
+        _ => Err(io::Error::other(format!("EVENKEEL SOURCE STATS {source} has no number '{name}'"))),
+    }
+}
+
+fn stats(port: u16, source: &str) -> io::Result<Vec<Value>> {
+    match Client::connect(port)?.words(&format!("EVENKEEL SOURCE STATS {source}"))? {
+        Value::Array(values) => Ok(values),
+        other => Err(io::Error::other(format!("EVENKEEL SOURCE STATS {source} answered {other:?}"))),
+    }
+}
+
+fn feed_is_open(port: u16, source: &str) -> bool {
+    let told = stats(port, source).unwrap_or_default();
+    told.windows(2).any(|pair| pair[0].text() == "feed" && pair[1].text() == "open")
+}
+
+/// Reads some items and looks whether they are what was asked for.
+fn check(subject: &Subject, rows: u64) -> io::Result<()> {
+    let mut reader = Reader::connect(subject.port, subject.protocol, &subject.prefix)?;
+    for id in Scattered::new(rows).take(100) {
+        let answer = reader.read(id)?;
+        let whole = answer.len() as u64 > ROW_BYTES - AROUND_BODY;
+        if traffic::field(answer, "id") != Some(id) || !whole {
+            return Err(io::Error::other(format!("item {id} is {}", String::from_utf8_lossy(answer))));
+        }
+    }
+    Ok(())
+}
+
+/// Copies all rows of a table into a server, as JSON strings.
+fn copy(database: &Database, table: &str, server: &Server) -> io::Result<()> {
+    const PART: u64 = 5000;
+    let mut session = database.session()?;
+    for from in (0..).step_by(PART as usize) {
+        let to = from + PART;
+        let rows = session.run(&format!(
+            "SELECT id, row_to_json({table}) FROM {table} WHERE id >= {from} AND id < {to} ORDER BY id"
+        ))?;
+        if rows.is_empty() {
+            return Ok(());
+        }
+        fill::each(server, 0..rows.len() as u64, |out, i| {
+            let [id, json] = &rows[i as usize][..] else { return };
+            wire::command(out, &[b"SET", format!("item:{id}").as_bytes(), json.as_bytes()]);
+        })?;
+    }
+    Ok(())
+}
+
+/// Resident bytes before and after every item was read twice.
+fn grown(subject: &Subject, rows: u64, settle: &dyn Fn()) -> io::Result<(u64, u64)> {
+    settle();
+    let before = server::rss(subject.pid);
+    let mut traffic = Traffic::connect(subject.port, 50, subject.protocol, &subject.prefix)?;
+    for _ in 0..2 {
+        let mut ids = Scattered::new(rows);
+        traffic.run(None, || ids.next())?;
+    }
+    settle();
+    Ok((before, server::rss(subject.pid)))
+}
+
+/// Changes cached items one by one and reads each until it is new.
+fn lag(mut session: Session, subject: &Subject, options: &Options) -> io::Result<Histogram<u64>> {
+    const LIMIT: Duration = Duration::from_secs(30);
+    let mut reader = Reader::connect(subject.port, subject.protocol, &subject.prefix)?;
+    let mut seen = traffic::histogram()?;
+    for (nr, id) in Scattered::new(options.rows).take(options.commits as usize + 10).enumerate() {
+        let old = traffic::field(reader.read(id)?, "version");
+        let new = old.map(|version| version + 1);
+        session.run(&format!("UPDATE items SET version = version + 1 WHERE id = {id}"))?;
+        let committed = Instant::now();
+        while traffic::field(reader.read(id)?, "version") != new {
+            if committed.elapsed() > LIMIT {
+                return Err(io::Error::other(format!("item {id} is still old after {LIMIT:?}")));
+            }
+        }
+        // The first ones warm everything up.
+        if nr >= 10 {
+            seen.saturating_record(committed.elapsed().as_nanos() as u64);
+        }
+    }
+    Ok(seen)
+}
+
+impl Cell {
+    fn new() -> Cell {
+        let latency = traffic::histogram().expect("the bounds are constants");
+        let (per_second, cpu_us, database_cpu_us) = Default::default();
+        Cell { per_second, cpu_us, database_cpu_us, requests: 0, loads: 0, latency }
+    }
+
+    fn round(
+        &mut self,
+        subject: &Subject,
+        ids: Ids,
+        options: &Options,
+        database: &Database,
+        zipf: &mut Zipf,
+        first: bool,
+    ) -> io::Result<()> {
+        let mut traffic = Traffic::connect(subject.port, options.conns, subject.protocol, &subject.prefix)?;
+        let warm_up = match ids {
+            Ids::Cold => 0,
+            Ids::Hot => 20_000,
+            // Often enough to fill the cache and to learn what is popular.
+            Ids::Zipf => 3 * options.rows,
+        };
+        if ids == Ids::Cold {
+            (subject.empty)()?;
+            sleep(Duration::from_millis(300));
+        } else if first {
+            let mut left = warm_up;
+            traffic.run(None, || {
+                left = left.checked_sub(1)?;
+                Some(if ids == Ids::Hot { HOT } else { zipf.next() })
+            })?;
+        }
+        let mut each = Scattered::new(options.rows);
+        let until = (ids != Ids::Cold).then(|| Instant::now() + Duration::from_secs_f64(options.seconds));
+        let (cpu, database_cpu, loads) = (server::cpu_ns(subject.pid), database.cpu_ns(), (subject.loads)()?);
+        let seen = traffic.run(until, || match ids {
+            Ids::Hot => Some(HOT),
+            Ids::Zipf => Some(zipf.next()),
+            Ids::Cold => each.next(),
+        })?;
+        let n = seen.requests as f64;
+        self.cpu_us.push((server::cpu_ns(subject.pid) - cpu) as f64 / 1e3 / n);
+        self.database_cpu_us.push(database.cpu_ns().saturating_sub(database_cpu) as f64 / 1e3 / n);
+        self.per_second.push(n / seen.elapsed.as_secs_f64());
+        self.loads += (subject.loads)()? - loads;
+        self.requests += seen.requests;
+        self.latency.add(&seen.latency).map_err(io::Error::other)
+    }
+
+    /// Requests/s, three quantiles, two kinds of CPU time, hit ratio.
+    fn columns(&self) -> Vec<String> {
+        if self.requests == 0 {
+            return vec![absent(); 7];
+        }
+        let at = |q| time(self.latency.value_at_quantile(q) as f64);
+        vec![
+            format!("{:.1}k", median(&mut self.per_second.clone()) / 1e3),
+            at(0.5),
+            at(0.95),
+            at(0.99),
+            format!("{:.2}", median(&mut self.cpu_us.clone())),
+            format!("{:.2}", median(&mut self.database_cpu_us.clone())),
+            format!("{:.1} %", 100.0 * (1.0 - self.loads.min(self.requests) as f64 / self.requests as f64)),
+        ]
+    }
+
+    fn judged(&self, goals: &Goals, than_redis: bool) -> String {
+        let mut parts = Vec::new();
+        if let Some(goal) = goals.per_second {
+            let met = median(&mut self.per_second.clone()) >= goal;
+            parts.push(format!("≥ {}/s {}", count(goal as u64), verdict(met)));
+        }
+        if let Some(goal) = goals.p99_ns {
+            let met = self.requests > 0 && self.latency.value_at_quantile(0.99) <= goal;
+            parts.push(format!("p99 ≤ {} {}", time(goal as f64), verdict(met)));
+        }
+        if let Some(goal) = goals.cpu_us {
+            let met = median(&mut self.cpu_us.clone()) <= goal;
+            let than = if than_redis { "Redis's".to_string() } else { format!("{goal} µs") };
+            parts.push(format!("CPU ≤ {than} {}", verdict(met)));
+        }
+        parts.join(", ")
+    }
+}
