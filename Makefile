@@ -56,6 +56,12 @@ bench-bystander: ## what a bystander sees of every long command, beside Redis 8 
 	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- bystander $(BENCH_ARGS)
 
+.PHONY: bench-cache
+bench-cache: ## hit ratios on real traces, beside Redis 8 and the optimum (an hour; TRACES=directory)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- cache $(if $(TRACES),--traces '$(TRACES)') $(BENCH_ARGS)
+
 .PHONY: bench-batch
 bench-batch: ## throughput of batches by size and way, beside Redis 8 (ten minutes)
 	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh

@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small|items] [--option value ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small|items|cache] [--option value ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
@@ -13,6 +13,7 @@ mod attackers;
 mod batch;
 mod blacklist;
 mod bystander;
+mod cache;
 mod cgroup;
 mod client;
 mod fill;
@@ -32,6 +33,7 @@ mod wire;
 use report::{Report, Section};
 use server::Target;
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 const PARTS: &[&str] = &["blacklist", "bystander", "throughput", "memory", "growth", "lists", "small"];
@@ -52,10 +54,11 @@ Parts:
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
   items        rows of a PostgreSQL       --rows 100000 --big-rows 30000 --cached 30000 --conns 50 --rounds 3
                                           --seconds 3 --commits 500 (not part of all)
+  cache        hit ratios on real traces  --traces DIR --names web07,.. --permille 5,20,100 --requests 1000000
 
 For all parts:
   --md FILE         also write the report as Markdown
-  --only A,B        only these servers (default Evenkeel, Valkey, Redis; bystander, batch: Evenkeel, Redis)
+  --only A,B        only these servers (default Evenkeel, Valkey, Redis; bystander, batch, cache: the first and last)
   --evenkeel PATH   the binary (default: beside this one)
   --peers DIR       where `make peers` put the others
   --cpus 0,1        keep the servers on these cores
@@ -150,7 +153,8 @@ fn run(part: &str, mut options: Options) -> Result<(), String> {
     let cpus: Vec<usize> = options.numbers("cpus")?.iter().map(|&n| n as usize).collect();
     let evenkeel = options.text("evenkeel");
     let peers = options.text("peers");
-    let usual: &[&str] = if matches!(part, "bystander" | "batch") { &["Evenkeel", "Redis"] } else { &[] };
+    let usual: &[&str] =
+        if matches!(part, "bystander" | "batch" | "cache") { &["Evenkeel", "Redis"] } else { &[] };
     let only = options.list_or("only", usual);
     let markdown = options.text("md");
     let full = options.flag("full");
@@ -269,6 +273,17 @@ fn measure(
                 commits: options.number("commits", 500)?,
             };
             items::run(targets, peers.as_deref(), &options)?
+        }
+        "cache" => {
+            let named = options.text("traces").map(PathBuf::from);
+            let set = || std::env::var_os("EVENKEEL_TRACES").map(PathBuf::from);
+            let options = cache::Options {
+                traces: named.or_else(set).unwrap_or_else(|| PathBuf::from("../shared/traces")),
+                names: options.list("names"),
+                permille: options.numbers_or("permille", &[5, 20, 100])?,
+                requests: options.number("requests", 1_000_000)? as usize,
+            };
+            cache::run(targets, &options)?
         }
         _ => return Err(format!("no part is called '{part}'")),
     };

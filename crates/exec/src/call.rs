@@ -3,6 +3,7 @@
 use crate::actions::{self, Act};
 use crate::calls::Ran;
 use crate::job;
+use crate::memory::{self, Verdict};
 use crate::session::{ReplyMode, flag};
 use crate::sources::{self, Plan};
 use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
@@ -236,6 +237,11 @@ fn admit(
         true => sources::plan(server, session, command, args),
         false => Plan::Own,
     };
+    if server.memory.is_limited()
+        && let Some(flow) = ration(server, local, session, command, out)
+    {
+        return flow;
+    }
     if session.multi.is_some() && !runs_inside_multi(command) {
         if let Some(error) = sources::unfit_for_queue(&plan, server, args) {
             return refuse(server, local, session, Some(command), &error, out);
@@ -285,6 +291,37 @@ fn admit(
     let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
     server.stats.called(local, &server.config.live, session, ran);
     flow
+}
+
+/// What becomes of a command while memory is limited; None: it may run.
+#[cold]
+fn ration(
+    server: &Server,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    out: &mut Reply,
+) -> Option<Flow> {
+    session.short = false;
+    let denied = memory::is_denied(session, command);
+    if !denied && !command.is_write() && !crate::queue::is_script(command) && command.name != "exec" {
+        return None;
+    }
+    let queued = session.multi.is_some() && command.name != "exec";
+    match memory::admit(server, local, session) {
+        Verdict::Wait if !queued => return Some(go_on(session, local)),
+        Verdict::Short => session.short = true,
+        Verdict::Run | Verdict::Wait => {}
+    }
+    if !session.short || !denied {
+        return None;
+    }
+    if command.name == "exec" {
+        crate::transaction::leave(server, local, session);
+        let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
+        return Some(refuse(server, local, session, Some(command), &error, out));
+    }
+    Some(refuse(server, local, session, Some(command), &Error::new(memory::OOM), out))
 }
 
 /// Bytes a command has to give the reclaimer to be held back the next time.
@@ -541,6 +578,9 @@ fn keyed(
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
+    if session.no_touch && command.name != "touch" {
+        view.set_quiet(true);
+    }
     let source = session.source.take();
     if let Some(entry) = &source {
         match sources::look(local, session, entry, &mut view, command, args) {
@@ -642,6 +682,8 @@ pub(crate) fn step(
     let mark = act.out.len();
     let result = match command.run {
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
+            // The command before it may have looked without using.
+            view.set_quiet(act.session.no_touch && command.name != "touch");
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
             let mut cx = Cx::new(view, act.out, caller, Budget::unlimited(None), act.local.random());
             let result = handler(&mut cx, args);

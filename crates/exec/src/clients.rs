@@ -224,6 +224,6 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
     if local.id == 0 {
         // The allocator asks its arenas one by one, and whoever holds one may not be running.
         let (errand, now_ms) = (server.clone(), local.now_ms);
-        server.clerk.send(move || errand.stats.sample(now_ms, errand.allocator().allocated));
+        server.clerk.send(move || errand.stats.sample(now_ms, crate::memory::look(&errand, now_ms)));
     }
 }

@@ -27,6 +27,7 @@ pub mod info;
 pub mod job;
 pub mod latency;
 pub mod mail;
+pub mod memory;
 pub mod park;
 pub mod pubsub;
 pub mod queue;
@@ -67,6 +68,8 @@ pub struct Server {
     pub turns: Arc<stdx::turns::Turns>,
     /// Who reads at which moment, and who waits for a place.
     pub snapshots: snapshots::Snapshots,
+    /// Memory in use, and what is evicted.
+    pub memory: Arc<memory::Memory>,
     /// Memory of the machine.
     pub memory_bytes: u64,
     pub pause: clients::Pause,
@@ -127,6 +130,8 @@ pub struct Local {
     pub incoming: Option<Arc<OwnedArgs>>,
     /// The hash of the first argument of the command that is about to run, if that is known.
     pub key_hash: Option<u64>,
+    /// Commands that asked for memory.
+    pub(crate) asked: u32,
     /// What this loop does for long work, in slices.
     pub works: works::Works,
     /// Clients for whom rows arrived.
@@ -157,6 +162,7 @@ impl Local {
             subscribers: pubsub::Subscribers::default(),
             incoming: None,
             key_hash: None,
+            asked: 0,
             works: works::Works::default(),
             arrived: Vec::new(),
             recorder: server.stats.recorder(),
@@ -226,7 +232,11 @@ impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
-        let keyspace = Keyspace::with_hidden(config.live.databases.size(), sources::MAX * sources::DATABASES);
+        let keyspace = Keyspace::with_hidden(
+            config.live.databases.size(),
+            sources::MAX * sources::DATABASES,
+            sources::DATABASES,
+        );
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         keyspace.set_notify(clients::wanted_classes(config.live.notify.get() as u32));
         config.observe(Box::new(NotifyObserver(keyspace.clone())));
@@ -247,6 +257,7 @@ impl Server {
             workers,
             turns,
             snapshots: snapshots::Snapshots::default(),
+            memory: Arc::new(memory::Memory::new(sources::MAX)),
             memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),

@@ -40,6 +40,8 @@ pub struct Queue {
     /// EVAL and its kin, and of these the calls of functions.
     scripts: usize,
     functions: usize,
+    /// Commands that may need more memory.
+    hungry: usize,
     /// Commands that take as long as the keyspace is large.
     tours: usize,
 }
@@ -135,6 +137,11 @@ impl Queue {
         self.writes > 0
     }
 
+    /// Whether it is refused while memory is short.
+    pub fn is_denied_oom(&self) -> bool {
+        self.hungry > 0
+    }
+
     /// Whether every command is a function of keys.
     pub fn is_keyed(&self) -> bool {
         self.keyed == self.len
@@ -167,6 +174,7 @@ impl Queue {
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
         self.writes += usize::from(command.is_write());
+        self.hungry += usize::from(command.has(command::table::DENYOOM));
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));
         self.sets += usize::from(command.name == "set" && args.len() == 3);
         self.portable += usize::from(is_portable(command));

@@ -114,6 +114,8 @@ pub struct ScriptRun {
     pub client: u64,
     pub resp3: bool,
     pub read_only: bool,
+    /// Memory is short, and it did not say that it may be run nevertheless.
+    pub short: bool,
     pub now_ms: u64,
     pub random: u64,
     pub loop_id: usize,
@@ -498,6 +500,7 @@ pub(crate) fn start_exec(
         client: act.session.id,
         resp3: act.out.resp3(),
         read_only: false,
+        short: act.session.short,
         now_ms: act.local.now_ms,
         random: act.local.random(),
         loop_id: act.local.id,

@@ -204,6 +204,10 @@ pub struct Session {
     /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`); since when it waits for that.
     pub littered: u64,
     pub reclaim_since_ns: Cell<Option<u64>>,
+    /// It waits for evictions: since when (milliseconds since 1970) how many keys have been evicted in all.
+    pub(crate) short_since: Cell<Option<(u64, u64)>>,
+    /// Memory was short, and nothing could be evicted, when its command began.
+    pub(crate) short: bool,
     /// The rows its command waits for.
     pub loading: Option<crate::sources::Loading>,
     /// Since when a command waited that now has its rows.
@@ -235,6 +239,8 @@ impl Session {
             guarded: Cell::new(None),
             littered: 0,
             reclaim_since_ns: Cell::new(None),
+            short_since: Cell::new(None),
+            short: false,
             loading: None,
             loaded_since_ns: None,
             fetch: None,

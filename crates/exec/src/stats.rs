@@ -43,7 +43,6 @@ pub enum Counter {
     KeyspaceMisses,
     ExpiredKeys,
     ExpiredFields,
-    EvictedKeys,
     ErrorReplies,
     AuthDenied,
     QueryBufferDisconnections,

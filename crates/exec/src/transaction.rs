@@ -201,6 +201,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
+    view.set_quiet(act.session.no_touch);
     if view.has_intents() {
         settle(act.server, act.session, &multi, shards, &mut view);
     }

@@ -110,6 +110,8 @@ pub struct Keyspace {
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
     pub(crate) evict: evict::Evict,
+    /// Tables that were emptied as a whole and wait to be freed.
+    flushing: Arc<AtomicUsize>,
     /// Databases from this one on never had a key.
     touched: AtomicUsize,
     pub(crate) retained: retained::Retained,
@@ -127,12 +129,12 @@ const PREFETCHED: usize = 16;
 impl Keyspace {
     /// An empty keyspace of so many databases. Uses about 100 KB until keys come.
     pub fn new(databases: usize) -> Arc<Keyspace> {
-        Keyspace::with_hidden(databases, 0)
+        Keyspace::with_hidden(databases, 0, 1)
     }
 
     /// The same with further databases that no client can select: they come after the others, and tell nobody of their events.
-    /// Each of those has an eviction budget of its own.
-    pub fn with_hidden(visible: usize, hidden: usize) -> Arc<Keyspace> {
+    /// So many of those together have an eviction budget of their own.
+    pub fn with_hidden(visible: usize, hidden: usize, together: usize) -> Arc<Keyspace> {
         let databases = visible + hidden;
         let shard =
             || Shard { dbs: (0..databases).map(|_| Default::default()).collect(), ..Shard::default() };
@@ -149,7 +151,8 @@ impl Keyspace {
             intents: AtomicUsize::new(0),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
-            evict: evict::Evict::new(visible, hidden),
+            evict: evict::Evict::new(visible, hidden, together),
+            flushing: Arc::default(),
             touched: AtomicUsize::new(0),
             retained: retained::Retained::default(),
             closed: OnceLock::new(),
@@ -290,6 +293,11 @@ impl Keyspace {
 
     pub fn active_snapshots(&self) -> usize {
         self.sequence.active()
+    }
+
+    /// Whether whole tables still wait to be freed: their segments are in use, their entries are not counted any more.
+    pub fn is_flushing(&self) -> bool {
+        self.flushing.load(Ordering::Relaxed) > 0
     }
 
     /// Bytes of segments: tables and pages, without what handles point to.

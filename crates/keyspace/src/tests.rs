@@ -67,7 +67,7 @@ fn random_writes_agree_with_a_plain_map_and_snapshots_do_not_move() {
         if seed % 2 == 0 {
             // Marks and time are kept, though nobody evicts.
             keyspace.set_eviction(0, Policy::Adaptive, 5);
-            keyspace.note_fullness(0, seed > 3);
+            keyspace.note_fullness(0, if seed > 3 { 1.0 } else { 0.0 });
         }
         let mut model: Model = BTreeMap::new();
         let mut snapshots: Vec<(Snapshot, Model)> = Vec::new();

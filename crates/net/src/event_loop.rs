@@ -291,6 +291,7 @@ impl EventLoop {
             || !self.publishing.is_empty()
             || !self.notified.is_empty()
             || self.sweeping
+            || self.server.memory.owes()
             || self.releasing.is_some()
             || self.idling.is_some()
     }
@@ -920,6 +921,11 @@ impl EventLoop {
             if self.local.lap() >= until {
                 break;
             }
+        }
+        if self.server.memory.is_limited() {
+            let mark = self.local.enter(Part::Evict, 0);
+            exec::memory::tend(&self.server, &mut self.local);
+            self.local.leave(&self.server, Part::Evict, 0, mark);
         }
         if self.local.now_ms >= self.next_cron_ms {
             self.next_cron_ms = self.local.now_ms + CRON_MS;

@@ -3,6 +3,7 @@
 //! Both cost what the value is large: what takes longer than a quantum runs on a worker, which hands over a finished
 //! payload, or a finished value to be committed in O(1).
 
+use super::object::{FREQ_NEW, FREQ_STEP};
 use crate::options::{int, is};
 use crate::serial::{self, Decoded};
 use crate::table::*;
@@ -97,7 +98,7 @@ struct Options {
     replace: bool,
     absttl: bool,
     idle_s: Option<u64>,
-    has_freq: bool,
+    freq: Option<i64>,
 }
 
 impl Options {
@@ -109,16 +110,17 @@ impl Options {
                 options.replace = true;
             } else if is(args.at(i), "absttl") {
                 options.absttl = true;
-            } else if is(args.at(i), "idletime") && more && !options.has_freq {
+            } else if is(args.at(i), "idletime") && more && options.freq.is_none() {
                 let idle = int(args.at(i + 1))?;
                 let refused = || Error::new("ERR Invalid IDLETIME value, must be >= 0");
                 options.idle_s = Some(u64::try_from(idle).map_err(|_| refused())?);
                 i += 1;
             } else if is(args.at(i), "freq") && more && options.idle_s.is_none() {
-                if !(0..=255).contains(&int(args.at(i + 1))?) {
+                let freq = int(args.at(i + 1))?;
+                if !(0..=255).contains(&freq) {
                     return Err(Error::new("ERR Invalid FREQ value, must be >= 0 and <= 255"));
                 }
-                options.has_freq = true;
+                options.freq = Some(freq);
                 i += 1;
             } else {
                 return Err(Error::Syntax);
@@ -129,8 +131,8 @@ impl Options {
     }
 }
 
-/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`. FREQ says nothing here, as in
-/// Redis without an LFU policy. A time that has passed makes no key.
+/// `RESTORE key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]`. FREQ is what OBJECT FREQ
+/// tells, as near as it can. A time that has passed makes no key.
 ///
 /// Errors: the key is there already; a negative time; a payload of another make, or a broken one.
 fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
@@ -154,6 +156,9 @@ fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             cx.view.put(key, value, expire_ms);
             if let Some(idle_s) = options.idle_s {
                 cx.view.set_idle(key, idle_s);
+            }
+            if let Some(freq) = options.freq.filter(|_| cx.view.tells_freq()) {
+                cx.view.set_freq(key, ((freq - FREQ_NEW).max(0) as f64 / FREQ_STEP as f64).round() as u8);
             }
             cx.view.changed(key, Class::Generic, "restore");
             if let (Some(at), false) = (expire_ms, options.absttl) {

@@ -64,17 +64,24 @@ fn encoding(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `OBJECT FREQ key`
+/// What OBJECT FREQ says of a new key, and of each further count of the 14 there are: together they fill Redis's range.
+pub(super) const FREQ_NEW: i64 = 5;
+pub(super) const FREQ_STEP: i64 = 17;
+
+/// `OBJECT FREQ key`: in steps of 17. It counts in how many of the last stretches of time the key was used, not how often.
 fn freq(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
-    if !cx.view.exists(args.at(2)) {
-        cx.out.null();
-        return Ok(());
+    match cx.view.freq(args.at(2)) {
+        None => cx.out.null(),
+        Some(_) if !cx.view.tells_freq() => {
+            return Err(Error::new(
+                "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
+                 switching between policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
+        Some(freq) => cx.out.int(i64::from(freq) * FREQ_STEP + FREQ_NEW),
     }
-    Err(Error::new(
-        "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when switching \
-         between policies at runtime LRU and LFU data will take some time to adjust.",
-    ))
+    Ok(())
 }
 
 /// `OBJECT IDLETIME key`: in steps of 16 seconds, up to 70 minutes.
@@ -82,6 +89,12 @@ fn idletime(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.view.set_quiet(true);
     match cx.view.idle_s(args.at(2)) {
         None => cx.out.null(),
+        Some(_) if cx.view.tells_freq() => {
+            return Err(Error::new(
+                "ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching between \
+                 policies at runtime LRU and LFU data will take some time to adjust.",
+            ));
+        }
         Some(seconds) => cx.out.int(seconds as i64),
     }
     Ok(())

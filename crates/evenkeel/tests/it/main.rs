@@ -11,6 +11,7 @@ mod backends;
 mod company;
 mod connections;
 mod docs;
+mod eviction;
 mod functions;
 mod held;
 mod hostile;

@@ -4,6 +4,7 @@ use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Server;
 use crate::call::Flow;
 use crate::config::{Directive, Live, Observer};
+use crate::memory::Memory;
 use command::Error;
 use keyspace::Keyspace;
 use resp::{Args, Reply};
@@ -58,10 +59,17 @@ fn set(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 fn reset_stat(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.server.stats.reset();
     let (keyspace, clients) = (&act.server.keyspace.stats, &act.server.clients);
-    let keyspace = [&keyspace.hits, &keyspace.misses, &keyspace.expired_keys, &keyspace.expired_fields];
+    let keyspace = [
+        &keyspace.hits,
+        &keyspace.misses,
+        &keyspace.expired_keys,
+        &keyspace.expired_fields,
+        &keyspace.evicted_keys,
+    ];
     for counter in keyspace.into_iter().chain([&clients.accepted, &clients.refused]) {
         counter.store(0, Ordering::Relaxed);
     }
+    act.server.memory.reset_stat(act.local.now_ms);
     act.out.ok();
     Ok(Flow::Done)
 }
@@ -85,20 +93,23 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// Keeps what other crates read in step with the settings.
 struct Follower {
     keyspace: Arc<Keyspace>,
+    memory: Arc<Memory>,
 }
 
 impl Observer for Follower {
     fn changed(&self, _: &Directive, live: &Live) {
-        apply(&self.keyspace, live);
+        apply(&self.keyspace, &self.memory, live);
     }
 }
 
 /// Applies the settings now, and after every change.
 pub(crate) fn follow(server: &Server) {
-    apply(&server.keyspace, &server.config.live);
-    server.config.observe(Box::new(Follower { keyspace: server.keyspace.clone() }));
+    apply(&server.keyspace, &server.memory, &server.config.live);
+    let follower = Follower { keyspace: server.keyspace.clone(), memory: server.memory.clone() };
+    server.config.observe(Box::new(follower));
 }
 
-fn apply(keyspace: &Keyspace, live: &Live) {
+fn apply(keyspace: &Keyspace, memory: &Memory, live: &Live) {
+    memory.configure(keyspace, live);
     keyspace.set_notify(crate::clients::wanted_classes(live.notify.get() as u32));
 }

@@ -162,6 +162,8 @@ fn stats(server: &Server) -> Stats {
         rejected_connections: server.clients.refused.load(Relaxed),
         expired_keys: keyspace.expired_keys.load(Relaxed),
         expired_fields: keyspace.expired_fields.load(Relaxed),
+        evicted_keys: keyspace.evicted_keys.load(Relaxed),
+        exceeded_ms: server.memory.exceeded_ms(stdx::clock::wall_ms()),
         keyspace_hits: keyspace.hits.load(Relaxed),
         keyspace_misses: keyspace.misses.load(Relaxed),
         pubsub_channels: server.pubsub.len(Kind::Channel) as u64,
@@ -196,7 +198,7 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     let live = &server.config.live;
     let m = &mut s.memory;
     m.allocator = server.allocator();
-    m.used = m.allocator.allocated;
+    m.used = m.allocator.allocated + keyspace::Keyspace::segment_bytes() as u64;
     m.peak = server.stats.peak_bytes.fetch_max(m.used, Relaxed).max(m.used);
     m.startup = server.stats.startup_bytes.load(Relaxed);
     m.overhead = m.startup + m.clients;

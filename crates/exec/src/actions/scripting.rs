@@ -77,7 +77,46 @@ fn declared(args: Args<'_>) -> Result<usize, Error> {
     usize::try_from(count).map_err(|_| Error::new("ERR Number of keys can't be negative"))
 }
 
-fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
+/// A script to be run.
+pub(crate) struct Asked {
+    pub(crate) body: Body,
+    pub(crate) read_only: bool,
+    pub(crate) memory: Hunger,
+}
+
+/// What a script says of memory.
+#[derive(Clone, Copy)]
+pub(crate) enum Hunger {
+    /// Nothing: its commands are looked at one by one.
+    Unknown,
+    /// It may need more.
+    Declared,
+    /// It does not, or is to be run nevertheless.
+    None,
+}
+
+impl Hunger {
+    fn of(flags: script::ScriptFlags, declares: bool) -> Hunger {
+        match declares {
+            _ if flags.allow_oom || flags.no_writes => Hunger::None,
+            true => Hunger::Declared,
+            false => Hunger::Unknown,
+        }
+    }
+
+    /// Whether its commands have to be looked at while memory is short. Err: it may not run at all.
+    pub(crate) fn may_run_short(self, short: bool) -> Result<bool, Error> {
+        match self {
+            Hunger::Declared if short => Err(Error::new(crate::memory::OOM)),
+            Hunger::None => Ok(false),
+            _ => Ok(short),
+        }
+    }
+}
+
+fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Error> {
+    let Asked { body, read_only, memory } = asked;
+    let short = memory.may_run_short(act.session.short)?;
     let declared = declared(args)?;
     if act.view.is_none()
         && act.session.db == 0
@@ -94,6 +133,7 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
         client: act.session.id,
         resp3: act.out.resp3(),
         read_only,
+        short,
         now_ms: act.local.now_ms,
         random: act.local.random(),
         loop_id: act.local.id,
@@ -108,45 +148,40 @@ fn run(act: &mut Act<'_, '_>, body: Body, args: Args<'_>, read_only: bool) -> Re
 /// Keys of a script that are looked at before it runs.
 const PRELOADED: usize = 10_000;
 
-/// What EVAL and its kin are to run within a transaction: the script, whether it may only read, and how many keys it
-/// declares.
+/// What EVAL and its kin are to run within a transaction: the script, and how many keys it declares.
 pub(crate) fn asked_for(
     server: &Server,
     lua: &mut LuaState,
     command: &Command,
     args: Args<'_>,
-) -> Result<(Body, bool, usize), Error> {
+) -> Result<(Asked, usize), Error> {
     let read_only = command.name.ends_with("_ro");
-    let (body, read_only) = match command.name {
+    let asked = match command.name {
         "fcall" | "fcall_ro" => function_of(server, args, read_only)?,
         "evalsha" | "evalsha_ro" => script_known_as(server, lua, args, read_only)?,
         _ => script_of(server, lua, args, read_only)?,
     };
-    Ok((body, read_only, declared(args)?))
+    Ok((asked, declared(args)?))
 }
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let (body, read_only) = script_of(act.server, scripts::engine(act.local), args, read_only)?;
-    run(act, body, args, read_only)
+    let asked = script_of(act.server, scripts::engine(act.local), args, read_only)?;
+    run(act, asked, args)
 }
 
-fn script_of(
-    server: &Server,
-    lua: &mut LuaState,
-    args: Args<'_>,
-    read_only: bool,
-) -> Result<(Body, bool), Error> {
+fn script_of(server: &Server, lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
     declared(args)?;
     let (sha, body, flags) = scripts::compile_in(server, lua, args.at(1))?;
     check_read_only(&body, read_only, flags)?;
-    Ok((Body::Script(sha, body), read_only || flags.no_writes))
+    let memory = Hunger::of(flags, body.starts_with(b"#!"));
+    Ok(Asked { body: Body::Script(sha, body), read_only: read_only || flags.no_writes, memory })
 }
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let (body, read_only) = script_known_as(act.server, scripts::engine(act.local), args, read_only)?;
-    run(act, body, args, read_only)
+    let asked = script_known_as(act.server, scripts::engine(act.local), args, read_only)?;
+    run(act, asked, args)
 }
 
 fn script_known_as(
@@ -154,7 +189,7 @@ fn script_known_as(
     lua: &mut LuaState,
     args: Args<'_>,
     read_only: bool,
-) -> Result<(Body, bool), Error> {
+) -> Result<Asked, Error> {
     if args.at(1).len() != 40 {
         return Err(NO_SCRIPT);
     }
@@ -163,7 +198,8 @@ fn script_known_as(
     let body = server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
     let (sha, body, flags) = scripts::compile_in(server, lua, &body)?;
     check_read_only(&body, read_only, flags)?;
-    Ok((Body::Script(sha, body), read_only || flags.no_writes))
+    let memory = Hunger::of(flags, body.starts_with(b"#!"));
+    Ok(Asked { body: Body::Script(sha, body), read_only: read_only || flags.no_writes, memory })
 }
 
 /// A script that declares what it does (`#!lua`) must declare that it does not write to be run read-only.
@@ -176,11 +212,11 @@ fn check_read_only(body: &[u8], read_only: bool, flags: script::ScriptFlags) -> 
 
 /// `FCALL function numkeys [key ...] [arg ...]`
 fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let (body, read_only) = function_of(act.server, args, read_only)?;
-    run(act, body, args, read_only)
+    let asked = function_of(act.server, args, read_only)?;
+    run(act, asked, args)
 }
 
-fn function_of(server: &Server, args: Args<'_>, read_only: bool) -> Result<(Body, bool), Error> {
+fn function_of(server: &Server, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
     let name = String::from_utf8_lossy(args.at(1)).into_owned();
     let flags = {
         let libraries = server.scripts.libraries.lock();
@@ -194,7 +230,8 @@ fn function_of(server: &Server, args: Args<'_>, read_only: bool) -> Result<(Body
     if read_only && !flags.no_writes {
         return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
     }
-    Ok((Body::Function(name), flags.no_writes))
+    let memory = Hunger::of(flags, true);
+    Ok(Asked { body: Body::Function(name), read_only: flags.no_writes, memory })
 }
 
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {

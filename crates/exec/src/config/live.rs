@@ -134,6 +134,7 @@ pub struct Live {
     // Memory.
     pub maxmemory_bytes: Number,
     pub maxmemory_policy: Number,
+    pub maxmemory_samples: Number,
 
     // What is measured and logged. `loglevel`: 0 debug, 1 verbose, 2 notice, 3 warning, 4 nothing.
     pub loglevel: Number,

@@ -32,7 +32,7 @@ const NO_FILES: &str = "nothing is written to disk";
 const NO_REPLICAS: &str = "there are no replicas yet";
 const NO_CLUSTER: &str = "there is no cluster yet";
 const NO_TLS: &str = "TLS is off";
-const NO_EVICTION: &str = "nothing is evicted yet";
+const OWN_COUNT: &str = "uses are counted in stretches of time that adapt to how fast new keys come";
 const NEVER_INLINE: &str = "large values are always freed away from the clients";
 const NO_FORK: &str = "no child process is ever started";
 const NO_DEFRAG: &str = "there is no defragmentation job";
@@ -325,24 +325,23 @@ const LIMITS: &[Directive] = &[
 
 const MEMORY: &[Directive] = &[
     memory("maxmemory", 0, "0")
-        .only(
-            &["0"],
-            "eviction does not exist yet, so memory cannot be limited; only 'maxmemory 0' is accepted",
-        )
         .live(|l, v| l.maxmemory_bytes.set(v.int()))
-        .doc("Memory for data; 0 is no limit."),
+        .doc("Memory the server may use; 0 is no limit."),
     choice("maxmemory-policy", POLICIES, "noeviction")
-        .only(&["noeviction"], "eviction does not exist yet; only 'maxmemory-policy noeviction' is accepted")
         .live(|l, v| l.maxmemory_policy.set(v.int()))
         .doc("Which keys go when memory is full."),
-    int("maxmemory-samples", 1, INT, "5").accepted(NO_EVICTION).doc("Keys looked at for one eviction."),
-    int("maxmemory-eviction-tenacity", 0, 100, "10").accepted(NO_EVICTION).doc("Effort of eviction."),
+    int("maxmemory-samples", 1, INT, "5")
+        .live(|l, v| l.maxmemory_samples.set(v.int()))
+        .doc("Keys looked at for who expires first, at least 16; by use it is always 64."),
+    int("maxmemory-eviction-tenacity", 0, 100, "10")
+        .accepted("evictions are done in slices that make nobody wait")
+        .doc("Effort of eviction."),
     int("lfu-log-factor", 0, INT, "10")
-        .accepted(NO_EVICTION)
+        .accepted(OWN_COUNT)
         .doc("How slowly a key's frequency counter grows."),
     int("lfu-decay-time", 0, INT, "1")
         .unit("minutes")
-        .accepted(NO_EVICTION)
+        .accepted(OWN_COUNT)
         .doc("Time after which a key's frequency counter is lowered."),
     special("active-expire-effort", Kind::Int { min: 1, max: 10 }, "1")
         .live(|l, v| l.active_expire_effort.set(v.int()))

@@ -87,8 +87,6 @@ fn what_does_not_exist_yet_is_refused() {
         ("appendonly yes", "memory only"),
         ("replicaof 10.0.0.1 6379", "replication does not exist"),
         ("slaveof 10.0.0.1 6379", "replication does not exist"),
-        ("maxmemory 1gb", "eviction does not exist"),
-        ("maxmemory-policy allkeys-lru", "eviction does not exist"),
         ("cluster-enabled yes", "cluster mode does not exist"),
         ("tls-port 6380", "TLS does not exist"),
         ("loadmodule /x.so", "modules are not supported"),
@@ -102,7 +100,7 @@ fn what_does_not_exist_yet_is_refused() {
         assert!(error.mistakes[0].reason.contains(words), "{line}: {error}");
     }
     load(
-        "save \"\"\nappendonly no\nreplicaof no one\nmaxmemory 0\nmaxmemory-policy noeviction\ntls-port 0\n",
+        "save \"\"\nappendonly no\nreplicaof no one\nmaxmemory 1gb\nmaxmemory-policy allkeys-lru\ntls-port 0\n",
     )
     .unwrap();
 }

@@ -67,6 +67,8 @@ pub(super) struct Runner<'a, 'b, 'k> {
     /// On a thread: who reads keys for it (C5).
     reader: Option<&'a mut Reader>,
     reply: Reply,
+    /// It has written something: then it may go on, however short memory is.
+    wrote: bool,
 }
 
 impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
@@ -94,6 +96,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             limit,
             reader,
             reply: Reply::new(run.resp3),
+            wrote: false,
         }
     }
 
@@ -147,6 +150,10 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         if self.run.read_only && (command.is_write() || command.may_replicate()) {
             return Err(Error::new("ERR Write commands are not allowed from read-only scripts."));
         }
+        if self.run.short && !self.wrote && command.has(table::DENYOOM) {
+            return Err(Error::new(crate::memory::OOM));
+        }
+        self.wrote |= command.is_write();
         self.counted(command, args, resp3)
     }
 

@@ -145,7 +145,9 @@ impl Transaction {
         if !is_script(command) {
             return Ok(Order::Keep(compile_in(server, lua, args.at(2))?.0));
         }
-        let (body, read_only, declared) = scripting::asked_for(server, lua, command, args)?;
+        let (scripting::Asked { body, read_only, memory }, declared) =
+            scripting::asked_for(server, lua, command, args)?;
+        let short = memory.may_run_short(run.short)?;
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
         let ScriptRun { client, resp3, now_ms, loop_id, .. } = *run;
@@ -157,6 +159,7 @@ impl Transaction {
             client,
             resp3,
             read_only,
+            short,
             now_ms,
             random,
             loop_id,

@@ -44,9 +44,10 @@ pub enum Part {
     Write,
     Housekeeping,
     Sweep,
+    Evict,
 }
 
-const PART_NAMES: [&str; 11] = [
+const PART_NAMES: [&str; 12] = [
     "begin of a turn",
     "accepting",
     "mail",
@@ -58,6 +59,7 @@ const PART_NAMES: [&str; 11] = [
     "writing",
     "housekeeping",
     "removal of expired keys",
+    "eviction",
 ];
 
 /// The begin of a part: when, and how many long pieces there were before it.

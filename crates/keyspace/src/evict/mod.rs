@@ -7,7 +7,7 @@
 //!   a writer over the limit, or a loop at rest ─► evict: one victim of a sample of 64 neighbouring slots
 //! ```
 //!
-//! A [`Budget`] is a set of databases with a policy: all that clients can select share one, each hidden database has its own. The
+//! A [`Budget`] is a set of databases with a policy: all that clients can select share one, each group of hidden ones has its own. The
 //! limit itself, and what counts towards it, is the caller's business.
 //!
 //! - V1: nothing here costs anything but a branch while eviction is off.
@@ -16,7 +16,8 @@
 //!   a long commit covers stays.
 //! - V4: ghosts remember only what was evicted, not what was deleted or expired. A cache of few entries has one queue of
 //!   them, for a shard would hold none or one; a larger one has them in its segments.
-//! - V5: time stands still while there is plenty of room: a hit of a young cache says little.
+//! - V5: time stands still while there is plenty of room. Before the cache is full, as many entries as it will hold then are
+//!   supposed to follow from how full it is: who came first must not be taken for who is not used.
 //!
 //! Cost of an eviction: a lock, 64 bytes through a table, a removal: under 1 µs. If the shards hold few entries each, up to
 //! 64 of them are looked at.
@@ -47,6 +48,9 @@ const SEGMENTS: usize = 64;
 const SOONEST: usize = 16;
 /// Up to so many entries a cache has one queue of ghosts (V4).
 const FEW: usize = 4096;
+/// Parts of its limit from which on a budget's time goes on, and from which on it counts as full.
+const SOME: f64 = 0.25;
+const FULL: f64 = 0.9;
 /// Accesses a thread keeps for the mini-caches; more are lost.
 const RING: usize = 512;
 
@@ -118,7 +122,7 @@ pub(crate) struct Budget {
     databases: Range<usize>,
     policy: AtomicU8,
     samples: AtomicUsize,
-    /// Entries it holds when full; 0: it is not full, and time stands still (V5).
+    /// Entries it holds when full; 0: it is far from that, and time stands still (V5).
     entries: AtomicUsize,
     /// Time: ticks, and fourteenths of entries towards the next.
     tick: AtomicU32,
@@ -127,7 +131,7 @@ pub(crate) struct Budget {
     candidate: AtomicUsize,
     /// Hashes below it take part in the mini-caches.
     below: AtomicU64,
-    minis: Mutex<Minis>,
+    minis: Mutex<Option<Box<Minis>>>,
     ghosts: Mutex<Ghosts>,
     dice: AtomicU64,
 }
@@ -196,14 +200,19 @@ impl Budget {
 /// All budgets: the first is that of the databases clients can select.
 pub(crate) struct Evict {
     on: AtomicBool,
+    lfu: AtomicBool,
+    /// Databases clients can select, and hidden ones per budget.
+    visible: usize,
+    together: usize,
     budgets: Box<[Budget]>,
 }
 
 impl Evict {
-    pub(crate) fn new(visible: usize, hidden: usize) -> Evict {
-        let hidden = (visible..visible + hidden).map(|db| Budget::new(db..db + 1));
+    pub(crate) fn new(visible: usize, hidden: usize, together: usize) -> Evict {
+        let firsts = (visible..visible + hidden).step_by(together.max(1));
+        let hidden = firsts.map(|db| Budget::new(db..db + together));
         let budgets = std::iter::once(Budget::new(0..visible)).chain(hidden).collect();
-        Evict { on: AtomicBool::new(false), budgets }
+        Evict { on: AtomicBool::new(false), lfu: AtomicBool::new(false), visible, together, budgets }
     }
 
     #[inline]
@@ -213,8 +222,7 @@ impl Evict {
 
     #[inline]
     fn number(&self, db: usize) -> usize {
-        // The first budget has as many databases as the others come after.
-        (db + 1).saturating_sub(self.budgets[0].databases.end)
+        if db < self.visible { 0 } else { 1 + (db - self.visible) / self.together }
     }
 
     /// An entry was read or overwritten.
@@ -241,14 +249,15 @@ impl Evict {
 fn keep_access(number: usize, hash: u64) {
     let _ = ACCESSES.try_with(|ring| {
         let mut ring = ring.borrow_mut();
-        if ring.len() < RING {
+        // A command that looks at a key several times uses it once.
+        if ring.len() < RING && ring.last() != Some(&(number, hash)) {
             ring.push((number, hash));
         }
     });
 }
 
 impl Keyspace {
-    /// Sets which keys of a budget are evicted: 0 for the databases clients can select, `n` for the n-th hidden one.
+    /// Sets which keys of a budget are evicted: 0 for the databases clients can select, `n` for the n-th group of hidden ones.
     /// `samples`: how many keys at least are looked at for who expires first.
     pub fn set_eviction(&self, budget: usize, policy: Policy, samples: usize) {
         let budgets = &self.evict.budgets;
@@ -258,22 +267,44 @@ impl Keyspace {
         self.evict.on.store(on, Relaxed);
     }
 
-    /// Says, now and then, whether a budget is close to its limit (V5). O(databases).
-    pub fn note_fullness(&self, budget: usize, full: bool) {
+    /// Says, now and then, which part of its limit a budget uses (V5). O(databases).
+    pub fn note_fullness(&self, budget: usize, part: f64) {
         let budget = &self.evict.budgets[budget];
-        let held = if full { self.evictable(budget) } else { 0 };
+        let held = self.evictable(budget);
+        let full = part >= FULL;
         let entries = match budget.entries.load(Relaxed) {
+            _ if part < SOME => 0,
+            _ if !full => (held as f64 / part) as usize,
             0 => held,
-            so_far if full => (7 * so_far + held + 4) / 8,
-            _ => 0,
+            so_far => (7 * so_far + held + 4) / 8,
         };
         budget.entries.store(entries, Relaxed);
         let below = match entries {
-            0 => 0,
+            n if n == 0 || !full => 0,
             n if n <= minis::ENTRIES => u64::MAX,
             n => u64::MAX / n as u64 * minis::ENTRIES as u64,
         };
         budget.below.store(if budget.policy().is_adaptive() { below } else { 0 }, Relaxed);
+    }
+
+    /// Whether a budget has keys that may be evicted. O(databases).
+    pub fn has_victims(&self, budget: usize) -> bool {
+        self.evictable(&self.evict.budgets[budget]) > 0
+    }
+
+    /// As [`Keyspace::entry_bytes`], of a budget. O(databases).
+    pub fn budget_bytes(&self, budget: usize) -> (u64, u64) {
+        let databases = self.evict.budgets[budget].databases.clone();
+        databases.map(|db| self.entry_bytes(db)).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+    }
+
+    /// Whether the policy's name promises to tell how often a key is used, and not for how long it was not.
+    pub fn set_lfu(&self, lfu: bool) {
+        self.evict.lfu.store(lfu, Relaxed);
+    }
+
+    pub(crate) fn is_lfu(&self) -> bool {
+        self.evict.lfu.load(Relaxed)
     }
 
     /// Keys of a budget that may be evicted.
@@ -301,7 +332,7 @@ impl Keyspace {
             for (number, hash) in ring.drain(rest..) {
                 let Some(budget) = self.evict.budgets.get(number) else { continue };
                 let Some(mut minis) = budget.minis.try_lock() else { continue };
-                let candidate = minis.access(hash, budget.entries.load(Relaxed));
+                let candidate = minis.get_or_insert_default().access(hash, budget.entries.load(Relaxed));
                 drop(minis);
                 budget.candidate.store(candidate, Relaxed);
             }

@@ -21,15 +21,14 @@ fn hit(keyspace: &Keyspace, key: &str) -> bool {
 
 /// A cache of so many entries: what a client with GET, and SET on a miss, makes of it. Gives the hits.
 fn replay(keyspace: &Keyspace, trace: &[u64], capacity: usize) -> usize {
-    let (mut hits, mut full) = (0, false);
+    let mut hits = 0;
     for n in trace {
         let key = format!("k{n}");
         if hit(keyspace, &key) {
             hits += 1;
         } else {
             put(keyspace, 0, &key, b"v", None);
-            full |= keyspace.len(0) * 10 >= capacity * 9;
-            keyspace.note_fullness(0, full);
+            keyspace.note_fullness(0, keyspace.len(0) as f64 / capacity as f64);
             while keyspace.len(0) > capacity {
                 assert_ne!(keyspace.evict(0, NOW, &mut |_| ()), Evicted::Nothing);
             }
@@ -111,7 +110,7 @@ fn each_policy_takes_only_what_it_may_until_there_is_nothing() {
                 expiring.insert(i);
             }
         }
-        keyspace.note_fullness(0, true);
+        keyspace.note_fullness(0, 1.0);
         let volatile = policy.is_volatile();
         let (mut removed, mut missed) = (0, 0);
         let mut last = [0; 2];
@@ -184,7 +183,7 @@ fn an_eviction_is_a_write_like_any_other() {
 
 #[test]
 fn hidden_databases_have_budgets_of_their_own() {
-    let keyspace = Keyspace::with_hidden(2, 2);
+    let keyspace = Keyspace::with_hidden(2, 2, 1);
     keyspace.set_eviction(1, Policy::Adaptive, 5);
     (0..100).for_each(|i| (0..4).for_each(|db| put(&keyspace, db, &format!("k{i}"), b"v", None)));
     while keyspace.evict(1, NOW, &mut |_| ()) != Evicted::Nothing {}
@@ -199,7 +198,7 @@ fn keys_that_were_there_before_eviction_was_switched_on_are_known_by_their_last_
     let keyspace = Keyspace::new(1);
     (0..5000).for_each(|i| put(&keyspace, 0, &format!("k{i}"), b"v", None));
     keyspace.set_eviction(0, Policy::Adaptive, 5);
-    keyspace.note_fullness(0, true);
+    keyspace.note_fullness(0, 1.0);
     let later = NOW + 16_384 * 20;
     for i in 0..1000 {
         let key = format!("k{i}");

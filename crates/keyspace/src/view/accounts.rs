@@ -124,6 +124,11 @@ impl View<'_> {
         }
     }
 
+    /// Whether the policy's name promises to tell how often keys are used ([`View::freq`]).
+    pub fn tells_freq(&self) -> bool {
+        self.keyspace.is_lfu()
+    }
+
     /// How often a key was used lately, 0 to 14; None if there is no such key. 0 where nothing is recorded.
     pub fn freq(&self, key: &[u8]) -> Option<u8> {
         match &self.store {

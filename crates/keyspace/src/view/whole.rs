@@ -251,7 +251,12 @@ impl Keyspace {
             }
             let directory = std::mem::take(&mut shard.dbs[db]);
             if directory.len() > 0 {
-                stdx::reclaim::defer(directory.len() * 100, move || drop(directory));
+                let flushing = self.flushing.clone();
+                flushing.fetch_add(1, Ordering::Relaxed);
+                stdx::reclaim::defer(directory.len() * 100, move || {
+                    drop(directory);
+                    flushing.fetch_sub(1, Ordering::Relaxed);
+                });
             }
         }
         let removed = self.len(db);

@@ -1,0 +1,363 @@
+//! `maxmemory`: who goes when memory is short, and what is refused when nobody can.
+
+use crate::held::Hold;
+use crate::support::{Client, PATIENCE, Server, foreign};
+use std::time::{Duration, Instant};
+
+const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
+const MIB: u64 = 1 << 20;
+
+/// A field of INFO as a number.
+fn field(client: &mut Client, name: &str) -> u64 {
+    let text = client.call("INFO everything");
+    let line = text.split("\\r\\n").find_map(|line| line.strip_prefix(&format!("{name}:")));
+    line.and_then(|line| line.parse().ok()).unwrap_or_else(|| panic!("no number {name} in {text}"))
+}
+
+/// Lets the server have so much more than it has now.
+fn limit(client: &mut Client, policy: &str, more: u64) -> u64 {
+    let limit = field(client, "used_memory") + more;
+    client.expect(&format!("CONFIG SET maxmemory-policy {policy} maxmemory {limit}"), "+OK");
+    limit
+}
+
+fn set(client: &mut Client, key: usize, value: &[u8], expires: bool) -> String {
+    let (key, ttl): (String, &[&[u8]]) =
+        (format!("key:{key}"), if expires { &[b"EX", b"1000"] } else { &[] });
+    client.call_bytes(&[&[b"SET", key.as_bytes(), value], ttl].concat())
+}
+
+/// Waits until no more is used than may be; a part of it is freed a little later.
+#[track_caller]
+fn await_below(client: &mut Client, limit: u64) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let used = field(client, "used_memory");
+        // What half-empty pages take is known to the server as a mean.
+        if used <= limit + limit / 20 {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{used} bytes are used of {limit}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn every_policy_keeps_the_limit_and_takes_what_it_may() {
+    if foreign() {
+        return;
+    }
+    let names = [
+        "allkeys-lru",
+        "allkeys-lfu",
+        "allkeys-random",
+        "volatile-lru",
+        "volatile-lfu",
+        "volatile-random",
+        "volatile-ttl",
+    ];
+    for policy in names {
+        let server = Server::start();
+        let mut client = server.client();
+        let limit = limit(&mut client, policy, 8 * MIB);
+        let volatile = policy.starts_with("volatile");
+        // Short values and long ones; those that do not expire would fit twice.
+        for i in 0..16_000 {
+            let (size, lasts) = (if i % 2 == 0 { 100 } else { 3000 }, i % 8 == 0);
+            let reply = set(&mut client, i, &vec![b'x'; size], !lasts);
+            assert_eq!(reply, "+OK", "{policy}, key {i}");
+        }
+        await_below(&mut client, limit);
+        // The last of the debt may be paid between two questions.
+        let deadline = Instant::now() + PATIENCE;
+        let (mut left, mut evicted) = (0, 0);
+        while left + evicted != 16_000 {
+            assert!(Instant::now() < deadline, "{policy}: {left} left, {evicted} evicted");
+            (left, evicted) = (field_keys(&mut client), field(&mut client, "evicted_keys"));
+        }
+        assert!(evicted > 8000 && left > 1000, "{policy}: {left} left");
+        let stayed = (0..2000).filter(|i| client.call(&format!("EXISTS key:{}", 8 * i)) == ":1").count();
+        assert_eq!(stayed == 2000, volatile, "{policy}: {stayed} of 2000 keys that do not expire stay");
+    }
+}
+
+fn field_keys(client: &mut Client) -> u64 {
+    client.call("DBSIZE").trim_start_matches(':').parse().unwrap()
+}
+
+#[test]
+fn what_is_refused_while_nothing_can_be_evicted_is_what_redis_refuses() {
+    for mine in [true, false] {
+        let server = if mine { Server::start() } else { Server::redis(&[]).unwrap_or_else(Server::start) };
+        let (mut a, mut b) = (server.client(), server.client());
+        a.expect("MSET a 1 x 1 l 2", "+OK");
+        // Volatile policies have nobody to evict either.
+        for policy in ["noeviction", "volatile-lru", "volatile-ttl"] {
+            let short = format!("CONFIG SET maxmemory 100kb maxmemory-policy {policy}");
+            let plenty = "CONFIG SET maxmemory 0";
+            b.expect(&short, "+OK");
+            a.expect("SET b 2", OOM);
+            a.expect("LPUSH list 1", OOM);
+            a.expect("APPEND a 1", OOM);
+            a.expect("GET a", "\"1\"");
+            a.expect("EXPIRE nothing 1000", ":0");
+            a.expect("DEL nothing", ":0");
+            // What is queued takes memory too.
+            a.expect("MULTI", "+OK");
+            a.expect("GET a", OOM);
+            a.expect("EXEC", "-EXECABORT Transaction discarded because of previous errors.");
+            a.expect("MULTI", "+OK");
+            a.expect("WATCH a", OOM);
+            a.expect("DISCARD", "+OK");
+            // Memory becomes short between the queue and EXEC.
+            b.expect(plenty, "+OK");
+            a.expect("MULTI", "+OK");
+            a.expect("SET x 1", "+QUEUED");
+            b.expect(&short, "+OK");
+            let oom = "-EXECABORT Transaction discarded because of: OOM command not allowed when used memory > 'maxmemory'.";
+            a.expect("EXEC", oom);
+            b.expect(plenty, "+OK");
+            a.expect("MULTI", "+OK");
+            a.expect("GET x", "+QUEUED");
+            a.expect("DEL zz", "+QUEUED");
+            b.expect(&short, "+OK");
+            a.expect("EXEC", "[\"1\", :0]");
+            b.expect(plenty, "+OK");
+        }
+    }
+}
+
+#[test]
+fn scripts_are_refused_what_redis_refuses_them() {
+    for mine in [true, false] {
+        let server = if mine { Server::start() } else { Server::redis(&[]).unwrap_or_else(Server::start) };
+        let (mut a, mut b) = (server.client(), server.client());
+        let code = "#!lua name=f\nlocal set = function(k) return redis.call('set', k[1], 1) end\n\
+                    redis.register_function('plain', set)\n\
+                    redis.register_function{function_name='bold', callback=set, flags={'allow-oom'}}";
+        a.expect("SET a 1", "+OK");
+        assert_eq!(a.call_bytes(&[b"FUNCTION", b"LOAD", code.as_bytes()]), "\"f\"");
+        b.expect("CONFIG SET maxmemory 100kb", "+OK");
+        let mut eval =
+            |script: &str, key: &str| a.call_bytes(&[b"EVAL", script.as_bytes(), b"1", key.as_bytes()]);
+        let said = eval("return redis.call('set', KEYS[1], 1)", "x");
+        assert!(said.starts_with(OOM) && said.contains("script: "), "{said}");
+        assert_eq!(eval("return redis.pcall('set', KEYS[1], 1)", "x"), OOM);
+        assert_eq!(eval("return redis.call('get', KEYS[1])", "a"), "\"1\"");
+        // Once it has written it is not stopped half-way.
+        assert_eq!(eval("redis.call('del', 'zz') return redis.call('set', KEYS[1], 1)", "x"), "+OK");
+        assert_eq!(eval("#!lua\nreturn redis.call('get', KEYS[1])", "a"), OOM);
+        assert_eq!(eval("#!lua flags=allow-oom\nreturn redis.call('set', KEYS[1], 1)", "x"), "+OK");
+        assert_eq!(eval("#!lua flags=no-writes\nreturn redis.call('get', KEYS[1])", "a"), "\"1\"");
+        a.expect("FCALL plain 1 x", OOM);
+        a.expect("FCALL bold 1 x", "+OK");
+        // In a transaction the queue is asked for, and then each script.
+        b.expect("CONFIG SET maxmemory 0", "+OK");
+        a.expect("MULTI", "+OK");
+        a.request(&[b"EVAL", b"return redis.call('set', KEYS[1], 1)", b"1", b"x"]);
+        a.expect_reply("+QUEUED");
+        b.expect("CONFIG SET maxmemory 100kb", "+OK");
+        let said = a.call("EXEC");
+        assert!(said.starts_with(&format!("[{OOM} script: ")), "{said}");
+    }
+}
+
+#[test]
+fn frequency_and_idleness_are_told_as_the_name_of_the_policy_says() {
+    for mine in [true, false] {
+        let server = if mine { Server::start() } else { Server::redis(&[]).unwrap_or_else(Server::start) };
+        let mut client = server.client();
+        client.expect("SET a 1", "+OK");
+        client.expect("OBJECT IDLETIME a", ":0");
+        let lru = "-ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when \
+                   switching between policies at runtime LRU and LFU data will take some time to adjust.";
+        let lfu = "-ERR An LFU maxmemory policy is selected, idle time not tracked. Please note that when switching \
+                   between policies at runtime LRU and LFU data will take some time to adjust.";
+        client.expect("OBJECT FREQ a", lru);
+        client.expect("OBJECT FREQ none", "(nil)");
+        client.expect("CONFIG SET maxmemory-policy allkeys-lfu", "+OK");
+        client.expect("OBJECT IDLETIME a", lfu);
+        client.expect("OBJECT IDLETIME none", "(nil)");
+        client.expect("SET fresh text", "+OK");
+        client.expect("OBJECT FREQ fresh", ":5");
+    }
+}
+
+#[test]
+fn keys_that_are_used_stay() {
+    if foreign() {
+        return;
+    }
+    for policy in ["allkeys-lru", "allkeys-lfu"] {
+        let server = Server::start();
+        let mut client = server.client();
+        limit(&mut client, policy, 7 * MIB);
+        (0..200).for_each(|i| drop(set(&mut client, i, &[b'x'; 2000], false)));
+        for i in 1000..8000 {
+            set(&mut client, i, &[b'x'; 2000], false);
+            // A key that is used every 200 insertions in a cache of some 1,300 stays.
+            client.expect(&format!("EXISTS key:{}", i % 200), ":1");
+        }
+        assert!(field(&mut client, "evicted_keys") > 4000);
+    }
+}
+
+#[test]
+fn large_values_go_as_small_ones_do() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    let limit = limit(&mut client, "allkeys-lru", 24 * MIB);
+    let members: String = (0..20_000).map(|i| format!(" member:{i}")).collect();
+    for i in 0..60 {
+        let reply = match i % 3 {
+            0 => client.call_bytes(&[b"SET", format!("s{i}").as_bytes(), &vec![b'x'; 2 << 20]]),
+            1 => client.call(&format!("SADD s{i}{members}")),
+            _ => client.call(&format!("RPUSH s{i}{members}")),
+        };
+        assert!(!reply.starts_with('-'), "{reply}");
+    }
+    await_below(&mut client, limit);
+    assert!(field_keys(&mut client) >= 5, "some of them fit");
+    // A value that grows where it is counts as one that comes.
+    for i in 0..400 {
+        client.call_bytes(&[b"APPEND", b"grows", &[b'y'; 50_000]]);
+        client.expect("STRLEN grows", &format!(":{}", 50_000 * (i + 1)));
+    }
+    await_below(&mut client, limit);
+}
+
+#[test]
+fn an_eviction_is_told_to_listeners_and_to_whoever_watches() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start_with(&["--notify-keyspace-events", "Ee"]);
+    let (mut client, mut listener, mut watcher) = (server.client(), server.client(), server.client());
+    listener.expect("SUBSCRIBE __keyevent@0__:evicted", "[\"subscribe\", \"__keyevent@0__:evicted\", :1]");
+    set(&mut client, 0, &[b'x'; 2000], false);
+    watcher.expect("WATCH key:0", "+OK");
+    limit(&mut client, "allkeys-random", MIB);
+    let mut i = 0;
+    while client.call("EXISTS key:0") == ":1" {
+        i += 1;
+        assert_eq!(set(&mut client, i, &[b'x'; 2000], false), "+OK");
+    }
+    assert!(listener.reply().starts_with("[\"message\", \"__keyevent@0__:evicted\", \"key:"));
+    watcher.expect("MULTI", "+OK");
+    watcher.expect("PING", "+QUEUED");
+    watcher.expect("EXEC", "(nil array)");
+}
+
+#[test]
+fn a_limit_that_is_lowered_is_kept_without_a_write() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    let start = field(&mut client, "used_memory");
+    (0..10_000).for_each(|i| drop(set(&mut client, i, &[b'x'; 1000], false)));
+    let limit = start + 4 * MIB;
+    client.expect(&format!("CONFIG SET maxmemory-policy allkeys-lfu maxmemory {limit}"), "+OK");
+    await_below(&mut client, limit);
+    assert!(field(&mut client, "evicted_keys") > 3000);
+    let left = field_keys(&mut client);
+    assert!(left > 1000, "only {left} keys are left of 4 MiB");
+    assert!(field(&mut client, "total_eviction_exceeded_time") < 60_000);
+    client.expect("CONFIG RESETSTAT", "+OK");
+    assert_eq!(field(&mut client, "evicted_keys"), 0);
+}
+
+#[test]
+fn what_a_snapshot_pins_is_not_evicted_for_once_more() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    limit(&mut client, "allkeys-random", 2 * MIB);
+    (0..4000).for_each(|i| drop(set(&mut client, i, &[b'x'; 1000], false)));
+    // A job that is held keeps a snapshot open, which pins what is evicted; writers go on.
+    let members: String = (0..20_000).map(|i| format!(" m{i}")).collect();
+    client.expect("CONFIG SET maxmemory 0", "+OK");
+    client.call(&format!("SADD big{members}"));
+    limit(&mut client, "allkeys-random", 3 * MIB);
+    let hold = Hold::first_at(&server, "job-end");
+    let mut reader = server.client();
+    reader.send("SORT big ALPHA LIMIT 0 1\r\n");
+    for i in 4000..12_000 {
+        assert_eq!(set(&mut client, i, &[b'x'; 1000], false), "+OK");
+    }
+    assert!(field(&mut client, "evicted_keys") > 2000);
+    assert!(field_keys(&mut client) > 500, "{} keys are left", field_keys(&mut client));
+    hold.release();
+    reader.expect_reply("[\"m0\"]");
+}
+
+#[test]
+fn bystanders_are_served_while_writers_evict_at_full_rate() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    limit(&mut client, "allkeys-lru", 8 * MIB);
+    let done = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for w in 0..3 {
+            let (server, done) = (&server, &done);
+            scope.spawn(move || {
+                let mut client = server.client();
+                let mut i = 0;
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    let batch: String =
+                        (0..50).map(|j| format!("SET w{w}:{} {}\r\n", i + j, "x".repeat(500))).collect();
+                    client.send(batch);
+                    (0..50).for_each(|_| client.expect_reply("+OK"));
+                    i += 50;
+                }
+            });
+        }
+        // Each of these replies comes; how fast is the business of the benchmarks.
+        for i in 0..2000 {
+            client.expect(&format!("SET mine {i}"), "+OK");
+            client.call("GET mine");
+        }
+        while field(&mut client, "evicted_keys") < 10_000 {
+            client.expect("PING", "+PONG");
+        }
+        done.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+}
+
+#[test]
+fn a_client_that_does_not_touch_leaves_keys_as_unused_as_they_were() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut client, mut quiet) = (server.client(), server.client());
+    client.expect("SET k v", "+OK");
+    let copy = b"return redis.call('restore', KEYS[2], 0, redis.call('dump', KEYS[1]), 'IDLETIME', ARGV[1])";
+    assert_eq!(client.call_bytes(&[b"EVAL", copy, b"2", b"k", b"old", b"1000"]), "+OK");
+    let idle = |client: &mut Client| -> u64 {
+        client.call("OBJECT IDLETIME old").trim_start_matches(':').parse().unwrap()
+    };
+    assert!((900..1100).contains(&idle(&mut client)));
+    quiet.expect("CLIENT NO-TOUCH ON", "+OK");
+    quiet.expect("GET old", "\"v\"");
+    quiet.expect("MULTI", "+OK");
+    quiet.expect("GET old", "+QUEUED");
+    quiet.expect("EXEC", "[\"v\"]");
+    assert!((900..1100).contains(&idle(&mut client)));
+    // Whoever asks for it in so many words touches.
+    quiet.expect("TOUCH old", ":1");
+    assert!(idle(&mut client) < 100);
+    quiet.expect("CLIENT NO-TOUCH OFF", "+OK");
+    assert_eq!(client.call_bytes(&[b"EVAL", copy, b"2", b"k", b"older", b"1000"]), "+OK");
+    quiet.expect("GET older", "\"v\"");
+    assert!(client.call("OBJECT IDLETIME older").trim_start_matches(':').parse::<u64>().unwrap() < 100);
+}

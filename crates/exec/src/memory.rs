@@ -1,0 +1,474 @@
+//! How much memory is in use, who may have more, and the debt of evictions.
+//!
+//! ```text
+//!   the allocator's figures ─► rest ─┐
+//!   (every few ms, the clerk)        ├─► used ─► above the limit?  a write evicts up to 16 keys, the loops go on in slices,
+//!   bytes of entries (each write) ───┘                             who writes far above it waits, what has no victim is OOM
+//! ```
+//!
+//! - R1: `used` is what the allocator and the segments have, less what waits for the reclaimer and what only snapshots and
+//!   replies being streamed keep alive. Between two looks at the allocator only entries come and go, and those are counted.
+//! - R2: what tables, dead entries and half-full pages take grows only slowly in the eyes of this file while keys are evicted:
+//!   taken as it is at a moment, a page that an eviction has half emptied would call for the next eviction.
+//! - R3: nobody but a writer pays, with [`AT_ONCE`] evictions at most; the rest is the loops' debt, paid in slices of
+//!   [`SLICE_NS`]. Above the limit by more than a slack a writer pays in slices too, and only then runs.
+//! - R4: each source has a budget of its own as well, for its hidden databases. When the whole is short, budgets give in
+//!   proportion to what they hold.
+//!
+//! Costs: nothing but a load when nothing is limited; else O(databases in use) for a write below the limit.
+
+use crate::config::Live;
+use crate::{Local, Server, Session};
+use command::{Command, table};
+use keyspace::{Changes, Evicted, Keyspace, Policy};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+
+/// Evictions one write pays for.
+const AT_ONCE: usize = 16;
+/// How long a slice of evictions takes at most.
+const SLICE_NS: u64 = 50_000;
+/// The allocator is asked once in so many milliseconds.
+const LOOK_MS: u64 = 4;
+/// Looks at the allocator that it is the mean of what segments take beside entries.
+const SMOOTH: i64 = 64;
+/// One in so many writes tells the policy how full it is.
+const NOTED: u32 = 32;
+/// The longest a writer waits without anything being evicted.
+const PATIENCE_MS: u64 = 500;
+
+/// Redis's words for it.
+pub(crate) const OOM: &str = "OOM command not allowed when used memory > 'maxmemory'.";
+
+/// See the module.
+pub struct Memory {
+    /// 0: none.
+    limit: AtomicU64,
+    /// Something is limited: the whole, or a source.
+    limited: AtomicBool,
+    /// Per budget of a source.
+    limits: Box<[AtomicU64]>,
+    /// Something is over its limit and there is somebody to evict.
+    owes: AtomicBool,
+    /// What is used beside entries and segments; below zero while values share content.
+    rest: AtomicI64,
+    /// Bytes of segments beside rooms of entries (R2), and how many those were then.
+    excess: AtomicI64,
+    rooms: AtomicU64,
+    evicted: AtomicU64,
+    looked_ms: AtomicU64,
+    looking: AtomicBool,
+    /// Since when more is used than may be; 0: it is not.
+    over_since_ms: AtomicU64,
+    over_ms: AtomicU64,
+    lfu: AtomicBool,
+}
+
+/// What becomes of a command.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Verdict {
+    Run,
+    /// Memory is short, and nothing can be evicted.
+    Short,
+    /// It is run again when some more is evicted.
+    Wait,
+}
+
+impl Memory {
+    /// For so many sources.
+    pub(crate) fn new(sources: usize) -> Memory {
+        Memory {
+            limit: AtomicU64::new(0),
+            limited: AtomicBool::new(false),
+            limits: (0..sources).map(|_| AtomicU64::new(0)).collect(),
+            owes: AtomicBool::new(false),
+            rest: AtomicI64::new(0),
+            excess: AtomicI64::new(0),
+            rooms: AtomicU64::new(0),
+            evicted: AtomicU64::new(0),
+            looked_ms: AtomicU64::new(0),
+            looking: AtomicBool::new(false),
+            over_since_ms: AtomicU64::new(0),
+            over_ms: AtomicU64::new(0),
+            lfu: AtomicBool::new(false),
+        }
+    }
+
+    /// Takes over what the configuration says.
+    pub(crate) fn configure(&self, keyspace: &Keyspace, live: &Live) {
+        let limit = live.maxmemory_bytes.size() as u64;
+        let (mut policy, lfu) = policy_of(live.maxmemory_policy.get());
+        if limit == 0 && !lfu {
+            policy = Policy::None;
+        }
+        keyspace.set_eviction(0, policy, live.maxmemory_samples.size());
+        keyspace.set_lfu(lfu);
+        self.lfu.store(lfu, Relaxed);
+        self.limit.store(limit, Relaxed);
+        self.looked_ms.store(0, Relaxed);
+        self.note_limited();
+    }
+
+    /// Limits the bytes of a source's entries; 0 is no limit.
+    pub fn limit_source(&self, keyspace: &Keyspace, source: usize, bytes: u64) {
+        self.limits[source].store(bytes, Relaxed);
+        keyspace.set_eviction(1 + source, Policy::Adaptive, 0);
+        self.note_limited();
+    }
+
+    fn note_limited(&self) {
+        let sources = self.limits.iter().any(|limit| limit.load(Relaxed) > 0);
+        self.limited.store(self.limit.load(Relaxed) > 0 || sources || self.lfu.load(Relaxed), Relaxed);
+    }
+
+    /// Whether anything is to be done here at all.
+    #[inline]
+    pub fn is_limited(&self) -> bool {
+        self.limited.load(Relaxed)
+    }
+
+    /// Whether a loop should go on evicting.
+    pub fn owes(&self) -> bool {
+        self.owes.load(Relaxed)
+    }
+
+    /// What entries of so many bytes in pages and outside take of some budget. Of the segments' excess they have their part;
+    /// but few entries, which have a segment each, not more than they are themselves.
+    fn weigh(&self, (rooms, outside): (u64, u64)) -> u64 {
+        let (excess, all) = (self.excess.load(Relaxed).max(0), self.rooms.load(Relaxed).max(1));
+        let part = (u128::from(rooms) * excess as u128 / u128::from(all)) as u64;
+        rooms + part.min(rooms) + outside
+    }
+
+    /// R1.
+    fn used(&self, keyspace: &Keyspace) -> u64 {
+        let (rooms, outside) = keyspace.all_entry_bytes();
+        // Segments that are given back count at once.
+        let segments = (rooms as i64 + self.excess.load(Relaxed)).min(Keyspace::segment_bytes() as i64);
+        (self.rest.load(Relaxed) + segments + outside as i64).max(0) as u64
+    }
+
+    /// R2.
+    fn note_segments(&self, keyspace: &Keyspace, rooms: u64) {
+        let now = (Keyspace::segment_bytes() as i64 - rooms as i64).max(0);
+        let evicted = keyspace.stats.evicted_keys.load(Relaxed);
+        let so_far = self.excess.load(Relaxed);
+        let smooth = self.evicted.swap(evicted, Relaxed) != evicted && so_far > 0 && now > so_far;
+        let excess = if smooth { so_far + (now - so_far) / SMOOTH } else { now };
+        self.excess.store(excess, Relaxed);
+        self.rooms.store(rooms, Relaxed);
+    }
+
+    /// How long the limit is exceeded now, and was in all, in milliseconds.
+    pub(crate) fn exceeded_ms(&self, now_ms: u64) -> (u64, u64) {
+        let now = match self.over_since_ms.load(Relaxed) {
+            0 => 0,
+            since => now_ms.saturating_sub(since),
+        };
+        (now, self.over_ms.load(Relaxed) + now)
+    }
+
+    /// CONFIG RESETSTAT.
+    pub(crate) fn reset_stat(&self, now_ms: u64) {
+        self.over_ms.store(0, Relaxed);
+        if self.over_since_ms.load(Relaxed) != 0 {
+            self.over_since_ms.store(now_ms, Relaxed);
+        }
+    }
+
+    fn note_over(&self, over: bool, now_ms: u64) {
+        let since = self.over_since_ms.load(Relaxed);
+        if over && since == 0 {
+            self.over_since_ms.store(now_ms.max(1), Relaxed);
+        } else if !over && since != 0 && self.over_since_ms.swap(0, Relaxed) == since {
+            self.over_ms.fetch_add(now_ms.saturating_sub(since), Relaxed);
+        }
+    }
+}
+
+/// By the place of the policy's name, and whether it is one of the LFU names.
+fn policy_of(choice: i64) -> (Policy, bool) {
+    match choice {
+        0 => (Policy::VolatileAdaptive, false),
+        1 => (Policy::VolatileAdaptive, true),
+        2 => (Policy::VolatileRandom, false),
+        3 => (Policy::VolatileTtl, false),
+        4 => (Policy::Adaptive, false),
+        5 => (Policy::Adaptive, true),
+        6 => (Policy::Random, false),
+        _ => (Policy::None, false),
+    }
+}
+
+/// Before a command that may need memory: evicts, if it has to be (R3).
+#[cold]
+pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Verdict {
+    let memory = &server.memory;
+    let limit = memory.limit.load(Relaxed);
+    let waiting = session.short_since.take();
+    if limit == 0 {
+        return Verdict::Run;
+    }
+    let used = memory.used(&server.keyspace);
+    local.asked = local.asked.wrapping_add(1);
+    if local.asked.is_multiple_of(NOTED) {
+        // Even if the clerk does not get to run: the policy's time must not stand still while keys come.
+        server.keyspace.note_fullness(0, used as f64 / limit as f64);
+    }
+    if used <= limit {
+        return Verdict::Run;
+    }
+    memory.note_over(true, local.now_ms);
+    let mut told = Vec::new();
+    let paid = pay(server, local.now_ms, limit, &mut Pace::evictions(AT_ONCE), &mut told);
+    let verdict = match paid {
+        Paid::Enough => Verdict::Run,
+        Paid::Nothing => Verdict::Short,
+        Paid::Some => {
+            memory.owes.store(true, Relaxed);
+            let slack = (limit / 32).clamp(256 << 10, 64 << 20);
+            let far = memory.used(&server.keyspace) > limit + slack;
+            let evicted = server.keyspace.stats.evicted_keys.load(Relaxed);
+            let since = waiting.filter(|(_, then)| *then == evicted).map_or(local.now_ms, |(since, _)| since);
+            match far {
+                false => Verdict::Run,
+                true if local.now_ms - since > PATIENCE_MS => Verdict::Short,
+                true => {
+                    pay(server, local.now_ms, limit, &mut Pace::slice(), &mut told);
+                    session.short_since.set(Some((since, evicted)));
+                    Verdict::Wait
+                }
+            }
+        }
+    };
+    told.into_iter().for_each(|changes| server.after(local, changes));
+    verdict
+}
+
+/// Whether a command is refused while memory is short.
+pub(crate) fn is_denied(session: &Session, command: &Command) -> bool {
+    match &session.multi {
+        // What is queued takes memory, whatever it will do.
+        Some(_) if !matches!(command.name, "exec" | "discard" | "quit" | "reset") => true,
+        Some(multi) if command.name == "exec" => multi.queue.is_denied_oom(),
+        _ => command.has(table::DENYOOM),
+    }
+}
+
+/// Once per turn of a loop while something is limited: has the allocator asked if nobody did lately, feeds the policy, pays a
+/// slice of what is owed.
+pub fn tend(server: &Arc<Server>, local: &mut Local) {
+    let memory = &server.memory;
+    server.keyspace.feed_accesses();
+    let looked = memory.looked_ms.load(Relaxed);
+    let due = local.now_ms >= looked + LOOK_MS || local.now_ms < looked;
+    if due
+        && memory.looked_ms.compare_exchange(looked, local.now_ms, Relaxed, Relaxed).is_ok()
+        && !memory.looking.swap(true, Relaxed)
+    {
+        if server.keyspace.active_snapshots() > 0 {
+            // What is kept for them must be known as well as what is evicted.
+            server.keyspace.prune();
+        }
+        let (errand, now_ms) = (server.clone(), local.now_ms);
+        // The allocator asks its arenas one by one, and whoever holds one may not be running: no loop waits for that.
+        let sent = server.clerk.send(move || {
+            look(&errand, now_ms);
+            errand.memory.looking.store(false, Relaxed);
+        });
+        if !sent {
+            memory.looking.store(false, Relaxed);
+        }
+    }
+    if memory.owes() {
+        let mut told = Vec::new();
+        pay_all(server, local.now_ms, &mut told);
+        told.into_iter().for_each(|changes| server.after(local, changes));
+    }
+}
+
+/// Asks the allocator (R1, R2), and gives what it and the segments have. On the clerk's thread; tens of microseconds.
+pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
+    let (memory, keyspace) = (&server.memory, &server.keyspace);
+    let allocated = server.allocator().allocated as i64;
+    let (rooms, outside) = keyspace.all_entry_bytes();
+    if !keyspace.is_flushing() {
+        memory.note_segments(keyspace, rooms);
+    }
+    let waiting = stdx::reclaim::pending_bytes() as i64;
+    let pinned = (keyspace.retained().0 + server.snapshots.streamed()) as i64;
+    memory.rest.store(allocated - outside as i64 - waiting - pinned, Relaxed);
+
+    let limit = memory.limit.load(Relaxed);
+    let used = memory.used(keyspace);
+    // Without a limit the keys there are count as all there can be, if somebody wants to know how often they are used.
+    let unlimited = if memory.lfu.load(Relaxed) { 1.0 } else { 0.0 };
+    keyspace.note_fullness(0, if limit > 0 { used as f64 / limit as f64 } else { unlimited });
+    memory.note_over(limit > 0 && used > limit, now_ms);
+    let mut owes = limit > 0 && used > limit && choose(server).is_some();
+    for source in 0..memory.limits.len() {
+        let limit = memory.limits[source].load(Relaxed);
+        let used = used_by(server, source);
+        if limit > 0 {
+            keyspace.note_fullness(1 + source, used as f64 / limit as f64);
+            owes |= used > limit;
+        }
+    }
+    if owes && memory.is_limited() {
+        memory.owes.store(true, Relaxed);
+    }
+    allocated as u64 + Keyspace::segment_bytes() as u64
+}
+
+/// Bytes of a source's entries.
+fn used_by(server: &Server, source: usize) -> u64 {
+    let bytes = server.keyspace.budget_bytes(1 + source);
+    server.memory.weigh(bytes)
+}
+
+/// How much of it may be done now.
+struct Pace {
+    left: usize,
+    until_ns: Option<u64>,
+}
+
+impl Pace {
+    fn evictions(left: usize) -> Pace {
+        Pace { left, until_ns: None }
+    }
+
+    fn slice() -> Pace {
+        Pace { left: usize::MAX, until_ns: Some(stdx::clock::mono_ns() + SLICE_NS) }
+    }
+
+    /// Takes one; false if it is over.
+    fn step(&mut self) -> bool {
+        if self.left == 0 || self.until_ns.is_some_and(|until| stdx::clock::mono_ns() >= until) {
+            return false;
+        }
+        self.left -= 1;
+        true
+    }
+}
+
+#[derive(PartialEq, Eq)]
+enum Paid {
+    /// Nothing is owed any more.
+    Enough,
+    Some,
+    /// There is nothing to evict.
+    Nothing,
+}
+
+/// A slice for whoever is over a limit.
+fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
+    let (memory, mut pace) = (&server.memory, Pace::slice());
+    let mut owes = false;
+    for source in 0..memory.limits.len() {
+        let limit = memory.limits[source].load(Relaxed);
+        while limit > 0 && used_by(server, source) > limit {
+            let evicted = if pace.step() { evict(server, 1 + source, now_ms, told) } else { Evicted::Missed };
+            owes |= pace.left > 0 && evicted == Evicted::Missed;
+            if evicted == Evicted::Nothing || pace.until_ns.is_some_and(|at| stdx::clock::mono_ns() >= at) {
+                owes |= evicted != Evicted::Nothing;
+                break;
+            }
+        }
+    }
+    let limit = memory.limit.load(Relaxed);
+    if limit > 0 {
+        let paid = pay(server, now_ms, limit, &mut pace, told);
+        owes |= paid == Paid::Some;
+        if paid == Paid::Enough {
+            memory.note_over(false, now_ms);
+        }
+    }
+    memory.owes.store(owes, Relaxed);
+}
+
+/// Evicts from all budgets until no more is used than may be, or it is enough for now.
+fn pay(server: &Server, now_ms: u64, limit: u64, pace: &mut Pace, told: &mut Vec<Changes>) -> Paid {
+    while server.memory.used(&server.keyspace) > limit {
+        if !pace.step() {
+            return Paid::Some;
+        }
+        let Some(budget) = choose(server) else { return Paid::Nothing };
+        evict(server, budget, now_ms, told);
+    }
+    Paid::Enough
+}
+
+/// A budget that has something to evict, in proportion to what it holds (R4).
+fn choose(server: &Server) -> Option<usize> {
+    let weight = |budget| match server.keyspace.has_victims(budget) {
+        true => server.memory.weigh(server.keyspace.budget_bytes(budget)).max(1),
+        false => 0,
+    };
+    let budgets = 0..=server.memory.limits.len();
+    if !server.sources.any() {
+        return (weight(0) > 0).then_some(0);
+    }
+    let all: u64 = budgets.clone().map(weight).sum();
+    let mut nth = stdx::hash::hash_u64(stdx::clock::mono_ns()) % all.max(1);
+    for budget in budgets.clone() {
+        let here = weight(budget);
+        if nth < here {
+            return Some(budget);
+        }
+        nth -= here;
+    }
+    budgets.into_iter().find(|budget| weight(*budget) > 0)
+}
+
+fn evict(server: &Server, budget: usize, now_ms: u64, told: &mut Vec<Changes>) -> Evicted {
+    server.keyspace.evict(budget, now_ms, &mut |changes| {
+        if !changes.events.is_empty() {
+            told.push(changes);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_of_a_policy_has_its_meaning() {
+        let live = Live::default();
+        let memory = Memory::new(0);
+        let keyspace = Keyspace::new(1);
+        for (choice, expected) in [(5, true), (1, true), (4, false), (7, false)] {
+            live.maxmemory_policy.set(choice);
+            memory.configure(&keyspace, &live);
+            assert_eq!(memory.is_limited(), expected, "without a limit only what OBJECT FREQ shows matters");
+        }
+        live.maxmemory_bytes.set(1 << 20);
+        memory.configure(&keyspace, &live);
+        assert!(memory.is_limited());
+    }
+
+    #[test]
+    fn time_over_the_limit_is_counted_while_it_lasts_and_after() {
+        let memory = Memory::new(0);
+        memory.note_over(true, 1000);
+        memory.note_over(true, 1400);
+        assert_eq!(memory.exceeded_ms(1500), (500, 500));
+        memory.note_over(false, 1600);
+        memory.note_over(false, 1700);
+        assert_eq!(memory.exceeded_ms(2000), (0, 600));
+        memory.note_over(true, 3000);
+        memory.reset_stat(3500);
+        assert_eq!(memory.exceeded_ms(3600), (100, 100));
+    }
+
+    #[test]
+    fn entries_weigh_what_they_take_with_their_share_of_pages() {
+        let memory = Memory::new(0);
+        assert_eq!(memory.weigh((1000, 500)), 1500);
+        memory.excess.store(1000, Relaxed);
+        memory.rooms.store(4000, Relaxed);
+        assert_eq!(memory.weigh((1000, 500)), 1750);
+        memory.excess.store(1 << 20, Relaxed);
+        assert_eq!(memory.weigh((1000, 500)), 2500);
+    }
+}
