@@ -199,8 +199,9 @@ impl Sources {
             pattern: spec.pattern.clone(),
             home: (db - first) / DATABASES % server.loops(),
         };
-        let hub = self.hub()?;
+        let (hub, budget) = (self.hub()?, spec.budget);
         let source = start(hub, spec, Box::new(front))?;
+        server.memory.limit_source(&server.keyspace, (db - first) / DATABASES, budget);
         let entry = Arc::new(Entry { source, db, seen: Seen::default(), sizing: Sizing::default() });
         let more: Vec<_> = list.iter().cloned().chain([entry]).collect();
         server.http.show(&more);
@@ -227,6 +228,8 @@ impl Sources {
         server.http.show(&rest);
         self.list.store(Arc::new(rest));
         entry.source.remove();
+        let number = (entry.db - server.keyspace.databases()) / DATABASES;
+        server.memory.limit_source(&server.keyspace, number, 0);
         server.send(0, Mail::Source(Letter::Flush(entry.db)));
         true
     }
