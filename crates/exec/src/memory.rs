@@ -290,14 +290,22 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
 /// Asks the allocator (R1, R2), and gives what it and the segments have. On the clerk's thread; tens of microseconds.
 pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     let (memory, keyspace) = (&server.memory, &server.keyspace);
+    // The figures are not of one moment, and this thread may have to wait between them: each is taken before and after, and the
+    // larger one counts. So what comes or goes meanwhile lets too little seem in use until the next look, never too much: nothing
+    // is evicted for what is gone already.
+    let apart = || {
+        let pinned = keyspace.retained().0 + server.snapshots.streamed();
+        (keyspace.all_entry_bytes().1 as i64, (stdx::reclaim::pending_bytes() + pinned) as i64)
+    };
+    let before = apart();
     let allocated = server.allocator().allocated as i64;
-    let (rooms, outside) = keyspace.all_entry_bytes();
+    let after = apart();
+    let (outside, waiting) = (before.0.max(after.0), before.1.max(after.1));
+    let (rooms, _) = keyspace.all_entry_bytes();
     if !keyspace.is_flushing() {
         memory.note_segments(keyspace, rooms);
     }
-    let waiting = stdx::reclaim::pending_bytes() as i64;
-    let pinned = (keyspace.retained().0 + server.snapshots.streamed()) as i64;
-    memory.rest.store(allocated - outside as i64 - waiting - pinned, Relaxed);
+    memory.rest.store(allocated - outside - waiting, Relaxed);
 
     let limit = memory.limit.load(Relaxed);
     let used = memory.used(keyspace);
