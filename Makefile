@@ -75,3 +75,8 @@ bench-items: ## rows of a PostgreSQL over HTTP and RESP, beside a Go service and
 	@if command -v go >/dev/null; then cd bench/peers/items-go && go build -o '$(PEERS)/bin/items-go' .; fi
 	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- items $(BENCH_ARGS)
+
+.PHONY: bench-instances
+bench-instances: ## five instances in front of one PostgreSQL, hit ratios beside one and the best (five minutes)
+	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
+	@$(CARGO) run --release --quiet -p evenkeel-bench -- instances --only Evenkeel $(BENCH_ARGS)

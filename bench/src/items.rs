@@ -13,6 +13,7 @@
 //! take, and how long after a COMMIT the old row is still read.
 
 mod database;
+pub mod instances;
 mod service;
 mod traffic;
 mod zipf;
@@ -28,7 +29,8 @@ use hdrhistogram::Histogram;
 use service::Service;
 use std::io;
 use std::path::PathBuf;
-use std::thread::sleep;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, sleep};
 use std::time::{Duration, Instant};
 use traffic::{Protocol, Reader, Traffic};
 use zipf::Zipf;
@@ -127,21 +129,8 @@ pub fn run(targets: &[Target], peers: Option<&str>, options: &Options) -> Result
 
 fn fill_database(database: &Database, options: &Options) -> io::Result<()> {
     let mut session = database.session()?;
-    for (table, rows, size) in [("items", options.rows, ROW_BYTES), ("big", options.big_rows, BIG_ROW_BYTES)]
-    {
-        let body = size - AROUND_BODY;
-        let parts = body / 32 + 1;
-        session.run(&format!(
-            "CREATE TABLE {table} (id bigint PRIMARY KEY, version bigint NOT NULL, name text NOT NULL, body text NOT NULL)"
-        ))?;
-        // Digests, since text that repeats would be compressed.
-        session.run(&format!(
-            "INSERT INTO {table} SELECT n, 0, 'item ' || n, \
-             (SELECT left(string_agg(md5(n || '.' || part), ''), {body}) FROM generate_series(1, {parts}) part) \
-             FROM generate_series(0, {rows} - 1) n"
-        ))?;
-        session.run(&format!("VACUUM ANALYZE {table}"))?;
-    }
+    fill_table(&mut session, "items", options.rows, ROW_BYTES)?;
+    fill_table(&mut session, "big", options.big_rows, BIG_ROW_BYTES)?;
     // What the Go service hears of changes.
     session.run(
         "CREATE FUNCTION tell() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN \
@@ -152,10 +141,26 @@ fn fill_database(database: &Database, options: &Options) -> io::Result<()> {
     session.run("CHECKPOINT").map(|_| ())
 }
 
+/// Makes a table of so many rows, each as large as JSON.
+fn fill_table(session: &mut Session, table: &str, rows: u64, size: u64) -> io::Result<()> {
+    let body = size - AROUND_BODY;
+    let parts = body / 32 + 1;
+    session.run(&format!(
+        "CREATE TABLE {table} (id bigint PRIMARY KEY, version bigint NOT NULL, name text NOT NULL, body text NOT NULL)"
+    ))?;
+    // Digests, since text that repeats would be compressed.
+    session.run(&format!(
+        "INSERT INTO {table} SELECT n, 0, 'item ' || n, \
+         (SELECT left(string_agg(md5(n || '.' || part), ''), {body}) FROM generate_series(1, {parts}) part) \
+         FROM generate_series(0, {rows} - 1) n"
+    ))?;
+    session.run(&format!("VACUUM ANALYZE {table}")).map(|_| ())
+}
+
 impl Stage<'_> {
     /// All that is measured with rows of 1 KB.
     fn requests(&mut self) -> Result<(), String> {
-        let (evenkeel, http) = self.start_evenkeel("items", "items")?;
+        let (evenkeel, http) = start_evenkeel(self.evenkeel, &self.database, "items", "items", &[])?;
         let ours = |protocol| self_subject(&evenkeel, http, protocol, "items", "item");
         let go = self.start_go("items", self.options.cached);
         let redis = self.start_redis("items");
@@ -187,7 +192,8 @@ impl Stage<'_> {
         self.case(&mut table, "cold, each id once", &over_resp[..1], Ids::Cold, cold());
         self.freshness(&over_http, &over_resp[..1]);
 
-        let budget = self.budget(&evenkeel).map_err(|e| e.to_string())?;
+        let item = loaded_size(&evenkeel, "items", "item:", 1000).map_err(|e| e.to_string())?;
+        let budget = item * self.options.cached;
         let add = format!(
             "EVENKEEL SOURCE ADD some some:{{id}} {} table items path /some budget {budget}",
             self.database.url()
@@ -226,26 +232,6 @@ impl Stage<'_> {
         Ok(())
     }
 
-    /// An Evenkeel with one source, and its port for HTTP.
-    fn start_evenkeel(&self, name: &str, table: &str) -> Result<(Server, u16), String> {
-        let http = server::free_port().map_err(|e| e.to_string())?;
-        let pattern = format!("{}:{{id}}", name.trim_end_matches('s'));
-        let (port, path, url) = (http.to_string(), format!("/{name}"), self.database.url());
-        let target = self
-            .evenkeel
-            .with(&["--http-port", &port, "--source", name, &pattern, &url])
-            .with(&["table", table, "path", &path]);
-        let server = Server::start(&target)?;
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while !feed_is_open(server.port, name) {
-            if Instant::now() > deadline {
-                return Err(format!("the feed of source {name} does not open"));
-            }
-            sleep(Duration::from_millis(20));
-        }
-        Ok((server, http))
-    }
-
     fn start_go(&mut self, table: &str, items: u64) -> Option<Service> {
         let program = self.go.clone();
         let started = program
@@ -265,12 +251,6 @@ impl Stage<'_> {
     /// What there is; an error becomes a note, once.
     fn noted<T>(&mut self, result: Result<T, String>) -> Option<T> {
         result.map_err(|error| (!self.section.notes.contains(&error)).then(|| self.section.note(error))).ok()
-    }
-
-    /// The bytes that the wanted number of items takes, by those that are there now.
-    fn budget(&self, evenkeel: &Server) -> io::Result<u64> {
-        let items = stat(evenkeel.port, "items", "items")?.max(1);
-        Ok(stat(evenkeel.port, "items", "bytes")? * self.options.cached / items)
     }
 
     /// Measures a case and appends its rows.
@@ -307,20 +287,28 @@ impl Stage<'_> {
         }
     }
 
-    /// From COMMIT to the first fresh read.
+    /// From COMMIT to the first fresh read: with nothing else to do, and beside requests by Zipf's law.
     fn freshness(&mut self, over_http: &[Subject], over_resp: &[Subject]) {
-        let mut table = Table::new(&["COMMIT to fresh read", "p50", "p95", "p99", "max", "goal"]);
-        for subject in over_http.iter().chain(over_resp) {
+        let mut table = Table::new(&["COMMIT to fresh read", "beside", "p50", "p95", "p99", "max", "goal"]);
+        for (busy, subject) in [false, true]
+            .into_iter()
+            .flat_map(|busy| over_http.iter().chain(over_resp).map(move |subject| (busy, subject)))
+        {
             let name = format!("{}, {}", subject.label, subject.protocol.name());
-            let seen = self.database.session().and_then(|session| lag(session, subject, self.options));
+            let seen = match busy {
+                true => beside(subject, self.options.conns, self.zipf.clone(), || self.lag(subject)),
+                false => self.lag(subject),
+            };
             match seen {
                 Ok(seen) => {
                     let at = |q| time(seen.value_at_quantile(q) as f64);
-                    let judged = match subject.label == "Evenkeel" {
+                    let what =
+                        if busy { format!("{} connections", self.options.conns) } else { "nothing".into() };
+                    let judged = match subject.label == "Evenkeel" && !busy {
                         true => format!("p99 ≤ 5 ms: {}", verdict(seen.value_at_quantile(0.99) <= LAG_GOAL)),
                         false => String::new(),
                     };
-                    table.row(vec![name, at(0.5), at(0.95), at(0.99), time(seen.max() as f64), judged]);
+                    table.row(vec![name, what, at(0.5), at(0.95), at(0.99), time(seen.max() as f64), judged]);
                 }
                 Err(error) => self.section.note(format!("freshness, {name}: {error}")),
             }
@@ -333,6 +321,10 @@ impl Stage<'_> {
             ),
             table,
         );
+    }
+
+    fn lag(&self, subject: &Subject) -> io::Result<Histogram<u64>> {
+        lag(self.database.session()?, subject, self.options)
     }
 
     /// What items of 6.6 KB take.
@@ -348,10 +340,11 @@ impl Stage<'_> {
             };
             table.row(vec![label.to_string(), bytes(before), bytes(after), payload.clone(), judged]);
         };
-        let ours = self.start_evenkeel("bigs", "big").and_then(|(server, http)| {
-            let subject = self_subject(&server, http, Protocol::Http, "bigs", "big");
-            grown(&subject, rows, &|| server.settle(Duration::from_secs(20))).map_err(|e| e.to_string())
-        });
+        let ours =
+            start_evenkeel(self.evenkeel, &self.database, "bigs", "big", &[]).and_then(|(server, http)| {
+                let subject = self_subject(&server, http, Protocol::Http, "bigs", "big");
+                grown(&subject, rows, &|| server.settle(Duration::from_secs(20))).map_err(|e| e.to_string())
+            });
         self.noted(ours).into_iter().for_each(|seen| add("Evenkeel", seen));
         if let Some(go) = self.start_go("big", rows) {
             let subject = go_subject(&go);
@@ -387,6 +380,36 @@ impl Stage<'_> {
 }
 
 const GO: &str = "Go";
+
+/// An Evenkeel with one source in front of a table, and its port for HTTP; `more` are further options of the source.
+fn start_evenkeel(
+    evenkeel: &Target,
+    database: &Database,
+    name: &str,
+    table: &str,
+    more: &[&str],
+) -> Result<(Server, u16), String> {
+    let http = server::free_port().map_err(|e| e.to_string())?;
+    let pattern = format!("{}:{{id}}", name.trim_end_matches('s'));
+    let (port, path, url) = (http.to_string(), format!("/{name}"), database.url());
+    let source = ["--http-port", &port, "--source", name, &pattern, &url, "table", table, "path", &path];
+    let server = Server::start(&evenkeel.with(&source).with(more))?;
+    let deadline = Instant::now() + Duration::from_secs(20);
+    while !feed_is_open(server.port, name) {
+        if Instant::now() > deadline {
+            return Err(format!("the feed of source {name} does not open"));
+        }
+        sleep(Duration::from_millis(20));
+    }
+    Ok((server, http))
+}
+
+/// Loads some items and returns what one of those that are cached takes, as a budget counts it.
+fn loaded_size(server: &Server, source: &str, prefix: &str, items: u64) -> io::Result<u64> {
+    let mut ids = 0..items;
+    Traffic::connect(server.port, 10, Protocol::Resp, prefix)?.run(None, || ids.next())?;
+    Ok(stat(server.port, source, "bytes")? / stat(server.port, source, "items")?.max(1))
+}
 
 fn verdict(met: bool) -> &'static str {
     if met { "met" } else { "missed" }
@@ -497,6 +520,25 @@ fn grown(subject: &Subject, rows: u64, settle: &dyn Fn()) -> io::Result<(u64, u6
     }
     settle();
     Ok((before, server::rss(subject.pid)))
+}
+
+/// Does something while connections ask a subject without a pause.
+fn beside<T>(
+    subject: &Subject,
+    conns: usize,
+    mut zipf: Zipf,
+    act: impl FnOnce() -> io::Result<T>,
+) -> io::Result<T> {
+    let mut traffic = Traffic::connect(subject.port, conns, subject.protocol, &subject.prefix)?;
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let next = || (!over.load(Ordering::Relaxed)).then(|| zipf.next());
+        let asking = scope.spawn(|| traffic.run(None, next));
+        let done = act();
+        over.store(true, Ordering::Relaxed);
+        asking.join().map_err(|_| io::Error::other("the requests beside it ended badly"))??;
+        done
+    })
 }
 
 /// Changes cached items one by one and reads each until it is new.

@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small|items|cache] [--option value ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small|items|instances|cache] [--option value ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
@@ -54,6 +54,8 @@ Parts:
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
   items        rows of a PostgreSQL       --rows 100000 --big-rows 30000 --cached 30000 --conns 50 --rounds 3
                                           --seconds 3 --commits 500 (not part of all)
+  instances    several of them            --instances 5 --rows 20000 --cached 5000 --requests 2000000 --day 60
+                                          (not part of all)
   cache        hit ratios on real traces  --traces DIR --names web07,.. --permille 5,20,100 --requests 1000000
 
 For all parts:
@@ -273,6 +275,16 @@ fn measure(
                 commits: options.number("commits", 500)?,
             };
             items::run(targets, peers.as_deref(), &options)?
+        }
+        "instances" => {
+            let options = items::instances::Options {
+                rows: options.number("rows", 20_000)?.max(1000),
+                cached: options.number("cached", 5_000)?.max(1),
+                requests: options.number("requests", 2_000_000)?.max(1),
+                day_s: options.number("day", 60)?.max(1),
+                instances: options.number("instances", 5)?.clamp(1, 10),
+            };
+            items::instances::run(targets, &options)?
         }
         "cache" => {
             let named = options.text("traces").map(PathBuf::from);

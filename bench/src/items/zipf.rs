@@ -3,6 +3,7 @@
 use crate::random::{Random, Scattered};
 
 /// A sequence of ids that is drawn beforehand, so that drawing costs nothing while it is measured.
+#[derive(Clone)]
 pub struct Zipf {
     sequence: Vec<u32>,
     at: usize,
