@@ -52,6 +52,8 @@ const EXPONENT: f64 = 0.99;
 /// What the rest of a row takes as JSON, about.
 const AROUND_BODY: u64 = 56;
 const RSS_GOAL: u64 = 220 << 20;
+/// What allocators need to give back what they keep for later.
+const REST: Duration = Duration::from_secs(15);
 const LAG_GOAL: u64 = 5_000_000;
 const HOT: u64 = 42;
 
@@ -343,16 +345,16 @@ impl Stage<'_> {
         let ours =
             start_evenkeel(self.evenkeel, &self.database, "bigs", "big", &[]).and_then(|(server, http)| {
                 let subject = self_subject(&server, http, Protocol::Http, "bigs", "big");
-                grown(&subject, rows, &|| server.settle(Duration::from_secs(20))).map_err(|e| e.to_string())
+                grown(&subject, rows).map_err(|e| e.to_string())
             });
         self.noted(ours).into_iter().for_each(|seen| add("Evenkeel", seen));
         if let Some(go) = self.start_go("big", rows) {
             let subject = go_subject(&go);
-            let measured = grown(&subject, rows, &|| sleep(Duration::from_secs(1)));
+            let measured = grown(&subject, rows);
             self.noted(measured.map_err(|e| e.to_string())).into_iter().for_each(|seen| add(GO, seen));
         }
         if let Some(redis) = self.start_redis("big") {
-            redis.settle(Duration::from_secs(20));
+            sleep(REST);
             let empty = self.redis.and_then(|target| Server::start(target).ok());
             add("Redis", (empty.map_or(0, |server| server.rss()), redis.rss()));
         }
@@ -510,15 +512,14 @@ fn copy(database: &Database, table: &str, server: &Server) -> io::Result<()> {
 }
 
 /// Resident bytes before and after every item was read twice.
-fn grown(subject: &Subject, rows: u64, settle: &dyn Fn()) -> io::Result<(u64, u64)> {
-    settle();
+fn grown(subject: &Subject, rows: u64) -> io::Result<(u64, u64)> {
     let before = server::rss(subject.pid);
     let mut traffic = Traffic::connect(subject.port, 50, subject.protocol, &subject.prefix)?;
     for _ in 0..2 {
         let mut ids = Scattered::new(rows);
         traffic.run(None, || ids.next())?;
     }
-    settle();
+    sleep(REST);
     Ok((before, server::rss(subject.pid)))
 }
 
@@ -585,7 +586,7 @@ impl Cell {
             Ids::Cold => 0,
             Ids::Hot => 20_000,
             // Often enough to fill the cache and to learn what is popular.
-            Ids::Zipf => 3 * options.rows,
+            Ids::Zipf => 6 * options.rows,
         };
         if ids == Ids::Cold {
             (subject.empty)()?;
