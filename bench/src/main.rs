@@ -54,7 +54,7 @@ Parts:
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
   items        rows of a PostgreSQL       --rows 100000 --big-rows 30000 --cached 30000 --conns 50 --rounds 3
                                           --seconds 3 --commits 500 (not part of all)
-  instances    several of them            --instances 5 --rows 20000 --cached 5000 --requests 2000000 --day 60
+  instances    several of them            --instances 5 --rows 10000 --cached 2500 --requests 2000000 --day 60
                                           (not part of all)
   cache        hit ratios on real traces  --traces DIR --names web07,.. --permille 5,20,100 --requests 1000000
 
@@ -278,8 +278,8 @@ fn measure(
         }
         "instances" => {
             let options = items::instances::Options {
-                rows: options.number("rows", 20_000)?.max(1000),
-                cached: options.number("cached", 5_000)?.max(1),
+                rows: options.number("rows", 10_000)?.max(1000),
+                cached: options.number("cached", 2_500)?.max(1),
                 requests: options.number("requests", 2_000_000)?.max(1),
                 day_s: options.number("day", 60)?.max(1),
                 instances: options.number("instances", 5)?.clamp(1, 10),
