@@ -17,6 +17,7 @@
 pub mod demo;
 pub mod hub;
 mod marks;
+mod mongodb;
 mod postgres;
 mod spec;
 mod spelling;
@@ -127,8 +128,13 @@ pub trait Database: Send + Sync {
 type Open = fn(&Spec) -> Result<Arc<dyn Database>, String>;
 
 /// The kinds of databases there are, by the scheme of their urls. A driver's one row.
-const KINDS: &[(&str, Open)] =
-    &[("postgres", postgres::open), ("postgresql", postgres::open), ("sqlite", sqlite::open)];
+const KINDS: &[(&str, Open)] = &[
+    ("mongodb", mongodb::open),
+    ("mongodb+srv", mongodb::open),
+    ("postgres", postgres::open),
+    ("postgresql", postgres::open),
+    ("sqlite", sqlite::open),
+];
 
 /// The driver for a source. Nothing is connected yet. Must be called on the runtime its futures will run on.
 pub fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {

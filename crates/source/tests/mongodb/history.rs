@@ -1,0 +1,247 @@
+//! A collection as a replica set has it: a history of changes, of which a majority has only a part, and readers who are as late
+//! as they are allowed to be.
+//!
+//! ```text
+//! oplog   1 2 3 4 5 │ 6 7 8     ◄ applied here: `readConcern local` sees it; a failover may take it back
+//!               │   └ committed: change streams tell up to here
+//!               └ what a late member has seen: a majority read may be as old, unless it asks for a later time
+//! ```
+//!
+//! So whoever reads without `majority` can see what never happened, and whoever reads without `afterClusterTime` can see less
+//! than a stream has told.
+
+use mongodb::bson::{Bson, DateTime, Document, Timestamp, doc};
+use std::collections::HashMap;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Op {
+    Insert,
+    Update,
+    Replace,
+    Delete,
+    Drop,
+    Rename,
+    Noop,
+}
+
+/// One entry of the oplog.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    pub time: Timestamp,
+    pub op: Op,
+    pub id: Bson,
+    /// The document as it is afterwards.
+    pub document: Option<Document>,
+    /// The number of the write, over all ids.
+    pub version: i64,
+}
+
+/// A place in the stream of events: behind all up to a time, and so many events of the next.
+pub type Place = (Timestamp, u32);
+
+pub struct History {
+    oplog: Vec<Entry>,
+    committed: usize,
+    now: Timestamp,
+    version: i64,
+    /// Places before are no longer known.
+    begins: Timestamp,
+}
+
+/// How a spelled value is compared: numbers by their worth.
+fn key(id: &Bson) -> String {
+    match id {
+        Bson::Int32(n) => format!("n{}", f64::from(*n)),
+        Bson::Int64(n) => format!("n{}", *n as f64),
+        Bson::Double(n) => format!("n{n}"),
+        other => format!("{other:?}"),
+    }
+}
+
+impl History {
+    pub fn new() -> History {
+        let start = Timestamp { time: 1_700_000_000, increment: 1 };
+        let first = Entry { time: start, op: Op::Noop, id: Bson::Null, document: None, version: 0 };
+        History { oplog: vec![first], committed: 1, now: start, version: 0, begins: start }
+    }
+
+    fn tick(&mut self) -> Timestamp {
+        self.now.increment += 1;
+        if self.now.increment > 50 {
+            self.now = Timestamp { time: self.now.time + 1, increment: 1 };
+        }
+        self.now
+    }
+
+    fn add(&mut self, op: Op, id: Bson, document: Option<Document>) -> i64 {
+        self.version += 1;
+        let (time, version) = (self.tick(), self.version);
+        self.oplog.push(Entry { time, op, id, document, version });
+        version
+    }
+
+    /// Writes a document, with the number of the write as `v`. Returns that number.
+    pub fn write(&mut self, id: Bson, fields: Document) -> i64 {
+        let exists = self.find(std::slice::from_ref(&id), self.oplog.len()).pop().is_some();
+        let op = match (exists, self.version % 2) {
+            (false, _) => Op::Insert,
+            (true, 0) => Op::Update,
+            _ => Op::Replace,
+        };
+        let mut document = doc! { "_id": id.clone(), "v": self.version + 1 };
+        document.extend(fields);
+        self.add(op, id, Some(document))
+    }
+
+    pub fn remove(&mut self, id: Bson) -> i64 {
+        match self.find(std::slice::from_ref(&id), self.oplog.len()).pop() {
+            Some(_) => self.add(Op::Delete, id, None),
+            None => 0,
+        }
+    }
+
+    /// The collection is dropped, or gets another name.
+    pub fn clear(&mut self, op: Op) {
+        self.add(op, Bson::Null, None);
+    }
+
+    pub fn noop(&mut self) {
+        let (time, version) = (self.tick(), self.version);
+        self.oplog.push(Entry { time, op: Op::Noop, id: Bson::Null, document: None, version });
+    }
+
+    /// A majority has the first `n` more entries, or all there are.
+    pub fn commit(&mut self, n: usize) {
+        self.committed = self.committed.saturating_add(n).min(self.oplog.len());
+    }
+
+    pub fn uncommitted(&self) -> usize {
+        self.oplog.len() - self.committed
+    }
+
+    /// A failover: what no majority has never happened.
+    pub fn roll_back(&mut self) {
+        self.oplog.truncate(self.committed);
+        self.noop();
+        self.commit(1);
+    }
+
+    /// The oplog is cut: no place up to now is known any more.
+    pub fn forget(&mut self) {
+        self.noop();
+        self.commit(usize::MAX);
+        self.begins = self.now;
+    }
+
+    pub fn begins(&self) -> Timestamp {
+        self.begins
+    }
+
+    /// Whether a time is applied here, or a majority has it. An entry is written for a time that would not come by itself.
+    pub fn reaches(&mut self, time: Timestamp, majority: bool) -> bool {
+        if self.applied_time() < time {
+            self.noop();
+            self.commit(usize::MAX);
+        }
+        (if majority { self.committed_time() } else { self.applied_time() }) >= time
+    }
+
+    pub fn committed_time(&self) -> Timestamp {
+        self.oplog[self.committed - 1].time
+    }
+
+    pub fn applied_time(&self) -> Timestamp {
+        self.oplog[self.oplog.len() - 1].time
+    }
+
+    pub fn committed_len(&self) -> usize {
+        self.committed
+    }
+
+    pub fn applied_len(&self) -> usize {
+        self.oplog.len()
+    }
+
+    /// How many entries are not after a time.
+    pub fn len_at(&self, time: Timestamp) -> usize {
+        self.oplog.partition_point(|entry| entry.time <= time)
+    }
+
+    /// The documents with these ids, as the first `len` entries make them.
+    pub fn find(&self, ids: &[Bson], len: usize) -> Vec<Document> {
+        let wanted: std::collections::HashSet<String> = ids.iter().map(key).collect();
+        let mut found: HashMap<String, Document> = HashMap::new();
+        for entry in &self.oplog[..len] {
+            let id = key(&entry.id);
+            match (entry.op, &entry.document) {
+                (Op::Drop | Op::Rename, _) => found.clear(),
+                (Op::Noop, _) => {}
+                _ if !wanted.contains(&id) => {}
+                (_, Some(document)) => drop(found.insert(id, document.clone())),
+                (_, None) => drop(found.remove(&id)),
+            }
+        }
+        found.into_values().collect()
+    }
+
+    /// Whether some write from `version` on left the id as `document` says (None: removed), and a majority has it.
+    pub fn was_ever(&self, id: &Bson, version: i64, v: Option<i64>) -> bool {
+        let id = key(id);
+        self.oplog[..self.committed].iter().filter(|entry| entry.version >= version).any(|entry| match entry
+            .op
+        {
+            Op::Drop | Op::Rename => v.is_none(),
+            Op::Noop => false,
+            _ => key(&entry.id) == id && entry.document.as_ref().map(|_| entry.version) == v,
+        })
+    }
+
+    /// Committed events behind a place, at most `limit`, with the place behind each; and whether the last ends the stream.
+    pub fn events(&self, after: Place, limit: usize) -> (Vec<(Place, Document)>, bool) {
+        let mut events = Vec::new();
+        let start = self.oplog.partition_point(|entry| entry.time < after.0);
+        for entry in &self.oplog[start.min(self.committed)..self.committed] {
+            for (n, event) in entry.events().into_iter().enumerate() {
+                let place = (entry.time, n as u32 + 1);
+                if place <= after {
+                    continue;
+                }
+                let ends = event.get_str("operationType").is_ok_and(|name| name == "invalidate");
+                events.push((place, event));
+                if ends {
+                    return (events, true);
+                }
+                if events.len() >= limit {
+                    return (events, false);
+                }
+            }
+        }
+        (events, false)
+    }
+}
+
+impl Entry {
+    fn events(&self) -> Vec<Document> {
+        let ns = doc! { "db": "shop", "coll": "items" };
+        // Any time would do; this one lets a test know which write an event tells of.
+        let wall = DateTime::from_millis(self.version);
+        let event = |name: &str| doc! { "operationType": name, "clusterTime": self.time, "wallTime": wall, "ns": ns.clone() };
+        let change = |name: &str| {
+            let mut event = event(name);
+            event.insert("documentKey", doc! { "_id": self.id.clone() });
+            if let Some(document) = self.document.as_ref().filter(|_| name != "update") {
+                event.insert("fullDocument", document.clone());
+            }
+            event
+        };
+        match self.op {
+            Op::Insert => vec![change("insert")],
+            Op::Update => vec![change("update")],
+            Op::Replace => vec![change("replace")],
+            Op::Delete => vec![change("delete")],
+            Op::Drop => vec![event("drop"), event("invalidate")],
+            Op::Rename => vec![event("rename"), event("invalidate")],
+            Op::Noop => vec![],
+        }
+    }
+}
