@@ -23,7 +23,7 @@ fn shop(options: &str) -> Shop {
     let url = format!("postgres://postgres@127.0.0.1:{}/postgres", database.port);
     server
         .client()
-        .expect(&format!("EVENKEEL SOURCE ADD items item:{{id}} {url} {options}").trim_end(), "+OK");
+        .expect(format!("EVENKEEL SOURCE ADD items item:{{id}} {url} {options}").trim_end(), "+OK");
     Shop { server, database }
 }
 
