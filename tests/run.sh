@@ -25,6 +25,9 @@ count() { # name passed failed status note
     summary+=("$(printf '%-24s %5d passed, %d failed%s' "$1" "$2" "$bad" "${5:+  ($5)}")")
 }
 
+# As the tests are built: with the features that they ask of common crates, so that nothing is compiled twice.
+everything="--workspace --bins --tests"
+
 sum() { awk '{ n += $1 } END { print n + 0 }'; }
 
 # The packages tests talk to. Debian starts a service on installation unless a policy says no: ours says no for the
@@ -64,7 +67,7 @@ unit() {
     good=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/unit.log" | sum)
     bad=$(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/unit.log" | sum)
     # The loops' other back end.
-    EVENKEEL_TEST_IO_BACKEND=epoll cargo test -p evenkeel --test it 2>&1 </dev/null | tee "$log/epoll.log" | tail -n 3
+    EVENKEEL_TEST_IO_BACKEND=epoll cargo test --workspace --test it 2>&1 </dev/null | tee "$log/epoll.log" | tail -n 3
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
     good=$((good + $(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/epoll.log" | sum)))
     bad=$((bad + $(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/epoll.log" | sum)))
@@ -73,7 +76,7 @@ unit() {
 
 differential() {
     say "the same commands to Evenkeel and to Redis"
-    cargo build --quiet -p evenkeel -p evenkeel-differential </dev/null
+    cargo build --quiet $everything </dev/null
     compare
     local totals good bad
     totals=$(compared)
@@ -114,7 +117,7 @@ compared() {
 
 linear() {
     say "concurrent clients, and one order that explains what they saw"
-    cargo build --quiet -p evenkeel -p linear </dev/null &&
+    cargo build --quiet $everything </dev/null &&
         "$target/debug/linear" --server "$target/debug/evenkeel" --seeds "${EVENKEEL_LINEAR:-1..20}" 2>&1 </dev/null |
         tee "$log/linear.log"
     local status=${PIPESTATUS[0]}
@@ -129,7 +132,7 @@ linear() {
 
 clients() {
     say "real client libraries"
-    cargo build --quiet -p evenkeel </dev/null &&
+    cargo build --quiet $everything </dev/null &&
         env -u EVENKEEL_PORT EVENKEEL_TEST_SERVER="$target/debug/evenkeel" clients/run.sh 2>&1 </dev/null |
         tee "$log/clients.log"
     local status=${PIPESTATUS[0]}
