@@ -735,7 +735,8 @@ impl EventLoop {
 
     /// Those go on for whom rows of sources arrived.
     fn wake_arrived(&mut self) {
-        for (client, arrival) in std::mem::take(&mut self.local.arrived) {
+        let rest = self.local.arrived.len().saturating_sub(LOOKS);
+        for (client, arrival) in self.local.arrived.split_off(rest) {
             let Some(&slot) = self.by_id.get(&client) else { continue };
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             if let Some(loading) = conn.session.loading.as_mut()

@@ -13,6 +13,8 @@
 //!   for the load, or at once while the database is known to be down.
 //! - U4: nothing here takes a lock of the cache; it is told, and does what follows on its own threads.
 //!
+//! - U5: `want` holds the lock for a look-up; what is behind it never grows.
+//!
 //! Cost: a load in flight holds its ids and tickets; at most `queue` ids wait.
 
 use crate::marks::Marks;
@@ -145,6 +147,12 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Source {
     fn new(spec: Spec, cache: Box<dyn Cache>) -> Source {
+        let places = spec.queue + spec.pool * BATCH;
+        let waiting = Waiting {
+            ids: HashMap::with_capacity(places),
+            queue: VecDeque::with_capacity(places),
+            down: None,
+        };
         let feed = if spec.feed { FeedState::Opening } else { FeedState::Off };
         Source {
             ready: AtomicBool::new(!spec.feed),
@@ -152,7 +160,7 @@ impl Source {
             marks: Marks::default(),
             counters: Counters::default(),
             cache,
-            waiting: Mutex::default(),
+            waiting: Mutex::new(waiting),
             feed: Mutex::new(feed),
             wake: Notify::new(),
             loading: AtomicUsize::new(0),

@@ -131,6 +131,8 @@ pub struct Spec {
     pub slot: Option<String>,
 }
 
+/// Places for ids are made when the source is: nothing grows while loops wait for it.
+const QUEUE_MAX: u64 = 100_000;
 const DAY: u64 = 24 * 3600;
 
 impl Spec {
@@ -195,7 +197,7 @@ impl Spec {
             "pool" => self.pool = number(value, 1, 100)? as usize,
             "timeout" => self.timeout = positive(duration(value)?)?,
             "connect-timeout" => self.connect_timeout = positive(duration(value)?)?,
-            "queue" => self.queue = number(value, 1, 10_000_000)? as usize,
+            "queue" => self.queue = number(value, 1, QUEUE_MAX)? as usize,
             "write" => self.writes = choice(value, WRITES)?,
             "path" => self.path = Some(path(value)?),
             "modified" => self.modified = Some(value.into()),

@@ -145,8 +145,8 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     })
 }
 
-/// Keys of a script that are looked at before it runs.
-const PRELOADED: usize = 10_000;
+/// Keys of a script that are looked at before it runs, in one go.
+const PRELOADED: usize = 256;
 
 /// What EVAL and its kin are to run within a transaction: the script, and how many keys it declares.
 pub(crate) fn asked_for(

@@ -27,6 +27,9 @@ pub(super) const HELP: &[&str] = &[
     "    Ends it.",
 ];
 
+/// Ids that are given up by one command.
+const IDS_MAX: usize = 1000;
+
 /// `EVENKEEL SOURCE ADD | LIST | STATS | PAUSE | RESUME | FLUSH | REMOVE`.
 pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let word = args.at(2);
@@ -85,6 +88,9 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>, paused: bool) -> Result<Flow, Er
 fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let entry = entry(act.server, args.at(3))?;
     let ids = args.from(4);
+    if ids.len() > IDS_MAX {
+        return Err(format!("ERR at most {IDS_MAX} ids at once").into());
+    }
     if ids.is_empty() {
         entry.source.marks.mark_all();
         crate::sources::receive(act.server, act.local, Letter::Flush(entry.db));

@@ -31,6 +31,8 @@ pub(crate) struct Fetch {
     next: usize,
     /// Keys whose rows have to be loaded.
     missing: Vec<usize>,
+    /// Why they cannot be: what is missing is looked at once more, for items past their time are better than an error.
+    failed: Option<Error>,
     /// How many there were when it last waited.
     waited: usize,
 }
@@ -110,7 +112,7 @@ impl Fetch {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
             if self.slots[i].is_none() {
-                self.look(server, local, keys.at(i), i, values, false);
+                self.look(server, local, keys.at(i), i, values);
             }
         }
         self.next = end;
@@ -119,6 +121,9 @@ impl Fetch {
         }
         self.next = 0;
         let missing = std::mem::take(&mut self.missing);
+        if let Some(error) = self.failed.take() {
+            return (!missing.is_empty()).then_some(Err(error));
+        }
         self.load(server, local, session, keys, values, missing)
     }
 
@@ -146,19 +151,18 @@ impl Fetch {
             session.end_loading();
             return None;
         }
-        let waits = wait::wait(local, session, &wanted)?;
-        if waits.is_err() {
-            // Items past their time are better than an error, if there are no worse gaps.
-            missing.iter().for_each(|i| self.look(server, local, keys.at(*i), *i, values, true));
-            if std::mem::take(&mut self.missing).is_empty() {
-                return None;
+        match wait::wait(local, session, &wanted)? {
+            Ok(flow) => Some(Ok(flow)),
+            Err(error) => {
+                self.failed = Some(error);
+                self.advance(server, local, session, keys, values)
             }
         }
-        Some(waits)
     }
 
-    /// Looks at one key. `stale`: an item past its time will do.
-    fn look(&mut self, server: &Server, local: &mut Local, key: &[u8], i: usize, values: bool, stale: bool) {
+    /// Looks at one key.
+    fn look(&mut self, server: &Server, local: &mut Local, key: &[u8], i: usize, values: bool) {
+        let stale = self.failed.is_some();
         let entry = server.sources.of(key);
         let db = entry.as_ref().map_or(0, |entry| entry.db);
         let mut view = View::locked_one(&server.keyspace, key, db, local.now_ms);

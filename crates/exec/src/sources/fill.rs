@@ -111,12 +111,16 @@ fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, now_ms
 
 /// Lets those go on who waited.
 fn wake(server: &Server, local: &mut Local, tickets: &[Ticket], arrival: Arrival) {
-    for ticket in tickets {
-        if ticket.loop_id == local.id {
-            local.arrived.push((ticket.client, arrival.clone()));
-        } else {
-            let letter = super::Letter::Arrived(vec![ticket.client], arrival.clone());
-            server.send(ticket.loop_id, crate::mail::Mail::Source(letter));
+    for loop_id in 0..server.loops() {
+        let here = tickets.iter().filter(|ticket| ticket.loop_id == loop_id).map(|ticket| ticket.client);
+        if loop_id == local.id {
+            local.arrived.extend(here.map(|client| (client, arrival.clone())));
+            continue;
+        }
+        let clients: Vec<u64> = here.collect();
+        if !clients.is_empty() {
+            let letter = super::Letter::Arrived(clients, arrival.clone());
+            server.send(loop_id, crate::mail::Mail::Source(letter));
         }
     }
 }

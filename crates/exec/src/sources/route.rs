@@ -11,6 +11,9 @@ use resp::{Args, Reply};
 use source::Writes;
 use std::sync::Arc;
 
+/// Words of a command whose rows are asked for ahead of time: there may be some thirty of them.
+const AHEAD: usize = 16;
+
 /// How a command is run that may name keys of sources.
 pub(crate) enum Plan {
     /// As ever: it names none.
@@ -165,7 +168,7 @@ pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
 #[cold]
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
     let Ok(command) = crate::call::resolve(args) else { return };
-    if session.db != 0 || command.is_write() || args.len() >= MANY_WORDS {
+    if session.db != 0 || command.is_write() || args.len() > AHEAD {
         return;
     }
     command.each_key(args, &mut |i, _| {
