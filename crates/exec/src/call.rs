@@ -309,7 +309,12 @@ fn ration(
     }
     let queued = session.multi.is_some() && command.name != "exec";
     match memory::admit(server, local, session) {
-        Verdict::Wait if !queued => return Some(go_on(session, local)),
+        Verdict::Wait if !queued => {
+            if session.reclaim_since_ns.get().is_none() {
+                session.reclaim_since_ns.set(Some(local.clock_ns));
+            }
+            return Some(go_on(session, local));
+        }
         Verdict::Short => session.short = true,
         Verdict::Run | Verdict::Wait => {}
     }

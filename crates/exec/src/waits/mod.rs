@@ -62,7 +62,8 @@ pub enum What {
     Commit,
     /// A worker or a script's thread, all of which were busy.
     Thread,
-    /// The client itself, which gave the reclaimer more to free than may wait for that.
+    /// The client itself, which gave the reclaimer more to free than may wait for that, or writes while more than `maxmemory` is
+    /// in use and others have to be evicted first.
     Reclaim,
     /// The client itself, which did not read.
     Socket,
