@@ -1,26 +1,25 @@
-//! One event loop. See the crate's head for the order of a turn.
+//! One event loop. See the crate's head for the order of a turn. `accept` has who comes and goes, `housekeeping` what is done by
+//! the clock, `limits` what happens to clients that do not read.
 
+mod accept;
+mod housekeeping;
 mod limits;
 
-use crate::conn::{self, Conn, Flushed, Next, State, Tools};
+use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::load::Load;
-use crate::socket::Socket;
 use crate::timers::Timers;
 use crate::transport::{Event, Pool, Received, Transport};
 use exec::mail::Mail;
 use exec::pubsub::FanOut;
-use exec::session::ClientInfo;
 use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
-use exec::{Local, Server, Session};
-use keyspace::{Sweep, Swept};
+use exec::{Local, Server};
+use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
-use std::io::ErrorKind;
 use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stdx::points::{self, Point};
 
@@ -129,16 +128,6 @@ pub(crate) struct EventLoop {
 struct Spell {
     began_ns: u64,
     cpu_ns: u64,
-}
-
-/// Somebody who connected.
-struct Newcomer {
-    socket: Socket,
-    address: String,
-    here: String,
-    /// On this machine.
-    near: bool,
-    http: bool,
 }
 
 impl EventLoop {
@@ -590,149 +579,6 @@ impl EventLoop {
         }
     }
 
-    // ----- accepting and closing -------------------------------------------------------------------------------------
-
-    /// Accepts a slice of those who wait.
-    fn accept<T: Transport>(&mut self, io: &mut T) {
-        let until = self.local.lap() + CHORE_NS;
-        for listener in 0..self.accepting.len() {
-            while self.accepting[listener] && self.local.lap() < until {
-                match self.accept_one(listener) {
-                    Ok(newcomer) => self.welcome(io, newcomer),
-                    Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
-                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
-                    Err(e) => {
-                        self.accepting[listener] = false;
-                        self.starved |= e.kind() != ErrorKind::WouldBlock;
-                    }
-                }
-            }
-        }
-    }
-
-    fn accept_one(&self, listener: usize) -> std::io::Result<Newcomer> {
-        let (tcp, unix) = (self.listeners.tcp.len(), self.listeners.unix.len());
-        if (tcp..tcp + unix).contains(&listener) {
-            let (stream, _) = self.listeners.unix[listener - tcp].accept()?;
-            let path = format!("{}:0", self.server.config.live.unixsocket.string());
-            let socket = Socket::unix(stream)?;
-            return Ok(Newcomer { socket, address: path.clone(), here: path, near: true, http: false });
-        }
-        let http = listener.checked_sub(tcp + unix);
-        let listening = http.map_or_else(|| &self.listeners.tcp[listener], |at| &self.listeners.http[at]);
-        let (stream, peer) = listening.accept()?;
-        let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
-        let here = stream.local_addr().map_err(aborted)?.to_string();
-        let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
-        let socket = Socket::tcp(stream, keepalive).map_err(aborted)?;
-        let near = peer.ip().is_loopback();
-        Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
-    }
-
-    /// Checks a new connection and gives it to a loop.
-    fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
-        let Newcomer { mut socket, address, here, near, http } = newcomer;
-        let live = &self.server.config.live;
-        let refusal = if self.server.clients.len() >= live.maxclients.size() {
-            Some(("ERR", 503, "max number of clients reached"))
-        } else if !near && live.protected_mode.get() && live.requirepass.is_empty() {
-            Some((
-                "DENIED",
-                403,
-                "Evenkeel is running in protected mode: no password is set, so only clients on the same machine are \
-                 served. Set a password (requirepass) or, knowing what it means, protected-mode no.",
-            ))
-        } else {
-            None
-        };
-        if let Some((code, status, text)) = refusal {
-            self.server.clients.refused.fetch_add(1, Ordering::Relaxed);
-            let text = match http {
-                true => conn::refusal(status, text, self.local.now_ms),
-                false => format!("-{code} {text}\r\n").into_bytes(),
-            };
-            // Best effort: the client may be gone already.
-            let _ = socket.write(&text);
-            return;
-        }
-        let id = self.server.clients.next_id();
-        let loop_id = match (points::is_armed(Point::Accept), points::stays(Point::Accept, id)) {
-            (false, _) => self.load.place(),
-            (true, stays) => {
-                if stays {
-                    self.server.loops() - 1
-                } else {
-                    0
-                }
-            }
-        };
-        let unix = matches!(socket, Socket::Unix(_));
-        let info =
-            Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.now_ms));
-        self.server.clients.add(info.clone());
-        let session = Session::new(info, live.requirepass.is_empty());
-        let conn = Box::new(match http {
-            true => Conn::http(socket, session, &self.server, self.local.now_ms),
-            false => Conn::new(socket, session, &self.server),
-        });
-        if loop_id == self.local.id {
-            self.adopt(io, conn);
-        } else {
-            self.server.send(loop_id, Mail::Adopt(Box::new(conn)));
-        }
-    }
-
-    fn adopt<T: Transport>(&mut self, io: &mut T, conn: Box<Conn>) {
-        let slot = self.free.pop().unwrap_or_else(|| {
-            self.conns.push(None);
-            self.conns.len() - 1
-        });
-        if io.add(slot, &conn.socket).is_err() {
-            self.server.clients.remove(conn.session.id);
-            return self.free.push(slot);
-        }
-        self.by_id.insert(conn.session.id, slot);
-        self.https += usize::from(conn.is_http());
-        self.conns[slot] = Some(conn);
-    }
-
-    /// The peer is gone. What it had sent whole is run all the same.
-    fn lose(&mut self, slot: usize) {
-        let stays = self.conns[slot].as_mut().is_some_and(|conn| !conn.doomed && conn.orphan());
-        if stays { self.queue(slot) } else { self.doom(slot) }
-    }
-
-    /// Has a connection closed soon. It is not served any more.
-    fn doom(&mut self, slot: usize) {
-        if let Some(conn) = self.conns[slot].as_mut()
-            && !std::mem::replace(&mut conn.doomed, true)
-        {
-            self.closing.push_back(slot);
-        }
-    }
-
-    /// Closes some of those that are to be closed: each costs the kernel some microseconds.
-    fn close_some<T: Transport>(&mut self, io: &mut T) {
-        if self.closing.is_empty() {
-            return;
-        }
-        let until = self.local.lap() + CHORE_NS;
-        while let Some(slot) = self.closing.pop_front() {
-            let Some(mut conn) = self.conns[slot].take() else { continue };
-            self.https -= usize::from(conn.is_http());
-            self.by_id.remove(&conn.session.id);
-            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
-            self.told -= conn.told;
-            if io.remove(slot, conn.dismiss()) {
-                // What is in the queue already may be about it.
-                self.resting.push_back((self.taken + self.events.len() as u64, slot));
-            }
-            if self.local.lap() >= until {
-                return;
-            }
-        }
-    }
-
     /// Those go on for whom rows of sources arrived.
     fn wake_arrived(&mut self) {
         let rest = self.local.arrived.len().saturating_sub(LOOKS);
@@ -910,130 +756,6 @@ impl EventLoop {
                 return;
             }
         }
-    }
-
-    // ----- housekeeping ----------------------------------------------------------------------------------------------
-
-    fn keep_house(&mut self) {
-        let mut until = None;
-        while let Some(client) = self.timers.due(self.local.now_ms) {
-            let until = *until.get_or_insert_with(|| self.local.lap() + CHORE_NS);
-            self.time_out(client);
-            if self.local.lap() >= until {
-                break;
-            }
-        }
-        if self.server.memory.is_limited() {
-            let mark = self.local.enter(Part::Evict, 0);
-            exec::memory::tend(&self.server, &mut self.local);
-            self.local.leave(&self.server, Part::Evict, 0, mark);
-        }
-        if self.local.now_ms >= self.next_cron_ms {
-            self.next_cron_ms = self.local.now_ms + CRON_MS;
-            let mark = self.local.enter(Part::Housekeeping, 0);
-            self.cron();
-            self.local.leave(&self.server, Part::Housekeeping, 0, mark);
-        }
-    }
-
-    /// Looks at some of the connections, when all have to be looked at.
-    fn look_around(&mut self) {
-        if let Some(from) = self.releasing {
-            self.releasing = self.look_at(from, Self::release);
-        }
-        if let Some(from) = self.idling {
-            self.idling = self.look_at(from, Self::close_if_idle);
-        }
-    }
-
-    /// Visits some connections from a slot on; where to go on.
-    fn look_at(&mut self, from: usize, look: fn(&mut EventLoop, usize)) -> Option<usize> {
-        let to = self.conns.len().min(from + LOOKS);
-        (from..to).for_each(|slot| look(self, slot));
-        (to < self.conns.len()).then_some(to)
-    }
-
-    /// Runs again what CLIENT PAUSE held, if it ended.
-    fn release(&mut self, slot: usize) {
-        if let Some(conn) = self.conns[slot].as_mut()
-            && matches!(conn.state, State::Held(_))
-        {
-            conn.release();
-            self.queue(slot);
-        }
-    }
-
-    /// A parked client's deadline has come, or a held one may run again.
-    fn time_out(&mut self, client: u64) {
-        let Some(&slot) = self.by_id.get(&client) else { return };
-        let Some(conn) = self.conns[slot].as_mut() else { return };
-        match conn.state {
-            State::Held(at) if at <= self.local.now_ms => {
-                conn.release();
-                self.queue(slot);
-            }
-            State::Parked(Some(at)) if at <= self.local.now_ms => {
-                match self.server.park.leave(&self.server.keyspace, client) {
-                    Some(waiter) => self.deliver(client, waiter.null(), None, None),
-                    // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
-                    None => self.timers.add(self.local.now_ms + 1, client),
-                }
-            }
-            State::Held(at) | State::Parked(Some(at)) => self.timers.add(at, client),
-            State::Running if conn.has_lingered(self.local.now_ms) => self.doom(slot),
-            _ => {}
-        }
-    }
-
-    fn sweep_some(&mut self) {
-        if !self.sweeping || points::stays(Point::Sweep, 0) {
-            return;
-        }
-        let until = stdx::clock::mono_ns() + CHORE_NS;
-        loop {
-            let mut told = Vec::new();
-            let swept =
-                self.sweep.step(&self.server.keyspace, self.local.now_ms, |changes| told.push(changes));
-            for changes in told {
-                self.server.after(&mut self.local, changes);
-            }
-            if swept == Swept::Round {
-                self.sweeping = false;
-                return;
-            }
-            if stdx::clock::mono_ns() >= until {
-                return;
-            }
-        }
-    }
-
-    fn cron(&mut self) {
-        // The first loop sweeps; one is enough, and two would only meet at the same shards.
-        self.sweeping |= self.local.id == 0;
-        // Time in the kernel counts: most of a short request's work is there.
-        let cpu_ns = thread_cpu_ns();
-        let elapsed = (self.local.clock_ns - self.window_started_ns).max(1);
-        let busy = ((cpu_ns - self.cpu_ns) * 1000 / elapsed).min(1000);
-        self.load.0[self.local.id].store(busy, Ordering::Relaxed);
-        self.cpu_ns = cpu_ns;
-        if std::mem::take(&mut self.starved) {
-            self.accepting.fill(true);
-        }
-        self.window_started_ns = self.local.clock_ns;
-        let live = &self.server.config.live;
-        let limited = live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
-        if limited && self.idling.is_none() {
-            self.idling = Some(0);
-        }
-        self.look_at_limited();
-        self.look_at_streams();
-        if self.local.id == 0 {
-            self.server.keyspace.cursors.prune(self.local.now_ms);
-            exec::sources::cron(&self.server);
-            exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
-        }
-        exec::works::retry_waiting(&self.server, &mut self.local);
-        exec::clients::cron(&self.server, &mut self.local);
     }
 
     /// Sends what can be sent before the process ends.

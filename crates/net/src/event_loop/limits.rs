@@ -4,9 +4,10 @@
 //! when their time is up even if nothing else happens to them; what replies that are being streamed keep alive is told to
 //! `exec::snapshots`, which knows the limits. And those who say nothing for longer than `timeout` are closed.
 
-use super::{EventLoop, LOOKS, Ordering, State};
+use super::{EventLoop, LOOKS, State};
 use exec::snapshots::Streamed;
 use exec::stats::Counter;
+use std::sync::atomic::Ordering;
 
 impl EventLoop {
     /// Cuts a client off that does not read; true if it is.

@@ -1,0 +1,168 @@
+//! Connections that come and go: accepting them, checking who it is, giving them to a loop, closing them.
+//!
+//! Both happen in slices: accepting one and closing one cost the kernel some microseconds each.
+
+use super::{CHORE_NS, EventLoop};
+use crate::conn::{self, Conn};
+use crate::socket::Socket;
+use crate::transport::Transport;
+use exec::Session;
+use exec::mail::Mail;
+use exec::session::ClientInfo;
+use std::io::ErrorKind;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use stdx::points::{self, Point};
+
+/// Somebody who connected.
+struct Newcomer {
+    socket: Socket,
+    address: String,
+    here: String,
+    /// On this machine.
+    near: bool,
+    http: bool,
+}
+
+impl EventLoop {
+    /// Accepts a slice of those who wait.
+    pub(super) fn accept<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.lap() + CHORE_NS;
+        for listener in 0..self.accepting.len() {
+            while self.accepting[listener] && self.local.lap() < until {
+                match self.accept_one(listener) {
+                    Ok(newcomer) => self.welcome(io, newcomer),
+                    Err(e) if e.kind() == ErrorKind::ConnectionAborted => {}
+                    Err(e) if e.kind() == ErrorKind::Interrupted => {}
+                    Err(e) => {
+                        self.accepting[listener] = false;
+                        self.starved |= e.kind() != ErrorKind::WouldBlock;
+                    }
+                }
+            }
+        }
+    }
+
+    fn accept_one(&self, listener: usize) -> std::io::Result<Newcomer> {
+        let (tcp, unix) = (self.listeners.tcp.len(), self.listeners.unix.len());
+        if (tcp..tcp + unix).contains(&listener) {
+            let (stream, _) = self.listeners.unix[listener - tcp].accept()?;
+            let path = format!("{}:0", self.server.config.live.unixsocket.string());
+            let socket = Socket::unix(stream)?;
+            return Ok(Newcomer { socket, address: path.clone(), here: path, near: true, http: false });
+        }
+        let http = listener.checked_sub(tcp + unix);
+        let listening = http.map_or_else(|| &self.listeners.tcp[listener], |at| &self.listeners.http[at]);
+        let (stream, peer) = listening.accept()?;
+        let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
+        let here = stream.local_addr().map_err(aborted)?.to_string();
+        let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
+        let socket = Socket::tcp(stream, keepalive).map_err(aborted)?;
+        let near = peer.ip().is_loopback();
+        Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
+    }
+
+    /// Checks a new connection and gives it to a loop.
+    fn welcome<T: Transport>(&mut self, io: &mut T, newcomer: Newcomer) {
+        let Newcomer { mut socket, address, here, near, http } = newcomer;
+        let live = &self.server.config.live;
+        let refusal = if self.server.clients.len() >= live.maxclients.size() {
+            Some(("ERR", 503, "max number of clients reached"))
+        } else if !near && live.protected_mode.get() && live.requirepass.is_empty() {
+            Some((
+                "DENIED",
+                403,
+                "Evenkeel is running in protected mode: no password is set, so only clients on the same machine are \
+                 served. Set a password (requirepass) or, knowing what it means, protected-mode no.",
+            ))
+        } else {
+            None
+        };
+        if let Some((code, status, text)) = refusal {
+            self.server.clients.refused.fetch_add(1, Ordering::Relaxed);
+            let text = match http {
+                true => conn::refusal(status, text, self.local.now_ms),
+                false => format!("-{code} {text}\r\n").into_bytes(),
+            };
+            // Best effort: the client may be gone already.
+            let _ = socket.write(&text);
+            return;
+        }
+        let id = self.server.clients.next_id();
+        let loop_id = match (points::is_armed(Point::Accept), points::stays(Point::Accept, id)) {
+            (false, _) => self.load.place(),
+            (true, stays) => {
+                if stays {
+                    self.server.loops() - 1
+                } else {
+                    0
+                }
+            }
+        };
+        let unix = matches!(socket, Socket::Unix(_));
+        let info =
+            Arc::new(ClientInfo::new(id, loop_id, address, here, socket.raw(), unix, self.local.now_ms));
+        self.server.clients.add(info.clone());
+        let session = Session::new(info, live.requirepass.is_empty());
+        let conn = Box::new(match http {
+            true => Conn::http(socket, session, &self.server, self.local.now_ms),
+            false => Conn::new(socket, session, &self.server),
+        });
+        if loop_id == self.local.id {
+            self.adopt(io, conn);
+        } else {
+            self.server.send(loop_id, Mail::Adopt(Box::new(conn)));
+        }
+    }
+
+    pub(super) fn adopt<T: Transport>(&mut self, io: &mut T, conn: Box<Conn>) {
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.conns.push(None);
+            self.conns.len() - 1
+        });
+        if io.add(slot, &conn.socket).is_err() {
+            self.server.clients.remove(conn.session.id);
+            return self.free.push(slot);
+        }
+        self.by_id.insert(conn.session.id, slot);
+        self.https += usize::from(conn.is_http());
+        self.conns[slot] = Some(conn);
+    }
+
+    /// The peer is gone. What it had sent whole is run all the same.
+    pub(super) fn lose(&mut self, slot: usize) {
+        let stays = self.conns[slot].as_mut().is_some_and(|conn| !conn.doomed && conn.orphan());
+        if stays { self.queue(slot) } else { self.doom(slot) }
+    }
+
+    /// Has a connection closed soon. It is not served any more.
+    pub(super) fn doom(&mut self, slot: usize) {
+        if let Some(conn) = self.conns[slot].as_mut()
+            && !std::mem::replace(&mut conn.doomed, true)
+        {
+            self.closing.push_back(slot);
+        }
+    }
+
+    /// Closes some of those that are to be closed: each costs the kernel some microseconds.
+    pub(super) fn close_some<T: Transport>(&mut self, io: &mut T) {
+        if self.closing.is_empty() {
+            return;
+        }
+        let until = self.local.lap() + CHORE_NS;
+        while let Some(slot) = self.closing.pop_front() {
+            let Some(mut conn) = self.conns[slot].take() else { continue };
+            self.https -= usize::from(conn.is_http());
+            self.by_id.remove(&conn.session.id);
+            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
+            self.told -= conn.told;
+            if io.remove(slot, conn.dismiss()) {
+                // What is in the queue already may be about it.
+                self.resting.push_back((self.taken + self.events.len() as u64, slot));
+            }
+            if self.local.lap() >= until {
+                return;
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! What a loop does by the clock: deadlines, expiry, what is looked at ten times a second.
+
+use super::{CHORE_NS, CRON_MS, EventLoop, LOOKS, State, thread_cpu_ns};
+use exec::waits::Part;
+use keyspace::Swept;
+use std::sync::atomic::Ordering;
+use stdx::points::{self, Point};
+
+impl EventLoop {
+    pub(super) fn keep_house(&mut self) {
+        let mut until = None;
+        while let Some(client) = self.timers.due(self.local.now_ms) {
+            let until = *until.get_or_insert_with(|| self.local.lap() + CHORE_NS);
+            self.time_out(client);
+            if self.local.lap() >= until {
+                break;
+            }
+        }
+        if self.server.memory.is_limited() {
+            let mark = self.local.enter(Part::Evict, 0);
+            exec::memory::tend(&self.server, &mut self.local);
+            self.local.leave(&self.server, Part::Evict, 0, mark);
+        }
+        if self.local.now_ms >= self.next_cron_ms {
+            self.next_cron_ms = self.local.now_ms + CRON_MS;
+            let mark = self.local.enter(Part::Housekeeping, 0);
+            self.cron();
+            self.local.leave(&self.server, Part::Housekeeping, 0, mark);
+        }
+    }
+
+    /// Looks at some of the connections, when all have to be looked at.
+    pub(super) fn look_around(&mut self) {
+        if let Some(from) = self.releasing {
+            self.releasing = self.look_at(from, Self::release);
+        }
+        if let Some(from) = self.idling {
+            self.idling = self.look_at(from, Self::close_if_idle);
+        }
+    }
+
+    /// Visits some connections from a slot on; where to go on.
+    fn look_at(&mut self, from: usize, look: fn(&mut EventLoop, usize)) -> Option<usize> {
+        let to = self.conns.len().min(from + LOOKS);
+        (from..to).for_each(|slot| look(self, slot));
+        (to < self.conns.len()).then_some(to)
+    }
+
+    /// Runs again what CLIENT PAUSE held, if it ended.
+    fn release(&mut self, slot: usize) {
+        if let Some(conn) = self.conns[slot].as_mut()
+            && matches!(conn.state, State::Held(_))
+        {
+            conn.release();
+            self.queue(slot);
+        }
+    }
+
+    /// A parked client's deadline has come, or a held one may run again.
+    fn time_out(&mut self, client: u64) {
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        match conn.state {
+            State::Held(at) if at <= self.local.now_ms => {
+                conn.release();
+                self.queue(slot);
+            }
+            State::Parked(Some(at)) if at <= self.local.now_ms => {
+                match self.server.park.leave(&self.server.keyspace, client) {
+                    Some(waiter) => self.deliver(client, waiter.null(), None, None),
+                    // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
+                    None => self.timers.add(self.local.now_ms + 1, client),
+                }
+            }
+            State::Held(at) | State::Parked(Some(at)) => self.timers.add(at, client),
+            State::Running if conn.has_lingered(self.local.now_ms) => self.doom(slot),
+            _ => {}
+        }
+    }
+
+    pub(super) fn sweep_some(&mut self) {
+        if !self.sweeping || points::stays(Point::Sweep, 0) {
+            return;
+        }
+        let until = stdx::clock::mono_ns() + CHORE_NS;
+        loop {
+            let mut told = Vec::new();
+            let swept =
+                self.sweep.step(&self.server.keyspace, self.local.now_ms, |changes| told.push(changes));
+            for changes in told {
+                self.server.after(&mut self.local, changes);
+            }
+            if swept == Swept::Round {
+                self.sweeping = false;
+                return;
+            }
+            if stdx::clock::mono_ns() >= until {
+                return;
+            }
+        }
+    }
+
+    fn cron(&mut self) {
+        // The first loop sweeps; one is enough, and two would only meet at the same shards.
+        self.sweeping |= self.local.id == 0;
+        // Time in the kernel counts: most of a short request's work is there.
+        let cpu_ns = thread_cpu_ns();
+        let elapsed = (self.local.clock_ns - self.window_started_ns).max(1);
+        let busy = ((cpu_ns - self.cpu_ns) * 1000 / elapsed).min(1000);
+        self.load.0[self.local.id].store(busy, Ordering::Relaxed);
+        self.cpu_ns = cpu_ns;
+        if std::mem::take(&mut self.starved) {
+            self.accepting.fill(true);
+        }
+        self.window_started_ns = self.local.clock_ns;
+        let live = &self.server.config.live;
+        let limited = live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
+        if limited && self.idling.is_none() {
+            self.idling = Some(0);
+        }
+        self.look_at_limited();
+        self.look_at_streams();
+        if self.local.id == 0 {
+            self.server.keyspace.cursors.prune(self.local.now_ms);
+            exec::sources::cron(&self.server);
+            exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
+        }
+        exec::works::retry_waiting(&self.server, &mut self.local);
+        exec::clients::cron(&self.server, &mut self.local);
+    }
+}
