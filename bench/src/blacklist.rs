@@ -1,25 +1,27 @@
 //! The main job: many ID lists filtered against a blacklist.
 //!
-//! A hundred thousand blacklisted IDs `X`, ten lists `Y` of 2,500, all random below 2³², a few of each list
-//! blacklisted; one request wants all ten lists less `X`. Asked for in the ways people try: a Lua script that answers JSON
-//! numbers, the same with strings, ten SDIFF in a pipeline, ten SDIFF at once on ten connections, and scripts over compressed
-//! bitmaps (of peers with the redis-roaring module only). The answers are checked against a plain computation before anything
-//! is timed.
+//! A blacklist `X` and lists `Y` of IDs, a few of each blacklisted; one request wants all lists less `X`. Asked for in the
+//! ways people try: a Lua script that answers JSON numbers, the same with strings, one SDIFF per list in a pipeline, the
+//! same at once on connections of their own, and scripts over compressed bitmaps, one per list, pipelined or at once (of
+//! peers with the redis-roaring module only). The answers are checked against a plain computation before anything is timed.
+//!
+//! | shape | X | lists |
+//! |---|---|---|
+//! | random | 100k random u32 | 10 of 2,680, random u32 |
+//! | dense | 100k, half of their range | 10 of 2,680, half of a range of their own, but for the blacklisted |
+//! | many | 1M random u32 | 200 of 1,000 to 20,000, random u32 |
 
 use crate::client::Client;
 use crate::fill;
 use crate::load::Load;
 use crate::random::mix;
-use crate::report::{Section, Table, absent, median};
+use crate::report::{Section, Table, absent, count, median, time};
 use crate::server::{Server, Target};
 use crate::wire::{self, Value};
 use std::collections::HashSet;
 use std::io;
 use std::time::{Duration, Instant};
 
-const BLACKLISTED: u64 = 100_000;
-const LISTS: u64 = 10;
-const LIST: u64 = 2_500;
 /// Members of each list that are blacklisted.
 const HITS: u64 = 20;
 
@@ -28,26 +30,120 @@ pub struct Options {
     pub seconds: f64,
     /// Requests under way at any time.
     pub callers: usize,
+    /// Which shapes; none stands for all.
+    pub shapes: Vec<String>,
+    /// Letters of the ways; none stands for all.
+    pub ways: Vec<String>,
 }
 
-#[derive(Clone, Copy)]
-enum Way {
-    Numbers,
-    Strings,
-    Pipeline,
-    Concurrent,
-    Xor,
-    Diff,
+/// How many IDs there are, and which.
+struct Shape {
+    name: &'static str,
+    blacklisted: u64,
+    lists: u64,
+    /// Members of a list.
+    len: fn(u64) -> u64,
+    dense: bool,
+    /// Whether one request is long enough for a caller and a round of its own.
+    large: bool,
 }
 
-const WAYS: [(Way, &str); 6] = [
-    (Way::Numbers, "(a) Lua: SDIFF, tonumber, cjson.encode"),
-    (Way::Strings, "(b) Lua: SDIFF, cjson.encode"),
-    (Way::Pipeline, "(c) 10 SDIFF in one pipeline"),
-    (Way::Concurrent, "(d) 10 SDIFF on 10 connections"),
-    (Way::Xor, "(e) Lua: R.BITOP XOR and AND, R.GETINTARRAY, cjson.encode"),
-    (Way::Diff, "(f) Lua: R.DIFF, R.GETINTARRAY, cjson.encode"),
+const SHAPES: [Shape; 3] = [
+    Shape { name: "random", blacklisted: 100_000, lists: 10, len: |_| 2_680, dense: false, large: false },
+    Shape { name: "dense", blacklisted: 100_000, lists: 10, len: |_| 2_680, dense: true, large: false },
+    Shape { name: "many", blacklisted: 1_000_000, lists: 200, len: many_len, dense: false, large: true },
 ];
+
+/// 1,000 to 20,000, evenly spread.
+fn many_len(list: u64) -> u64 {
+    1_000 + list * 19_000 / 199
+}
+
+impl Shape {
+    fn blacklisted(&self, i: u64) -> u64 {
+        self.id(0, i)
+    }
+
+    fn listed(&self, list: u64, i: u64) -> u64 {
+        if i < HITS { self.blacklisted(list * HITS + i) } else { self.id(list + 1, i) }
+    }
+
+    /// Number `i` of a series.
+    fn id(&self, series: u64, i: u64) -> u64 {
+        let random = mix(series << 40 | i) >> 32;
+        if self.dense { (series << 20) + 2 * i + (random & 1) } else { random }
+    }
+
+    /// The lists less the blacklist, each sorted, computed the plain way.
+    fn expected(&self) -> Vec<Vec<u64>> {
+        let x: HashSet<u64> = (0..self.blacklisted).map(|i| self.blacklisted(i)).collect();
+        let list = |list| {
+            let all = (0..(self.len)(list)).map(|i| self.listed(list, i));
+            let ids: HashSet<u64> = all.filter(|id| !x.contains(id)).collect();
+            let mut ids: Vec<u64> = ids.into_iter().collect();
+            ids.sort_unstable();
+            ids
+        };
+        (0..self.lists).map(list).collect()
+    }
+
+    fn caption(&self, options: &Options) -> String {
+        let lens = ((self.len)(0), (self.len)(self.lists - 1));
+        let lens = if lens.0 == lens.1 { lens.0.to_string() } else { format!("{} to {}", lens.0, lens.1) };
+        let kind = if self.dense { "dense" } else { "random u32" };
+        let (callers, rounds) = self.effort(options);
+        format!(
+            "{}: X of {}, {} lists of {lens}, {kind}; {callers} callers; requests/s (server CPU per request), medians of \
+             {rounds} rounds of {} s; last: how many times the peer's rate, how many times less CPU",
+            self.name,
+            count(self.blacklisted),
+            self.lists,
+            options.seconds
+        )
+    }
+
+    /// Callers and rounds.
+    fn effort(&self, options: &Options) -> (usize, usize) {
+        if self.large { (1, options.rounds.div_ceil(2)) } else { (options.callers, options.rounds) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    /// One script does all lists and answers JSON.
+    Whole(&'static str),
+    /// One SDIFF per list.
+    Sdiff,
+    /// One script per list over compressed bitmaps, whose names begin so.
+    Bitmaps(&'static str, &'static str),
+}
+
+/// How what is sent per list travels.
+#[derive(Clone, Copy, PartialEq)]
+enum Travel {
+    Pipelined,
+    /// On connections of their own.
+    AtOnce,
+}
+
+use Travel::{AtOnce, Pipelined};
+
+const WAYS: [(&str, Way, Travel); 10] = [
+    ("(a) Lua: SDIFF, tonumber, cjson.encode", Way::Whole(SCRIPT_NUMBERS), Pipelined),
+    ("(b) Lua: SDIFF, cjson.encode", Way::Whole(SCRIPT_STRINGS), Pipelined),
+    ("(c) SDIFF, pipelined", Way::Sdiff, Pipelined),
+    ("(d) SDIFF, at once", Way::Sdiff, AtOnce),
+    ("(e) Lua: R.BITOP XOR and AND, pipelined", Way::Bitmaps(SCRIPT_XOR, BITMAPS), Pipelined),
+    ("(f) the same, at once", Way::Bitmaps(SCRIPT_XOR, BITMAPS), AtOnce),
+    ("(g) Lua: R.BITOP AND, R.SETBIT 0, pipelined", Way::Bitmaps(SCRIPT_CLEAR, DESTROYED), Pipelined),
+    ("(h) the same, at once", Way::Bitmaps(SCRIPT_CLEAR, DESTROYED), AtOnce),
+    ("(i) Lua: R.DIFF, pipelined", Way::Bitmaps(SCRIPT_DIFF, BITMAPS), Pipelined),
+    ("(j) the same, at once", Way::Bitmaps(SCRIPT_DIFF, BITMAPS), AtOnce),
+];
+
+/// What the names of bitmaps begin with; of those that a way changes.
+const BITMAPS: &str = "R:";
+const DESTROYED: &str = "D:";
 
 const SCRIPT_NUMBERS: &str = "\
 local answer = {}
@@ -65,29 +161,43 @@ return cjson.encode(answer)";
 
 /// Bits of X that are turned round in the list, then those of the list: what people had who knew no R.DIFF.
 const SCRIPT_XOR: &str = "\
-local answer = {}
-for list = 2, #KEYS do
-  redis.call('R.BITOP', 'XOR', 'tmp', KEYS[list], KEYS[1])
-  redis.call('R.BITOP', 'AND', 'tmp', KEYS[list], 'tmp')
-  answer[list - 1] = redis.call('R.GETINTARRAY', 'tmp')
-  redis.call('DEL', 'tmp')
-end
-return cjson.encode(answer)";
+redis.call('R.BITOP', 'XOR', 'tmp', KEYS[2], KEYS[1])
+redis.call('R.BITOP', 'AND', 'tmp', KEYS[2], 'tmp')
+local ids = redis.call('R.GETINTARRAY', 'tmp')
+redis.call('DEL', 'tmp')
+return ids";
+
+/// Hits taken out of the list itself, which is destroyed so.
+const SCRIPT_CLEAR: &str = "\
+redis.call('R.BITOP', 'AND', 'tmp', KEYS[2], KEYS[1])
+local hits = redis.call('R.GETINTARRAY', 'tmp')
+for i = 1, #hits do redis.call('R.SETBIT', KEYS[2], hits[i], 0) end
+redis.call('DEL', 'tmp')
+return redis.call('R.GETINTARRAY', KEYS[2])";
 
 const SCRIPT_DIFF: &str = "\
-local answer = {}
-for list = 2, #KEYS do
-  redis.call('R.DIFF', 'tmp', KEYS[list], KEYS[1])
-  answer[list - 1] = redis.call('R.GETINTARRAY', 'tmp')
-  redis.call('DEL', 'tmp')
-end
-return cjson.encode(answer)";
+redis.call('R.DIFF', 'tmp', KEYS[2], KEYS[1])
+local ids = redis.call('R.GETINTARRAY', 'tmp')
+redis.call('DEL', 'tmp')
+return ids";
 
 pub fn run(targets: &[Target], options: &Options) -> Section {
     let mut section = Section::new("The blacklist request");
+    let asked =
+        |shape: &&Shape| options.shapes.is_empty() || options.shapes.iter().any(|name| name == shape.name);
+    for shape in SHAPES.iter().filter(asked) {
+        run_shape(targets, shape, options, &mut section);
+    }
+    section.note("Every server's answer to every way was first compared with a plain computation.");
+    section.note("Where a row is empty the server has no compressed bitmaps.");
+    section.note("Ways (g) and (h) destroy the lists: only the first request meets blacklisted IDs there.");
+    section
+}
+
+fn run_shape(targets: &[Target], shape: &Shape, options: &Options, section: &mut Section) {
     let mut servers = Vec::new();
     for target in targets {
-        let started = Server::start(target).and_then(|server| match prepare(&server) {
+        let started = Server::start(target).and_then(|server| match fill_all(&server, shape) {
             Ok(()) => Ok(server),
             Err(error) => Err(format!("{}: loading the lists: {error}", target.label)),
         });
@@ -96,111 +206,117 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
             Err(error) => section.note(error),
         }
     }
-    let expected = expected();
+    let expected = shape.expected();
     let labels: Vec<&str> = servers.iter().map(|server| server.label.as_str()).collect();
     let subject = labels.iter().position(|&label| label == "Evenkeel");
-    let mut head = [&["one request"], &labels[..]].concat();
     let others: Vec<usize> =
         (0..labels.len()).filter(|&i| subject.is_some_and(|subject| subject != i)).collect();
+    let mut head = [&["one request"], &labels[..]].concat();
     let ratios: Vec<String> = others.iter().map(|&i| format!("× {}", labels[i])).collect();
     head.extend(ratios.iter().map(String::as_str));
     let mut table = Table::new(&head);
-    for (way, name) in WAYS {
-        let mut rate = vec![f64::NAN; servers.len()];
+    // The least CPU that one of the two SDIFF ways took, of each server.
+    let mut plain = vec![f64::INFINITY; servers.len()];
+    for (name, way, travel) in WAYS {
+        if !options.ways.is_empty()
+            && !options.ways.iter().any(|letter| name[1..].starts_with(letter.as_str()))
+        {
+            continue;
+        }
         let mut row = vec![name.to_string()];
-        let results = measure(&servers, way, options, &expected);
-        for (i, result) in results.into_iter().enumerate() {
+        let nothing = (f64::NAN, f64::NAN);
+        let mut figures = vec![nothing; servers.len()];
+        for (i, result) in measure(&servers, shape, (way, travel), options, &expected).into_iter().enumerate()
+        {
             match result {
-                Ok((per_second, cpu_us)) => {
-                    rate[i] = per_second;
-                    row.push(format!("{per_second:.0}/s ({cpu_us:.0} µs)"));
+                Ok((per_second, cpu_ns)) => {
+                    figures[i] = (per_second, cpu_ns);
+                    row.push(format!("{}/s ({})", rate(per_second), time(cpu_ns)));
+                    if way == Way::Sdiff {
+                        plain[i] = plain[i].min(cpu_ns);
+                    }
                 }
                 Err(error) => {
-                    section.note(format!("{}, {name}: {error}", labels[i]));
+                    if error.kind() != io::ErrorKind::Unsupported {
+                        section.note(format!("{}, {}, {name}: {error}", labels[i], shape.name));
+                    }
                     row.push(absent());
                 }
             }
         }
         for &other in &others {
-            let ratio = rate[subject.unwrap_or(other)] / rate[other];
-            row.push(if ratio.is_nan() { absent() } else { format!("{ratio:.1}") });
+            let (own, their) = (figures[subject.unwrap_or(other)], figures[other]);
+            let (faster, cheaper) = (own.0 / their.0, their.1 / own.1);
+            row.push(if faster.is_nan() { absent() } else { format!("{faster:.1}, {cheaper:.1}") });
         }
         table.row(row);
     }
-    section.table(
-        format!(
-            "X of {BLACKLISTED}, {LISTS} lists of {LIST}, random u32; {} callers; requests/s (server CPU µs per request), \
-             medians of {} rounds of {} s",
-            options.callers, options.rounds, options.seconds
-        ),
-        table,
-    );
-    section.note("Every server's answer to every way was first compared with a plain computation.");
-    section
+    section.table(shape.caption(options), table);
+    for &other in &others {
+        let (own, their) = (plain[subject.unwrap_or(other)], plain[other]);
+        if own.is_finite() && their.is_finite() {
+            section.note(format!(
+                "{}: SDIFF's best way takes {} of CPU here, {}'s {}: {:.1} times less",
+                shape.name,
+                time(own),
+                labels[other],
+                time(their),
+                their / own
+            ));
+        }
+    }
 }
 
-/// Loads the blacklist and the lists.
+fn rate(per_second: f64) -> String {
+    if per_second < 20.0 { format!("{per_second:.1}") } else { format!("{per_second:.0}") }
+}
+
+/// Loads the blacklist and the lists of the random shape, as sets.
 pub fn prepare(server: &Server) -> io::Result<()> {
-    fill_with(server, b"SADD", "")?;
+    fill_with(server, &SHAPES[0], b"SADD", "")
+}
+
+fn fill_all(server: &Server, shape: &Shape) -> io::Result<()> {
+    fill_with(server, shape, b"SADD", "")?;
     if has_bitmaps(&mut server.client()?) {
-        fill_with(server, b"R.APPENDINTARRAY", BITMAPS)?;
+        fill_with(server, shape, b"R.APPENDINTARRAY", BITMAPS)?;
+        fill_with(server, shape, b"R.APPENDINTARRAY", DESTROYED)?;
     }
     Ok(())
 }
-
-/// What the names of bitmaps begin with.
-const BITMAPS: &str = "R:";
 
 fn has_bitmaps(client: &mut Client) -> bool {
     client.words("R.BITCOUNT none").is_ok()
 }
 
-fn fill_with(server: &Server, command: &[u8], prefix: &str) -> io::Result<()> {
+fn fill_with(server: &Server, shape: &Shape, command: &[u8], prefix: &str) -> io::Result<()> {
     let name = format!("{prefix}X");
-    fill::collection(server, command, name.as_bytes(), BLACKLISTED, 1, |out, i| {
-        fill::decimal_part(out, blacklisted(i))
+    fill::collection(server, command, name.as_bytes(), shape.blacklisted, 1, |out, i| {
+        fill::decimal_part(out, shape.blacklisted(i))
     })?;
-    for list in 0..LISTS {
+    for list in 0..shape.lists {
         let name = format!("{prefix}Y{list}");
-        fill::collection(server, command, name.as_bytes(), LIST, 1, |out, i| {
-            fill::decimal_part(out, listed(list, i))
+        fill::collection(server, command, name.as_bytes(), (shape.len)(list), 1, |out, i| {
+            fill::decimal_part(out, shape.listed(list, i))
         })?;
     }
     Ok(())
 }
 
-/// The request by way (a), encoded.
+/// The request by way (a) for the random shape, encoded.
 pub fn script_request() -> Vec<u8> {
-    script(SCRIPT_NUMBERS, "")
+    eval(SCRIPT_NUMBERS, "", 0..SHAPES[0].lists)
 }
 
-fn blacklisted(i: u64) -> u64 {
-    mix(i) >> 32
-}
-
-fn listed(list: u64, i: u64) -> u64 {
-    if i < HITS { blacklisted(list * HITS + i) } else { mix((list + 1) << 40 | i) >> 32 }
-}
-
-/// The lists less the blacklist, each sorted, computed the plain way.
-fn expected() -> Vec<Vec<u64>> {
-    let x: HashSet<u64> = (0..BLACKLISTED).map(blacklisted).collect();
-    let list = |list| {
-        let ids: HashSet<u64> = (0..LIST).map(|i| listed(list, i)).filter(|id| !x.contains(id)).collect();
-        let mut ids: Vec<u64> = ids.into_iter().collect();
-        ids.sort_unstable();
-        ids
-    };
-    (0..LISTS).map(list).collect()
-}
-
-fn script(text: &str, prefix: &str) -> Vec<u8> {
+/// EVAL with X and some lists as keys.
+fn eval(text: &str, prefix: &str, lists: std::ops::Range<u64>) -> Vec<u8> {
+    let keys = lists.end - lists.start + 1;
     let mut out = Vec::new();
-    wire::header(&mut out, b'*', 4 + LISTS as usize);
+    wire::header(&mut out, b'*', 3 + keys as usize);
     [&b"EVAL"[..], text.as_bytes()].iter().for_each(|part| wire::bulk(&mut out, part));
-    fill::decimal_part(&mut out, 1 + LISTS);
+    fill::decimal_part(&mut out, keys);
     wire::bulk(&mut out, format!("{prefix}X").as_bytes());
-    (0..LISTS).for_each(|list| wire::bulk(&mut out, format!("{prefix}Y{list}").as_bytes()));
+    lists.for_each(|list| wire::bulk(&mut out, format!("{prefix}Y{list}").as_bytes()));
     out
 }
 
@@ -210,24 +326,38 @@ fn difference(list: u64) -> Vec<u8> {
     out
 }
 
-/// Checks the answers, then takes turns; per server the medians of requests/s and of CPU µs per request.
+/// What is sent for one request.
+fn requests(way: Way, lists: u64) -> Vec<Vec<u8>> {
+    match way {
+        Way::Whole(script) => vec![eval(script, "", 0..lists)],
+        Way::Sdiff => (0..lists).map(difference).collect(),
+        Way::Bitmaps(script, prefix) => (0..lists).map(|list| eval(script, prefix, list..list + 1)).collect(),
+    }
+}
+
+/// Checks the answers, then takes turns; per server the medians of requests/s and of CPU ns per request.
 fn measure(
     servers: &[Server],
-    way: Way,
+    shape: &Shape,
+    (way, travel): (Way, Travel),
     options: &Options,
     expected: &[Vec<u64>],
 ) -> Vec<io::Result<(f64, f64)>> {
+    let commands = requests(way, shape.lists);
     let mut results: Vec<io::Result<(Vec<f64>, Vec<f64>)>> = servers
         .iter()
-        .map(|server| check(&mut server.client()?, way, expected).map(|()| (Vec::new(), Vec::new())))
+        .map(|server| {
+            check(&mut server.client()?, way, &commands, expected).map(|()| (Vec::new(), Vec::new()))
+        })
         .collect();
-    for _ in 0..options.rounds {
+    let (callers, rounds) = shape.effort(options);
+    for _ in 0..rounds {
         for (server, result) in servers.iter().zip(&mut results) {
             let Ok((rate, cpu)) = result else { continue };
-            match one_round(server, way, options) {
-                Ok((per_second, cpu_us)) => {
+            match one_round(server, &commands, travel, callers, options.seconds) {
+                Ok((per_second, cpu_ns)) => {
                     rate.push(per_second);
-                    cpu.push(cpu_us);
+                    cpu.push(cpu_ns);
                 }
                 Err(error) => *result = Err(error),
             }
@@ -237,24 +367,28 @@ fn measure(
     results.into_iter().map(|result| result.map(medians)).collect()
 }
 
-fn check(client: &mut Client, way: Way, expected: &[Vec<u64>]) -> io::Result<()> {
+fn check(client: &mut Client, way: Way, commands: &[Vec<u8>], expected: &[Vec<u64>]) -> io::Result<()> {
+    if matches!(way, Way::Bitmaps(..)) && !has_bitmaps(client) {
+        return Err(io::ErrorKind::Unsupported.into());
+    }
     let mut answer = match way {
-        Way::Pipeline | Way::Concurrent => {
-            let list = |list| client.send(&difference(list)).map(|reply| ids(&reply));
-            (0..LISTS).map(list).collect::<io::Result<Vec<_>>>()?
+        Way::Whole(_) => json_lists(&client.send(&commands[0])?.text()),
+        _ => {
+            let list = |command: &Vec<u8>| client.send(command).map(|reply| ids(&reply));
+            commands.iter().map(list).collect::<io::Result<Vec<_>>>()?
         }
-        Way::Xor | Way::Diff if !has_bitmaps(client) => {
-            return Err(io::Error::other("it has no compressed bitmaps"));
-        }
-        _ => json_lists(&client.send(&requests(way)[0])?.text()),
     };
     answer.iter_mut().for_each(|ids| ids.sort_unstable());
     if answer == expected { Ok(()) } else { Err(io::Error::other("the answer is wrong")) }
 }
 
 fn ids(reply: &Value) -> Vec<u64> {
+    let id = |member: &Value| match member {
+        Value::Int(n) => *n as u64,
+        other => other.text().parse().unwrap_or(u64::MAX),
+    };
     match reply {
-        Value::Array(members) => members.iter().map(|m| m.text().parse().unwrap_or(u64::MAX)).collect(),
+        Value::Array(members) => members.iter().map(id).collect(),
         _ => Vec::new(),
     }
 }
@@ -266,37 +400,31 @@ fn json_lists(text: &str) -> Vec<Vec<u64>> {
     inner.split("],[").map(|list| list.split(',').map(number).collect()).collect()
 }
 
-/// What is sent for one request.
-fn requests(way: Way) -> Vec<Vec<u8>> {
-    match way {
-        Way::Numbers => vec![script(SCRIPT_NUMBERS, "")],
-        Way::Strings => vec![script(SCRIPT_STRINGS, "")],
-        Way::Pipeline | Way::Concurrent => (0..LISTS).map(difference).collect(),
-        Way::Xor => vec![script(SCRIPT_XOR, BITMAPS)],
-        Way::Diff => vec![script(SCRIPT_DIFF, BITMAPS)],
-    }
-}
-
-fn one_round(server: &Server, way: Way, options: &Options) -> io::Result<(f64, f64)> {
-    let commands = requests(way);
+fn one_round(
+    server: &Server,
+    commands: &[Vec<u8>],
+    travel: Travel,
+    callers: usize,
+    seconds: f64,
+) -> io::Result<(f64, f64)> {
     let together = commands.len();
-    let mut load = match way {
-        Way::Concurrent => Load::connect(server.port, options.callers * together, together)?,
-        _ => Load::connect(server.port, options.callers, 1)?,
+    let (conns, pipeline) = match travel {
+        AtOnce => (together, 1),
+        Pipelined => (1, together),
     };
-    let pipeline = if matches!(way, Way::Pipeline) { together } else { 1 };
+    let mut load = Load::connect(server.port, callers * conns, conns)?;
     server.settle(Duration::from_secs(2));
     let before = server.cpu_ns();
     let mut turn = 0;
-    let until = Instant::now() + Duration::from_secs_f64(options.seconds);
+    let until = Instant::now() + Duration::from_secs_f64(seconds);
     let outcome = load.run(pipeline, Some(until), &mut |out| {
         out.extend_from_slice(&commands[turn % together]);
         turn += 1;
         true
     })?;
-    let cpu_us = (server.cpu_ns() - before) as f64 / 1e3;
+    let cpu_ns = (server.cpu_ns() - before) as f64;
     let requests = outcome.replies as f64 / together as f64;
-    Ok((requests / outcome.elapsed.as_secs_f64(), cpu_us / requests))
+    Ok((requests / outcome.elapsed.as_secs_f64(), cpu_ns / requests))
 }
 
 #[cfg(test)]
@@ -311,8 +439,17 @@ mod tests {
 
     #[test]
     fn few_of_each_list_are_blacklisted() {
-        for list in expected() {
-            assert!((2400..=2480).contains(&list.len()));
+        for shape in &SHAPES[..2] {
+            for (list, ids) in (0..).zip(shape.expected()) {
+                let len = (shape.len)(list);
+                assert!((len - HITS - 60..=len - HITS).contains(&(ids.len() as u64)));
+            }
         }
+    }
+
+    #[test]
+    fn lists_grow_to_their_largest() {
+        let many = &SHAPES[2];
+        assert_eq!(((many.len)(0), (many.len)(many.lists - 1)), (1_000, 20_000));
     }
 }

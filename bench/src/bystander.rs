@@ -77,6 +77,12 @@ impl Seen {
 
     pub fn cells(&self) -> Vec<String> {
         let at = |q| time(self.at(q) as f64);
+        let lag = time(self.lag.value_at_quantile(0.999) as f64);
+        vec![at(0.5), at(0.99), at(0.999), self.worst(), lag, time(self.lag.max() as f64)]
+    }
+
+    /// The longest wait in words, and what was not answered at all or with errors.
+    pub fn worst(&self) -> String {
         let mut max = time(self.latency.max() as f64);
         if self.unanswered > 0 {
             max = format!("≥ {max}, {} unanswered", self.unanswered);
@@ -84,8 +90,7 @@ impl Seen {
         if self.errors > 0 {
             max = format!("{max}, {} errors", self.errors);
         }
-        let lag = time(self.lag.value_at_quantile(0.999) as f64);
-        vec![at(0.5), at(0.99), at(0.999), max, lag, time(self.lag.max() as f64)]
+        max
     }
 
     /// Adds what another bystander saw.

@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|bystander|batch|blacklist|small|items|instances|cache] [--option value ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|copies|bystander|batch|blacklist|small|items|instances|cache] [--option ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
@@ -16,6 +16,7 @@ mod bystander;
 mod cache;
 mod cgroup;
 mod client;
+mod copies;
 mod fill;
 mod growth;
 mod items;
@@ -36,7 +37,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-const PARTS: &[&str] = &["blacklist", "bystander", "throughput", "memory", "growth", "lists", "small"];
+const PARTS: &[&str] =
+    &["blacklist", "bystander", "throughput", "memory", "growth", "lists", "copies", "small"];
 
 const HELP: &str = "\
 Usage: evenkeel-bench [PART] [--option value ..]
@@ -47,10 +49,11 @@ Parts:
   memory       bytes per key and element  --keys 1000000[,10000000] --elements 1000000
   growth       fill, lose 94 % of the keys --keys 20000000 --window 20 --tail 120
   lists        LPUSH pipelined by 1000    --elements 10000000
+  copies       that list copied, six ways --elements 10000000 --ways RPOPLPUSH,COPY,..
   bystander    latency beside attackers   --seconds 30 --attackers 1,10 --attacks smembers,sdiff,.. --scale 1.0
                                           --baseline-every 8 --attackers-normal (not behind all others)
   batch        batches of writes          --keys 100,2000,.. --sizes 1,10,.. --rounds 3 --seconds 0.5
-  blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4
+  blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4 --shapes random,dense,many --ways a,c,..
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
   items        rows of a PostgreSQL       --rows 100000 --big-rows 30000 --cached 30000 --conns 50 --rounds 3
                                           --seconds 3 --commits 500 (not part of all)
@@ -225,6 +228,10 @@ fn measure(
             let elements = options.number("elements", sized(10_000_000, 2_000_000))?;
             lists::run(targets, &lists::Options { elements })
         }
+        "copies" => {
+            let elements = options.number("elements", sized(10_000_000, 2_000_000))?.max(1);
+            copies::run(targets, &copies::Options { elements, ways: options.list("ways") })
+        }
         "bystander" => {
             let few = if compact { attackers::FEW } else { &[] };
             let options = attackers::Options {
@@ -252,6 +259,8 @@ fn measure(
                 rounds: options.number("rounds", sized(5, 3))? as usize,
                 seconds: options.number("seconds", sized(2, 1))? as f64,
                 callers: options.number("callers", 4)? as usize,
+                shapes: options.list("shapes"),
+                ways: options.list("ways"),
             };
             blacklist::run(targets, &options)
         }

@@ -4,7 +4,7 @@
 //! rest, less resident memory before it, divided by the number of elements.
 
 use crate::fill;
-use crate::random::{hex16, mix};
+use crate::random::{Scattered, hex16, mix};
 use crate::report::{Section, Table, absent, bytes, count};
 use crate::server::{Server, Target};
 use crate::wire;
@@ -85,10 +85,9 @@ fn kinds(options: &Options) -> Vec<Kind> {
     kind("set member of 16 bytes", 32, |server, n| {
         fill::collection(server, b"SADD", b"set", n, 1, |out, i| wire::bulk(out, &hex16(i))).map(|_| ())
     });
-    kind("set member, random u32", 10, |server, n| {
-        fill::collection(server, b"SADD", b"set", n, 1, |out, i| fill::decimal_part(out, mix(i) >> 32))
-            .map(|_| ())
-    });
+    kind("set member, random u32", 10, |server, n| integers(server, n, |i| mix(i) >> 32));
+    kind("set member, one in ten of a range", 4, |server, n| integers(server, n, |i| 10 * i + mix(i) % 10));
+    kind("set member, random i64", 12, |server, n| integers(server, n, |i| mix(i) >> 1));
     kind("hash field, 10 + 10 bytes", 45, |server, n| {
         fill::collection(server, b"HSET", b"hash", n, 2, |out, i| {
             wire::bulk(out, &hex16(i)[..10]);
@@ -107,5 +106,23 @@ fn kinds(options: &Options) -> Vec<Kind> {
         fill::collection(server, b"RPUSH", b"list", n, 1, |out, i| wire::bulk(out, &hex16(i)[..10]))
             .map(|_| ())
     });
+    // So little each that it takes many to be seen.
+    kinds.push(Kind {
+        name: format!("set member, every second of a range, {} in one", count(DENSE_TIMES * n)),
+        n: DENSE_TIMES * n,
+        goal: 1,
+        fill: |server, n| integers(server, n, |i| 2 * i + (mix(i) & 1)),
+    });
     kinds
+}
+
+const DENSE_TIMES: u64 = 4;
+
+/// A set of integers, which come in scattered order.
+fn integers(server: &Server, n: u64, id: fn(u64) -> u64) -> io::Result<()> {
+    let mut order = Scattered::new(n);
+    fill::collection(server, b"SADD", b"set", n, 1, |out, _| {
+        fill::decimal_part(out, id(order.next().unwrap_or_default()));
+    })
+    .map(|_| ())
 }
