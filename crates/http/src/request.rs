@@ -23,6 +23,16 @@ pub enum Method {
     Other,
 }
 
+/// What a client has already: an answer that is the same need not be sent again (RFC 9110, 13.1). Of several lines of a kind none
+/// counts: a condition that is not understood is not applied.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Condition<'a> {
+    /// Tags.
+    pub none_match: Option<&'a [u8]>,
+    /// In seconds since 1970; never beside tags.
+    pub modified_since_s: Option<u64>,
+}
+
 /// A request's head, as far as anything here depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Request<'a> {
@@ -37,8 +47,7 @@ pub struct Request<'a> {
     pub http11: bool,
     /// Whether the client wants to send another request.
     pub keep: bool,
-    /// Of several lines none: a condition that is not understood is not applied.
-    pub if_none_match: Option<&'a [u8]>,
+    pub condition: Condition<'a>,
     pub authorization: Option<&'a [u8]>,
     /// Bytes that follow the head, to be dropped.
     pub body: u64,
@@ -146,7 +155,7 @@ fn read(head: &[u8]) -> Result<Request<'_>, Refusal> {
         query,
         http11: version == 1,
         keep: lines.keep && !(lines.expects && body > 0),
-        if_none_match: lines.if_none_match.unwrap_or_default(),
+        condition: lines.condition(),
         authorization: lines.authorization,
         body: if lines.expects { 0 } else { body },
         expects: lines.expects && body > 0,
@@ -190,6 +199,7 @@ struct Lines<'a> {
     coding: Option<&'a [u8]>,
     expects: bool,
     if_none_match: Option<Option<&'a [u8]>>,
+    if_modified_since: Option<Option<&'a [u8]>>,
     authorization: Option<&'a [u8]>,
 }
 
@@ -203,6 +213,7 @@ impl<'a> Lines<'a> {
             coding: None,
             expects: false,
             if_none_match: None,
+            if_modified_since: None,
             authorization: None,
         };
         let mut closes = false;
@@ -228,10 +239,8 @@ impl<'a> Lines<'a> {
                     }
                     lines.expects = true;
                 }
-                13 if is("if-none-match") => {
-                    lines.if_none_match =
-                        Some(if lines.if_none_match.is_none() { Some(*value) } else { None });
-                }
+                13 if is("if-none-match") => only(&mut lines.if_none_match, value),
+                17 if is("if-modified-since") => only(&mut lines.if_modified_since, value),
                 13 if is("authorization") => once(&mut lines.authorization, value)?,
                 _ => {}
             }
@@ -241,6 +250,14 @@ impl<'a> Lines<'a> {
             return Err(refused(400, "a request names one host"));
         }
         Ok(lines)
+    }
+
+    fn condition(&self) -> Condition<'a> {
+        let since = match self.if_none_match {
+            None => self.if_modified_since.flatten().and_then(crate::date::parse),
+            Some(_) => None,
+        };
+        Condition { none_match: self.if_none_match.flatten(), modified_since_s: since }
     }
 
     fn set_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
@@ -266,6 +283,11 @@ impl<'a> Lines<'a> {
             (Some(_), _) => Err(refused(501, "the transfer coding is not known here")),
         }
     }
+}
+
+/// Takes the value of a line that counts if it is the only one.
+fn only<'a>(place: &mut Option<Option<&'a [u8]>>, value: &'a [u8]) {
+    *place = Some(if place.is_none() { Some(value) } else { None });
 }
 
 /// Takes the value of a line of which there may be one.
@@ -312,9 +334,23 @@ mod tests {
         .unwrap();
         assert_eq!((request.method, request.path), (Method::Get, &b"/items/4%202"[..]));
         assert_eq!(request.query, Some(&b"x=1?2"[..]));
-        assert_eq!(request.if_none_match, Some(&b"\"a\", W/\"b\""[..]));
+        assert_eq!(request.condition.none_match, Some(&b"\"a\", W/\"b\""[..]));
         assert_eq!(request.authorization, Some(&b"Bearer x"[..]));
         assert!(request.http11 && request.keep && request.body == 0 && !request.expects);
+    }
+
+    #[test]
+    fn conditions_that_are_not_understood_are_not_applied() {
+        let since = |text: &str| whole(&lines(text)).unwrap().condition.modified_since_s;
+        let date = "If-Modified-Since: Sun, 06 Nov 1994 08:49:37 GMT\r\n";
+        assert_eq!(since(date), Some(784_111_777));
+        for lines in
+            ["If-Modified-Since: now\r\n", &date.repeat(2), &format!("{date}If-None-Match: \"a\"\r\n")]
+        {
+            assert_eq!(since(lines), None, "{lines}");
+        }
+        let both = lines(&format!("{date}If-None-Match: a\r\nIf-None-Match: b\r\n"));
+        assert_eq!(whole(&both).unwrap().condition, Condition::default());
     }
 
     #[test]

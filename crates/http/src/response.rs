@@ -3,6 +3,7 @@
 //! - W1: a response to HEAD, and one with status 304, has no body, whatever its head says of one.
 //! - W2: each response says when the connection ends with it.
 
+use crate::Condition;
 use crate::date::{LEN as DATE, spell};
 use crate::etag;
 use crate::reply::{Kept, escape};
@@ -52,6 +53,12 @@ impl Freshness {
             }
             None => Freshness { max_age_s: None, age_s: 0, changed_ms },
         }
+    }
+
+    /// Whether a client that has what it had at that moment has this. A time of change that is not known says nothing.
+    pub fn is_as_since(&self, modified_since_s: Option<u64>) -> bool {
+        let (Some(changed_ms), Some(since_s)) = (self.changed_ms, modified_since_s) else { return false };
+        changed_ms / 1000 <= since_s
     }
 
     /// Of what has no time to live.
@@ -123,12 +130,16 @@ pub fn tagged(
     framing: Framing,
     date: &[u8; DATE],
     freshness: &Freshness,
-    if_none_match: Option<&[u8]>,
+    condition: Condition<'_>,
     body: &[u8],
     out: &mut Vec<u8>,
 ) -> u16 {
     let tag = etag::of(body);
-    let status = if if_none_match.is_some_and(|list| etag::matches(list, &tag)) { 304 } else { 200 };
+    let has = match condition.none_match {
+        Some(list) => etag::matches(list, &tag),
+        None => freshness.is_as_since(condition.modified_since_s),
+    };
+    let status = if has { 304 } else { 200 };
     out.reserve(HEAD + body.len());
     begin(status, framing, date, out);
     out.extend_from_slice(b"ETag: ");
@@ -142,6 +153,14 @@ pub fn tagged(
     out.extend_from_slice(b"Content-Type: application/json\r\n");
     end(framing, body, out);
     status
+}
+
+/// The client has what is long: its time of change says so. Gives the status.
+pub fn unchanged(framing: Framing, date: &[u8; DATE], freshness: &Freshness, out: &mut Vec<u8>) -> u16 {
+    begin(304, framing, date, out);
+    freshness.write(out);
+    out.extend_from_slice(b"\r\n"); // W1
+    304
 }
 
 /// The head of a body that follows; without a length it comes in chunks, or, to a client that does not know them, until the
@@ -246,6 +265,7 @@ mod tests {
     use super::*;
 
     const KEPT: Framing = Framing { head: false, keep: true, http11: true };
+    const ALL: Condition<'_> = Condition { none_match: None, modified_since_s: None };
 
     fn date() -> [u8; DATE] {
         spell(784_111_777)
@@ -264,7 +284,7 @@ mod tests {
     #[test]
     fn an_item_comes_with_all_that_caches_need() {
         let text = written(|out| {
-            assert_eq!(tagged(KEPT, &date(), &fresh(Some(45_600)), None, b"{}", out), 200);
+            assert_eq!(tagged(KEPT, &date(), &fresh(Some(45_600)), ALL, b"{}", out), 200);
         });
         let tag = String::from_utf8(etag::of(b"{}").to_vec()).unwrap();
         assert_eq!(
@@ -275,8 +295,9 @@ mod tests {
             )
         );
         let asked = format!("\"x\", {tag}");
+        let asked = Condition { none_match: Some(asked.as_bytes()), ..ALL };
         let text = written(|out| {
-            assert_eq!(tagged(KEPT, &date(), &fresh(None), Some(asked.as_bytes()), b"{}", out), 304);
+            assert_eq!(tagged(KEPT, &date(), &fresh(None), asked, b"{}", out), 304);
         });
         assert!(
             text.starts_with("HTTP/1.1 304 Not Modified\r\n") && text.ends_with("no-cache\r\n\r\n"),
@@ -300,10 +321,25 @@ mod tests {
     }
 
     #[test]
+    fn what_did_not_change_since_is_not_sent_again() {
+        let changed = Freshness::of(Kept { left_ms: None, changed_ms: Some(784_111_777_500) }, 0, 0);
+        let status = |freshness: &Freshness, condition: Condition<'_>| {
+            tagged(KEPT, &date(), freshness, condition, b"{}", &mut Vec::new())
+        };
+        for (since_s, expected) in [(784_111_776, 200), (784_111_777, 304), (784_111_778, 304)] {
+            let condition = Condition { modified_since_s: Some(since_s), ..ALL };
+            assert_eq!(status(&changed, condition), expected, "{since_s}");
+            assert_eq!(status(&fresh(None), condition), 200);
+            // A tag says more than a time.
+            assert_eq!(status(&changed, Condition { none_match: Some(b"\"x\""), ..condition }), 200);
+        }
+    }
+
+    #[test]
     fn head_has_the_head_only_and_old_clients_are_told_whether_to_stay() {
         let framing = Framing { head: true, keep: true, http11: false };
         let text = written(|out| {
-            tagged(framing, &date(), &fresh(None), None, b"[1]", out);
+            tagged(framing, &date(), &fresh(None), ALL, b"[1]", out);
         });
         assert!(
             text.contains("Connection: keep-alive\r\n") && text.ends_with("Content-Length: 3\r\n\r\n"),

@@ -2,10 +2,10 @@
 //!
 //! ```text
 //!  0      1       2       4      6      8
-//!  ┌──────┬───────┬───────┬──────┬──────┬───────────┬───────────┬─────────────┬──────────────┐
-//!  │ form │access │ units │ klen │ vlen │ expire u64│ handle u64│ key (klen)  │ value (vlen) │
-//!  └──────┴───────┴───────┴──────┴──────┴───────────┴───────────┴─────────────┴──────────────┘
-//!                                         if EXPIRE   unless Text              only if Text
+//!  ┌──────┬───────┬───────┬──────┬──────┬───────────┬────────────┬───────────┬─────────────┬──────────────┐
+//!  │ form │access │ units │ klen │ vlen │ expire u64│ changed u64│ handle u64│ key (klen)  │ value (vlen) │
+//!  └──────┴───────┴───────┴──────┴──────┴───────────┴────────────┴───────────┴─────────────┴──────────────┘
+//!                                         if EXPIRE   if CHANGED   unless Text              only if Text
 //! ```
 //!
 //! A 40-byte key with a 40-byte string and an expiry is 96 bytes. Short strings stand in the entry; every other
@@ -18,6 +18,7 @@
 
 use std::marker::PhantomData;
 use std::mem::{ManuallyDrop, size_of};
+use std::num::NonZeroU64;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
@@ -26,6 +27,7 @@ const FORM: u8 = 0x0f;
 const EXPIRE: u8 = 0x10;
 const RAW: u8 = 0x20;
 const BOXED_KEY: u8 = 0x40;
+const CHANGED: u8 = 0x80;
 
 const TEXT: u8 = 1;
 const STR: u8 = 2;
@@ -119,16 +121,48 @@ fn key_room(key: &[u8]) -> usize {
     if key.len() <= KEY_INLINE_MAX { key.len() } else { 16 }
 }
 
+/// The times of an entry, in milliseconds since 1970.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Times {
+    pub expire_ms: Option<u64>,
+    /// When what it holds was changed last, where that is known: rows of databases. Eight bytes for those that have it.
+    pub changed_ms: Option<NonZeroU64>,
+}
+
+impl From<Option<u64>> for Times {
+    #[inline]
+    fn from(expire_ms: Option<u64>) -> Times {
+        Times { expire_ms, changed_ms: None }
+    }
+}
+
+impl Times {
+    /// The flags of an entry with these.
+    #[inline]
+    fn flags(self) -> u8 {
+        let expire = if self.expire_ms.is_some() { EXPIRE } else { 0 };
+        expire | if self.changed_ms.is_some() { CHANGED } else { 0 }
+    }
+}
+
 /// Bytes an entry needs, a multiple of 8.
 #[inline]
-pub(crate) fn room(key: &[u8], payload: &Payload, expire: bool) -> usize {
+pub(crate) fn room(key: &[u8], payload: &Payload, times: Times) -> usize {
     let key = key_room(key);
     let value = match payload {
         Payload::Text { bytes, .. } => key + bytes.len(),
         Payload::Handle(_) => 8 + key,
     };
-    (8 + if expire { 8 } else { 0 } + value).next_multiple_of(8)
+    (8 + times_room(times.flags()) + value).next_multiple_of(8)
 }
+
+/// Bytes the times of an entry with these flags take.
+#[inline]
+fn times_room(flags: u8) -> usize {
+    usize::from((flags & EXPIRE) >> 1) + usize::from((flags & CHANGED) >> 4)
+}
+
+const _: () = assert!(EXPIRE >> 1 == 8 && CHANGED >> 4 == 8);
 
 /// A value and its expiry outside the keyspace. Clone: O(1).
 #[derive(Clone, Debug)]
@@ -186,7 +220,12 @@ impl Raw {
 
     #[inline]
     fn handle_at(&self) -> usize {
-        if self.form() & EXPIRE != 0 { 16 } else { 8 }
+        8 + times_room(self.form())
+    }
+
+    #[inline]
+    fn changed_at(&self) -> usize {
+        8 + times_room(self.form() & EXPIRE)
     }
 
     #[inline]
@@ -212,6 +251,42 @@ impl Raw {
     pub(crate) fn expire_ms(&self) -> Option<u64> {
         // SAFETY: the flag says that the number is there (E4).
         (self.form() & EXPIRE != 0).then(|| unsafe { self.offset(8).cast::<u64>().read() })
+    }
+
+    #[inline]
+    pub(crate) fn changed_ms(&self) -> Option<NonZeroU64> {
+        let at = self.changed_at();
+        // SAFETY: the flag says that the number is there (E4).
+        let ms = (self.form() & CHANGED != 0).then(|| unsafe { self.offset(at).cast::<u64>().read() });
+        ms.and_then(NonZeroU64::new)
+    }
+
+    /// Nobody knows any more when it was changed. The room for that stays.
+    pub(crate) fn forget_changed(&mut self) {
+        if self.form() & CHANGED != 0 {
+            // SAFETY: the flag says that the number is there; `&mut self` is handed out by the segment's `&mut` only.
+            unsafe { self.offset(self.changed_at()).cast::<u64>().write(0) };
+        }
+    }
+
+    #[inline]
+    pub(crate) fn times(&self) -> Times {
+        Times { expire_ms: self.expire_ms(), changed_ms: self.changed_ms() }
+    }
+
+    /// # Safety
+    /// The entry has room for exactly these, as its form says, and nobody else uses it.
+    #[inline]
+    unsafe fn write_times(&mut self, times: Times) {
+        // SAFETY: the caller says that each number has its place.
+        unsafe {
+            if let Some(at) = times.expire_ms {
+                self.offset(8).cast::<u64>().write(at);
+            }
+            if let Some(at) = times.changed_ms {
+                self.offset(self.changed_at()).cast::<u64>().write(at.get());
+            }
+        }
     }
 
     #[inline]
@@ -325,17 +400,10 @@ impl Raw {
     /// Writes a whole entry into `units` × 8 bytes of room.
     ///
     /// # Safety
-    /// The room is at least `room(key, payload, expire)` bytes, exclusively ours, and holds no living entry.
-    pub(crate) unsafe fn write(
-        mut self,
-        units: u16,
-        key: &[u8],
-        payload: Payload,
-        expire: Option<u64>,
-        access: u8,
-    ) {
+    /// The room is at least `room(key, payload, times)` bytes, exclusively ours, and holds no living entry.
+    pub(crate) unsafe fn write(mut self, units: u16, key: &[u8], payload: Payload, times: Times, access: u8) {
         let boxed = key.len() > KEY_INLINE_MAX;
-        let mut form = if expire.is_some() { EXPIRE } else { 0 } | if boxed { BOXED_KEY } else { 0 };
+        let mut form = times.flags() | if boxed { BOXED_KEY } else { 0 };
         let mut vlen = 0;
         form |= match &payload {
             Payload::Text { bytes, raw } => {
@@ -348,9 +416,7 @@ impl Raw {
         *self.header_mut() = Header { form, access: AtomicU8::new(access), units, klen, vlen };
         // SAFETY: every write stays inside the room promised by the caller.
         unsafe {
-            if let Some(at) = expire {
-                self.offset(8).cast::<u64>().write(at);
-            }
+            self.write_times(times);
             let key_at = self.offset(self.key_at());
             if boxed {
                 let boxed = ManuallyDrop::new(Box::<[u8]>::from(key));
@@ -387,9 +453,9 @@ impl Raw {
     /// Overwrites in place if the new content has the same outline and fits well; otherwise gives it back.
     /// Cost: O(bytes written).
     #[inline]
-    pub(crate) fn overwrite<'p>(&mut self, payload: Payload<'p>, expire: Option<u64>) -> Option<Payload<'p>> {
+    pub(crate) fn overwrite<'p>(&mut self, payload: Payload<'p>, times: Times) -> Option<Payload<'p>> {
         let form = self.form();
-        let same_outline = (form & EXPIRE != 0) == expire.is_some();
+        let same_outline = form & (EXPIRE | CHANGED) == times.flags();
         match payload {
             Payload::Text { bytes, raw } if same_outline && form & FORM == TEXT => {
                 let need = (self.key_at() + self.header().klen as usize + bytes.len()).next_multiple_of(8);
@@ -419,10 +485,8 @@ impl Raw {
             }
             other => return Some(other),
         }
-        if let Some(at) = expire {
-            // SAFETY: same outline, so the number has its place.
-            unsafe { self.offset(8).cast::<u64>().write(at) };
-        }
+        // SAFETY: same outline, so the numbers have their places.
+        unsafe { self.write_times(times) };
         None
     }
 
@@ -483,6 +547,11 @@ impl<'a> EntryRef<'a> {
     #[inline]
     pub fn expire_ms(&self) -> Option<u64> {
         self.0.expire_ms()
+    }
+
+    #[inline]
+    pub fn times(&self) -> Times {
+        self.0.times()
     }
 
     #[inline]

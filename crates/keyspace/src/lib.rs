@@ -33,7 +33,7 @@ mod sweep;
 mod tests;
 mod view;
 
-pub use entry::{EntryRef, Owned, Payload, StrMut};
+pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
 pub use evict::{Evicted, Policy};
 pub use guard::{Guarded, Protection};
 pub use intent::{Commit, Progress, Words};
@@ -42,7 +42,7 @@ pub use record::Announce;
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
-pub use view::{Changes, Class, Event, KeySet, Keys, View, WrongType};
+pub use view::{Changes, Class, Event, Item, KeySet, Keys, View, WrongType};
 
 use sequence::Sequence;
 use shard::Shard;

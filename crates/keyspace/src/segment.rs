@@ -28,7 +28,7 @@
 //! with the entries prefetched (without: four times as long). Everything else is O(1). The directory of a shard is 8
 //! bytes per segment: at 1e9 keys 64 KB, copied in 4 µs when it doubles.
 
-use crate::entry::{EntryRef, Payload, Raw, room};
+use crate::entry::{EntryRef, Payload, Raw, Times, room};
 use crate::evict::{Marks, Time};
 use std::ptr::NonNull;
 use stdx::hash::hash_bytes;
@@ -581,13 +581,14 @@ impl Directory {
         hash: u64,
         key: &[u8],
         payload: Payload,
-        expire: Option<u64>,
+        times: Times,
         access: u8,
     ) -> Put {
         let Some(Spot { segment, place }) = spot else {
-            let spot = self.insert(hash, key, payload, expire, access);
+            let spot = self.insert(hash, key, payload, times, access);
             return Put { was_there: false, had_expire: false, spot };
         };
+        let expire = times.expire_ms;
         let mut entry = segment.at(place);
         debug_assert!(entry.key() == key);
         let old_expire = entry.expire_ms();
@@ -595,8 +596,8 @@ impl Directory {
         entry.access().store(access, std::sync::atomic::Ordering::Relaxed);
         let before = Bytes::of(entry);
         let spot = Spot { segment, place };
-        if let Some(payload) = entry.overwrite(payload, expire) {
-            self.replace(hash, spot, key, payload, expire);
+        if let Some(payload) = entry.overwrite(payload, times) {
+            self.replace(hash, spot, key, payload, times);
         } else {
             segment.forget_expire(old_expire);
             segment.note_expire(expire);
@@ -610,8 +611,8 @@ impl Directory {
     }
 
     /// Writes the entry anew elsewhere in the segment. The counts of the directory are the caller's.
-    fn replace(&mut self, hash: u64, spot: Spot, key: &[u8], payload: Payload, expire: Option<u64>) {
-        let bytes = room(key, &payload, expire.is_some());
+    fn replace(&mut self, hash: u64, spot: Spot, key: &[u8], payload: Payload, times: Times) {
+        let bytes = room(key, &payload, times);
         let Spot { segment, place } = spot;
         // It moves the entries, not their places.
         if segment.wants_compaction(bytes) {
@@ -625,19 +626,19 @@ impl Directory {
                 (bytes / 8) as u16,
                 key,
                 payload,
-                expire,
+                times,
                 old.access().load(std::sync::atomic::Ordering::Relaxed),
             )
         };
         segment.forget_expire(old.expire_ms());
-        segment.note_expire(expire);
+        segment.note_expire(times.expire_ms);
         segment.table_mut().lines[place.line].set(place.slot, tag(hash), fresh);
         segment.bury_room(old.room());
         old.discard();
     }
 
-    fn insert(&mut self, hash: u64, key: &[u8], payload: Payload, expire: Option<u64>, access: u8) -> Spot {
-        let bytes = room(key, &payload, expire.is_some());
+    fn insert(&mut self, hash: u64, key: &[u8], payload: Payload, times: Times, access: u8) -> Spot {
+        let (bytes, expire) = (room(key, &payload, times), times.expire_ms);
         if self.places.is_empty() {
             self.places.push(Segment::new(0));
         }
@@ -650,7 +651,7 @@ impl Directory {
         }
         let entry = segment.alloc(bytes);
         // SAFETY: `alloc` gave exactly that much room, exclusively.
-        unsafe { entry.write((bytes / 8) as u16, key, payload, expire, access) };
+        unsafe { entry.write((bytes / 8) as u16, key, payload, times, access) };
         let place = segment.link(hash, entry);
         segment.note_expire(expire);
         segment.mark_new(place, expire.is_some());
@@ -766,11 +767,12 @@ impl Directory {
             let old_entry = segment.at(place);
             let before = Bytes::of(old_entry);
             let payload = old_entry.payload_to_move();
-            let bytes = room(old_entry.key(), &payload, expire.is_some());
+            let times = Times { expire_ms: expire, ..old_entry.times() };
+            let bytes = room(old_entry.key(), &payload, times);
             let fresh = segment.alloc(bytes);
             let access = old_entry.access().load(std::sync::atomic::Ordering::Relaxed);
             // SAFETY: `alloc` gave exactly that much room, exclusively; the key is read before its box is freed.
-            unsafe { fresh.write((bytes / 8) as u16, old_entry.key(), payload, expire, access) };
+            unsafe { fresh.write((bytes / 8) as u16, old_entry.key(), payload, times, access) };
             segment.forget_expire(old);
             segment.note_expire(expire);
             segment.table_mut().lines[place.line].set(place.slot, tag(hash), fresh);
@@ -781,6 +783,13 @@ impl Directory {
         }
         self.expires = self.expires + usize::from(expire.is_some()) - usize::from(old.is_some());
         Some(old.is_some())
+    }
+
+    /// Nobody knows any more when what a key holds was changed.
+    pub(crate) fn forget_changed(&mut self, hash: u64, key: &[u8]) {
+        if let Some((segment, place)) = self.locate(hash, key) {
+            segment.at(place).forget_changed();
+        }
     }
 
     /// Visits the entries whose home is the line at `position` (a place in hash order, the shard's bits included at

@@ -11,10 +11,13 @@
 //!   whole or not at all (a long commit it may see in part).
 
 mod accounts;
+mod changed;
 mod typed;
 mod whole;
 
-use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut};
+pub use changed::Item;
+
+use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
 use crate::overlay::Overlay;
 use crate::segment::{Bytes, Spot};
 use crate::sequence::Lsn;
@@ -671,7 +674,7 @@ impl<'k> View<'k> {
         if self.is_overlay() {
             return self.put_overlay(key, value, expire_ms);
         }
-        self.put_payload(key, Payload::value(key, &value), expire_ms);
+        self.put_payload(key, Payload::value(key, &value), expire_ms.into());
     }
 
     /// Stores a string under the key, whatever was there. Cost: O(n), n = its length.
@@ -680,7 +683,7 @@ impl<'k> View<'k> {
         if self.is_overlay() {
             return self.put_overlay(key, Value::Str(Str::from_slice(bytes)), expire_ms);
         }
-        self.put_payload(key, Payload::text(key, bytes), expire_ms);
+        self.put_payload(key, Payload::text(key, bytes), expire_ms.into());
     }
 
     /// `put_string` for the result of APPEND, SETRANGE and the like, whose encoding Redis calls `raw`.
@@ -688,7 +691,7 @@ impl<'k> View<'k> {
         if self.is_overlay() {
             return self.put_overlay(key, Value::Str(Str::from_slice_raw(bytes)), expire_ms);
         }
-        self.put_payload(key, Payload::raw_text(key, bytes), expire_ms);
+        self.put_payload(key, Payload::raw_text(key, bytes), expire_ms.into());
     }
 
     /// Changes the integer a key holds, whose text is given to `change` if there is any, and keeps its expiry. Gives the new
@@ -714,7 +717,7 @@ impl<'k> View<'k> {
             Some((ValueRef::Str(old), expire_ms)) => (change(Some(old))?, expire_ms),
             Some(_) => return Err(WrongType.into()),
         };
-        self.put_at(spot, hash, key, Payload::text(key, digits.format(new).as_bytes()), expire_ms);
+        self.put_at(spot, hash, key, Payload::text(key, digits.format(new).as_bytes()), expire_ms.into());
         Ok(new)
     }
 
@@ -724,26 +727,19 @@ impl<'k> View<'k> {
         self.shard(shard_of(hash)).and_then(|shard| shard.dbs[self.db].spot(hash, key))
     }
 
-    fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, expire_ms: Option<u64>) {
+    fn put_payload(&mut self, key: &[u8], payload: Payload<'_>, times: Times) {
         let hash = self.hash_of(key);
         let mut spot = self.spot(hash, key);
         let due = |spot: Spot| spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms);
         if spot.is_some_and(due) && self.drop_expired(hash, key) {
             spot = None;
         }
-        self.put_at(spot, hash, key, payload, expire_ms);
+        self.put_at(spot, hash, key, payload, times);
     }
 
     /// Puts it where the key was found, or not found. What was found has not expired, or a long commit keeps it.
     #[inline]
-    fn put_at(
-        &mut self,
-        spot: Option<Spot>,
-        hash: u64,
-        key: &[u8],
-        payload: Payload<'_>,
-        expire_ms: Option<u64>,
-    ) {
+    fn put_at(&mut self, spot: Option<Spot>, hash: u64, key: &[u8], payload: Payload<'_>, times: Times) {
         let fields = match &payload {
             Payload::Handle(Value::Hash(hash)) => hash.next_expiry(),
             _ => None,
@@ -753,8 +749,8 @@ impl<'k> View<'k> {
         self.touch(hash, key, Touch::Replace);
         let tick = access_tick(self.now_ms);
         let put = self.change(hash, |directory| {
-            let put = directory.put_at(spot, hash, key, payload, expire_ms, tick);
-            let expires = i64::from(expire_ms.is_some()) - i64::from(put.had_expire);
+            let put = directory.put_at(spot, hash, key, payload, times, tick);
+            let expires = i64::from(times.expire_ms.is_some()) - i64::from(put.had_expire);
             let came = i64::from(!put.was_there);
             (put, came, expires)
         });

@@ -3,6 +3,7 @@
 use crate::hash::walk::write_hash;
 use crate::table::*;
 use crate::{Cx, Error, STREAM_FROM, Stream, string::STREAM_BYTES, write_string};
+use keyspace::Times;
 use resp::{Args, Reply};
 use value::{Hash, Held, Str, StrRef, Value, ValueRef};
 
@@ -23,8 +24,9 @@ pub(crate) const ITEMS: Command =
             "Gives strings and hashes with the milliseconds they have left.",
         );
 
-/// `EVENKEEL ITEMS key [key ...]`: of each key null, or its milliseconds to live (-1: it does not expire) and its value. A key
-/// that holds neither a string nor a hash counts as missing.
+/// `EVENKEEL ITEMS key [key ...]`: of each key null, or its milliseconds to live (-1: it does not expire) and its value; between
+/// them, where that is known, the moment it was changed last, in milliseconds since 1970 and not in the future. A key that holds
+/// neither a string nor a hash counts as missing.
 ///
 /// Cost: O(n), n = keys and fields; what is more than 64 KB in all is streamed.
 fn items(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
@@ -41,20 +43,20 @@ fn items(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// Answers one item, unless it is long. (Mostly there is one, and it is a short string.)
 fn write_short(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<bool, Error> {
-    let (now, expire_ms) = (cx.view.now_ms(), cx.view.expire_ms(key).flatten());
-    let hit = match cx.view.value(key) {
-        Some(ValueRef::Str(StrRef::Flat(bytes))) => {
-            begin(cx.out, left_ms(expire_ms, now));
+    let now_ms = cx.view.now_ms();
+    let hit = match cx.view.item(key).map(|item| (item.value, item.times)) {
+        Some((ValueRef::Str(StrRef::Flat(bytes)), times)) => {
+            begin(cx.out, times, now_ms);
             cx.out.bulk(bytes);
             true
         }
-        Some(ValueRef::Str(_)) => return Ok(false),
-        Some(ValueRef::Hash(hash)) if hash.len() > STREAM_FROM => return Ok(false),
-        Some(ValueRef::Hash(hash)) => {
+        Some((ValueRef::Str(_), _)) => return Ok(false),
+        Some((ValueRef::Hash(hash), _)) if hash.len() > STREAM_FROM => return Ok(false),
+        Some((ValueRef::Hash(hash), times)) => {
             let fields = hash.len();
             cx.charge(fields / 8 * STEPS)?;
             let hash = crate::hash::live(cx, key)?.unwrap_or_default();
-            begin(cx.out, left_ms(expire_ms, now));
+            begin(cx.out, times, now_ms);
             write_hash(cx.out, hash);
             true
         }
@@ -68,13 +70,12 @@ fn write_short(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<bool, Error> {
 }
 
 /// What stands before a value.
-fn begin(out: &mut Reply, left_ms: i64) {
-    out.array(2);
-    out.int(left_ms);
-}
-
-fn left_ms(expire_ms: Option<u64>, now_ms: u64) -> i64 {
-    expire_ms.map_or(-1, |at| at.saturating_sub(now_ms) as i64)
+fn begin(out: &mut Reply, times: Times, now_ms: u64) {
+    out.array(if times.changed_ms.is_some() { 3 } else { 2 });
+    out.int(times.expire_ms.map_or(-1, |at| at.saturating_sub(now_ms) as i64));
+    if let Some(changed_ms) = times.changed_ms {
+        out.int(changed_ms.get().min(now_ms) as i64);
+    }
 }
 
 /// Hands over the items of the remaining keys, as they are now.
@@ -82,33 +83,29 @@ fn stream_rest(cx: &mut Cx<'_, '_>, keys: Args<'_>) -> Result<(), Error> {
     let mut rest = Vec::with_capacity(keys.len());
     for key in keys {
         cx.charge(STEPS)?;
-        let left_ms = left_ms(cx.view.expire_ms(key).flatten(), cx.view.now_ms());
+        let times = cx.view.item(key).map(|item| item.times).unwrap_or_default();
         let value = match cx.view.value(key) {
             Some(ValueRef::Str(s)) => Some(Shown::Text(s.to_str())),
             Some(ValueRef::Hash(_)) => crate::hash::live(cx, key)?.map(Shown::Hash),
             _ => None,
         };
         cx.view.count_lookup(key, value.is_some());
-        rest.push(value.map(|value| (left_ms, value)));
+        rest.push(value.map(|value| (times, value)));
     }
-    cx.stream(Items { rest: rest.into_iter(), open: None })
+    let now_ms = cx.view.now_ms();
+    cx.stream(Items { rest: rest.into_iter(), now_ms, open: None })
 }
 
-/// Answers a value with the time it has left; of a long one what follows its begin comes back. What is neither a string nor a hash
+/// Answers a value with its times; of a long one what follows its begin comes back. What is neither a string nor a hash
 /// counts as missing. (Rows of databases have no fields that expire.)
-pub fn write_item(
-    out: &mut Reply,
-    value: &Value,
-    expire_ms: Option<u64>,
-    now_ms: u64,
-) -> Option<Box<dyn Stream>> {
+pub fn write_item(out: &mut Reply, value: &Value, times: Times, now_ms: u64) -> Option<Box<dyn Stream>> {
     match value {
         Value::Str(text) => {
-            begin(out, left_ms(expire_ms, now_ms));
+            begin(out, times, now_ms);
             write_string(out, text.as_ref())
         }
         Value::Hash(hash) => {
-            begin(out, left_ms(expire_ms, now_ms));
+            begin(out, times, now_ms);
             write_hash(out, hash.clone())
         }
         _ => {
@@ -125,7 +122,8 @@ enum Shown {
 
 /// The remaining items.
 struct Items {
-    rest: std::vec::IntoIter<Option<(i64, Shown)>>,
+    rest: std::vec::IntoIter<Option<(Times, Shown)>>,
+    now_ms: u64,
     open: Option<Box<dyn Stream>>,
 }
 
@@ -142,8 +140,8 @@ impl Stream for Items {
             match self.rest.next() {
                 None => return false,
                 Some(None) => out.null(),
-                Some(Some((left_ms, value))) => {
-                    begin(out, left_ms);
+                Some(Some((times, value))) => {
+                    begin(out, times, self.now_ms);
                     self.open = match value {
                         Shown::Text(text) => write_string(out, text.as_ref()),
                         Shown::Hash(hash) => write_hash(out, hash),

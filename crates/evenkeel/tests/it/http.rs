@@ -672,6 +672,91 @@ fn rows_of_a_database_are_read_through() {
 }
 
 #[test]
+fn rows_tell_when_they_were_changed() {
+    on_both(|server, mut client, at| {
+        let file = database(server.dir.path());
+        file.execute_batch(
+            "ALTER TABLE things ADD at INTEGER; UPDATE things SET at = 784111777 + id WHERE id < 9",
+        )
+        .expect("times");
+        file.execute("UPDATE things SET at = 4000000000 WHERE id = 8", []).expect("a time to come");
+        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        for (name, form) in [("t", "json"), ("h", "hash")] {
+            let options = format!("modified at columns id,name as {form} write local");
+            client.expect(
+                &format!(
+                    "EVENKEEL SOURCE ADD {name} {name}:{{id}} {url} table things path /{name} {options}"
+                ),
+                "+OK",
+            );
+        }
+        let mut http = Http::to(at);
+        let second = "Sun, 06 Nov 1994 08:49:39 GMT";
+        let since = |date: &str| format!("If-Modified-Since: {date}\r\n");
+        for path in ["/t/2", "/h/2"] {
+            let item = http.get(path);
+            assert_eq!((item.status, item.header("last-modified")), (200, second), "{path}");
+            assert!(!item.text().contains("at\""), "{}", item.text());
+            for (lines, status) in [
+                (since(second), 304),
+                (since("Sunday, 06-Nov-94 08:49:40 GMT"), 304),
+                (since("Sun, 06 Nov 1994 08:49:38 GMT"), 200),
+                (since("yesterday"), 200),
+                // A tag says more than a time.
+                (since(second) + "If-None-Match: \"other\"\r\n", 200),
+                (
+                    since("Sun, 06 Nov 1994 08:49:38 GMT")
+                        + &format!("If-None-Match: {}\r\n", item.header("etag")),
+                    304,
+                ),
+            ] {
+                for method in ["GET", "HEAD"] {
+                    let answer = http.ask(method, path, &lines);
+                    assert_eq!(
+                        (answer.status, answer.header("last-modified")),
+                        (status, second),
+                        "{method} {lines}"
+                    );
+                    assert_eq!(answer.header("etag"), item.header("etag"));
+                }
+            }
+        }
+        let mut long =
+            file.prepare("UPDATE things SET name = printf('%.*c', 300000, 'x') WHERE id = 1").unwrap();
+        long.execute([]).expect("a long row");
+        for (lines, status) in [(String::new(), 200), (since("Sun, 06 Nov 1994 08:49:38 GMT"), 304)] {
+            let answer = http.ask("GET", "/t/1", &lines);
+            assert_eq!((answer.status, answer.header("etag")), (status, ""));
+            assert_eq!(answer.header("last-modified"), "Sun, 06 Nov 1994 08:49:38 GMT");
+            assert_eq!(answer.body.len() > 300_000, status == 200);
+        }
+        // What is not known is not told; and nothing was changed at a time that has not come.
+        let unknown = http.ask("GET", "/t/9", &since(second));
+        assert_eq!((unknown.status, unknown.header("last-modified")), (200, ""));
+        let later = http.get("/t/8");
+        assert_eq!(later.header("last-modified").split_at(16).0, later.header("date").split_at(16).0);
+        // It goes with the row.
+        file.execute("UPDATE things SET name = 'new', at = at + 1 WHERE id = 2", []).expect("an update");
+        let started = std::time::Instant::now();
+        while http.ask("GET", "/t/2", &since(second)).status == 304 {
+            assert!(started.elapsed() < PATIENCE, "the change is not seen");
+            std::thread::sleep(std::time::Duration::from_millis(5));
+        }
+        assert_eq!(http.get("/t/2").header("last-modified"), "Sun, 06 Nov 1994 08:49:40 GMT");
+        // What a client wrote is not the row as of that time.
+        client.expect("APPEND t:3 x", ":26");
+        client.expect("HSET h:3 name other", ":0");
+        client.expect("EXPIRE t:4 1000", ":1");
+        client.expect("GETEX t:5 EX 1000", "\"{\\\"id\\\":5,\\\"name\\\":\\\"thing 5\\\"}\"");
+        for (path, date) in
+            [("/t/3", ""), ("/h/3", ""), ("/t/4", ""), ("/t/5", "Sun, 06 Nov 1994 08:49:42 GMT")]
+        {
+            assert_eq!(http.get(path).header("last-modified"), date, "{path}");
+        }
+    });
+}
+
+#[test]
 fn a_database_that_is_not_there_is_told_and_what_is_kept_is_answered() {
     on_both(|server, mut client, at| {
         drop(database(server.dir.path()));

@@ -233,7 +233,8 @@ impl Stream for Answer {
             match self.slots.next() {
                 None => return false,
                 Some(Some(Slot::There(Some(owned)))) if self.items_ms.is_some() => {
-                    self.open = write_item(out, &owned.value, owned.expire_ms, self.items_ms.unwrap_or(0));
+                    let (times, now_ms) = (owned.expire_ms.into(), self.items_ms.unwrap_or(0));
+                    self.open = write_item(out, &owned.value, times, now_ms);
                 }
                 Some(Some(Slot::There(Some(owned)))) => match owned.value.as_ref() {
                     ValueRef::Str(StrRef::Flat(bytes)) => out.bulk(bytes),

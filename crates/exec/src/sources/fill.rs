@@ -4,9 +4,10 @@
 
 use super::{Arrival, Entry};
 use crate::{Local, Server};
-use keyspace::View;
+use keyspace::{Payload, Times, View};
 use source::hub::{Asked, Ticket};
 use source::{Body, Id};
+use std::num::NonZeroU64;
 use std::sync::atomic::Ordering;
 use std::vec;
 use value::{Hash, Str, Value};
@@ -23,6 +24,8 @@ pub(super) struct Item {
     id: Id,
     tickets: Vec<Ticket>,
     row: Option<Made>,
+    /// When the row was changed last.
+    changed_ms: Option<NonZeroU64>,
 }
 
 enum Made {
@@ -33,6 +36,7 @@ enum Made {
 impl Item {
     /// O(row); not on a loop.
     pub(super) fn new(key: Id, asked: Asked) -> Item {
+        let changed_ms = asked.row.as_ref().and_then(|row| NonZeroU64::new(row.modified_ms?));
         let row = asked.row.map(|row| match row.body {
             Body::Json(text) if text.len() < LONG => Made::Text(text),
             Body::Json(text) => Made::Value(Value::Str(Str::from_vec(text))),
@@ -44,7 +48,7 @@ impl Item {
                 Made::Value(Value::Hash(hash))
             }
         });
-        Item { key, id: asked.id, tickets: asked.tickets, row }
+        Item { key, id: asked.id, tickets: asked.tickets, row, changed_ms }
     }
 }
 
@@ -83,7 +87,7 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     }
     let allowed = entry.source.marks.admit(&item.id, began);
     if allowed {
-        put(&mut view, entry, key, item.row, local.now_ms);
+        put(&mut view, entry, key, item.row, item.changed_ms);
     }
     server.after(local, view.finish());
     if allowed {
@@ -93,19 +97,19 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     entry.source.load_again(item.id);
 }
 
-fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, now_ms: u64) {
-    let expire = Some(entry.expire_ms(key, now_ms));
+fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, changed_ms: Option<NonZeroU64>) {
+    let now_ms = view.now_ms();
+    let times = Times { expire_ms: Some(entry.expire_ms(key, now_ms)), changed_ms };
     let absent_ms = (entry.spec().negative_ttl.as_millis() as u64).max(ABSENT_MIN_MS);
-    let found = row.is_some();
-    match row {
-        Some(Made::Text(text)) => view.put_string(key, &text, expire),
-        Some(Made::Value(value)) => view.put(key, value, expire),
+    match &row {
+        Some(Made::Text(text)) => view.put_with(key, Payload::text(key, text), times),
+        Some(Made::Value(value)) => view.put_with(key, Payload::value(key, value), times),
         None => _ = view.remove(key),
     }
     view.select(entry.absent_db());
-    match found {
-        true => _ = view.remove(key),
-        false => view.put_string(key, b"", Some(now_ms + absent_ms)),
+    match row {
+        Some(_) => _ = view.remove(key),
+        None => view.put_string(key, b"", Some(now_ms + absent_ms)),
     }
 }
 

@@ -292,6 +292,8 @@ pub(crate) fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command,
             view.set_expire(key, Some(entry.expire_ms(key, now_ms)));
         }
         if command.name != "getex" {
+            // It is not what the row was at that time.
+            view.forget_changed(key);
             view.select(entry.absent_db());
             view.remove(key);
             view.select(entry.db);

@@ -21,7 +21,7 @@ use http::body::Body;
 use http::date::Today;
 use http::reply::{self, Begin, Broken, Json};
 use http::response::{self, Freshness, JSON, METRICS};
-use http::{Framing, Method, Parsed, Request, request, target};
+use http::{Condition, Framing, Method, Parsed, Request, request, target};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 
@@ -106,7 +106,8 @@ enum Ask {
 struct Open {
     ask: Ask,
     framing: Framing,
-    if_none_match: Option<Box<[u8]>>,
+    none_match: Option<Box<[u8]>>,
+    modified_since_s: Option<u64>,
     /// The line of the access log without its status.
     line: Option<String>,
     /// Whether its reply has come.
@@ -318,7 +319,8 @@ impl Conn {
             Went::Open(Box::new(Open {
                 ask,
                 framing,
-                if_none_match: request.if_none_match.map(Into::into),
+                none_match: request.condition.none_match.map(Into::into),
+                modified_since_s: request.condition.modified_since_s,
                 line: server.config.live.http_access_log.get().then(|| line_of(request)),
                 replied,
                 reply: reply.to_vec(),
@@ -330,7 +332,7 @@ impl Conn {
             Flow::Done if desk.reply.len() <= WHOLE => {
                 let Desk { reply, text, today, .. } = desk;
                 let date = today.at(local.now_ms);
-                let (reply, condition) = (reply.as_bytes(), request.if_none_match);
+                let (reply, condition) = (reply.as_bytes(), request.condition);
                 Went::Answered(self.write(|out| whole(ask, framing, condition, date, reply, text, out)))
             }
             Flow::Done => open(desk.reply.as_bytes(), true),
@@ -405,7 +407,8 @@ impl Conn {
     /// Writes the head of a response, or all of it: then its status comes back.
     fn begin_body(&mut self, open: &mut Open, local: &Local, desk: &mut Desk) -> Result<Option<u16>, Broken> {
         let date = desk.today.at(local.now_ms);
-        let condition = open.if_none_match.as_deref();
+        let (none_match, modified_since_s) = (open.none_match.as_deref(), open.modified_since_s);
+        let condition = Condition { none_match, modified_since_s };
         let begin = begin(open.ask, &open.reply);
         if open.reply.len() <= WHOLE
             && let Some(stream) = &mut self.stream
@@ -430,6 +433,11 @@ impl Conn {
             }
             _ => (JSON, Freshness::UNKNOWN),
         };
+        if freshness.is_as_since(open.modified_since_s) {
+            self.stream = None;
+            let framing = open.framing;
+            return Ok(Some(self.write(|out| response::unchanged(framing, date, &freshness, out))));
+        }
         let chunked = open.framing.http11;
         let (body, len) = match (open.ask, begin) {
             (_, Some(Begin::Text(_, len, at))) => {
@@ -611,7 +619,7 @@ fn begin(ask: Ask, reply: &[u8]) -> Option<Begin<'_>> {
 fn whole(
     ask: Ask,
     framing: Framing,
-    if_none_match: Option<&[u8]>,
+    condition: Condition<'_>,
     date: &[u8; http::date::LEN],
     reply: &[u8],
     text: &mut Vec<u8>,
@@ -636,7 +644,7 @@ fn whole(
         (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Text(kept, len, at))) => {
             if let Some(body) = reply.get(at..at + len) {
                 let freshness = Freshness::of(kept, ttl_ms, stale_ms);
-                return response::tagged(framing, date, &freshness, if_none_match, body, out);
+                return response::tagged(framing, date, &freshness, condition, body, out);
             }
         }
         (Ask::Page(content_type), Some(Begin::Text(_, len, at))) => {
@@ -647,10 +655,10 @@ fn whole(
         }
         (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Object(kept, at))) if json(Json::value(), at) => {
             let freshness = Freshness::of(kept, ttl_ms, stale_ms);
-            return response::tagged(framing, date, &freshness, if_none_match, text, out);
+            return response::tagged(framing, date, &freshness, condition, text, out);
         }
         (Ask::Items, None) if json(Json::list(), 0) => {
-            return response::tagged(framing, date, &Freshness::UNKNOWN, if_none_match, text, out);
+            return response::tagged(framing, date, &Freshness::UNKNOWN, condition, text, out);
         }
         _ => {}
     }
