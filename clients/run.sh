@@ -2,12 +2,12 @@
 # Runs the real client libraries against a server and counts their cases; see README.md.
 #   clients/run.sh [client ...]
 # Environment: EVENKEEL_HOST, EVENKEEL_PORT (a running server, which is emptied; without EVENKEEL_PORT one is
-# started), EVENKEEL_TEST_SERVER (its binary).
+# started), EVENKEEL_HTTP_PORT (where it serves HTTP), EVENKEEL_TEST_SERVER (its binary).
 set -u
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(dirname "$here")
 cache=$root/.cache/clients
-all=(ioredis node-redis redis-py celery go-redis jedis)
+all=(ioredis node-redis redis-py celery go-redis jedis schemathesis)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server_pid=
@@ -37,8 +37,9 @@ PY
 start_server() {
     local binary=${EVENKEEL_TEST_SERVER:-${CARGO_TARGET_DIR:-$root/target}/debug/evenkeel}
     EVENKEEL_PORT=$(free_port)
-    export EVENKEEL_PORT
-    "$binary" --port "$EVENKEEL_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
+    EVENKEEL_HTTP_PORT=$(free_port)
+    export EVENKEEL_PORT EVENKEEL_HTTP_PORT
+    "$binary" --port "$EVENKEEL_PORT" --http-port "$EVENKEEL_HTTP_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
         >"$cache/server.log" 2>&1 </dev/null &
     server_pid=$!
     for _ in $(seq 100); do
@@ -67,6 +68,7 @@ python_client() {
 }
 run_redis-py() { python_client redis-py; }
 run_celery() { python_client celery; }
+run_schemathesis() { python_client schemathesis; }
 
 run_go-redis() { (cd "$here/go-redis" && go build -o "$cache/go-redis" . && "$cache/go-redis"); }
 

@@ -36,8 +36,12 @@ fn unescape_as(text: &[u8], form: bool, out: &mut Vec<u8>) -> Result<(), Complai
 
 /// Finds the ids of a query (`ids=1,2,3`, or `ids=1&ids=2`), gives each to `each` in its order. `buffer` is room to work in.
 ///
-/// Cost: O(query). Errors: an empty id, more than [`IDS_MAX`], none at all, a bad escape.
-pub fn ids(query: &[u8], buffer: &mut Vec<u8>, mut each: impl FnMut(&[u8])) -> Result<usize, Complaint> {
+/// Cost: O(query). Errors: an empty id, more than [`IDS_MAX`], none at all, a bad escape; those of `each`.
+pub fn ids(
+    query: &[u8],
+    buffer: &mut Vec<u8>,
+    mut each: impl FnMut(&[u8]) -> Result<(), Complaint>,
+) -> Result<usize, Complaint> {
     let mut count = 0;
     for pair in query.split(|byte| *byte == b'&') {
         let Some(list) = pair.strip_prefix(b"ids=") else { continue };
@@ -51,7 +55,7 @@ pub fn ids(query: &[u8], buffer: &mut Vec<u8>, mut each: impl FnMut(&[u8])) -> R
             if count > IDS_MAX {
                 return Err("there are more than 1000 ids");
             }
-            each(id);
+            each(id)?;
         }
     }
     if count == 0 { Err("the ids are missing: ?ids=1,2,3") } else { Ok(count) }
@@ -64,7 +68,10 @@ mod tests {
 
     fn list(query: &str) -> Result<Vec<String>, Complaint> {
         let mut found = Vec::new();
-        ids(query.as_bytes(), &mut Vec::new(), |id| found.push(String::from_utf8_lossy(id).into_owned()))?;
+        ids(query.as_bytes(), &mut Vec::new(), |id| {
+            found.push(String::from_utf8_lossy(id).into_owned());
+            if id == b"no" { Err("no") } else { Ok(()) }
+        })?;
         Ok(found)
     }
 
@@ -74,7 +81,7 @@ mod tests {
             assert_eq!(list(query).unwrap(), ["1", "2", "3"], "{query}");
         }
         assert_eq!(list("ids=a+b,c%2Bd").unwrap(), ["a b", "c+d"]);
-        for bad in ["", "ids=", "ids=1,,2", "id=1", "ids=%2", "ids=%+1", "IDS=1"] {
+        for bad in ["", "ids=", "ids=1,,2", "id=1", "ids=%2", "ids=%+1", "IDS=1", "ids=1,no"] {
             assert!(list(bad).is_err(), "{bad}");
         }
         let many = |n: usize| format!("ids={}", vec!["7"; n].join(","));

@@ -5,7 +5,7 @@
 //!        name  pattern   url                           option value …
 //! ```
 
-use crate::Id;
+use crate::{Id, spelling};
 use std::time::Duration;
 
 /// Keys of a source: what stands before the id, and behind it.
@@ -66,6 +66,23 @@ pub enum IdType {
     Text,
     Uuid,
     ObjectId,
+}
+
+impl IdType {
+    /// What is wrong with a text as an id of this type, whatever the database; nothing where only that can tell. Cost: O(id).
+    pub fn complaint(self, id: &[u8]) -> Option<&'static str> {
+        let (fits, complaint) = match self {
+            IdType::Auto | IdType::Text => return None,
+            IdType::Integer => {
+                (spelling::integer(id).is_some(), "an id is a 64-bit integer in its shortest spelling")
+            }
+            IdType::Uuid => (spelling::is_uuid(id), "an id is a UUID in small letters, with hyphens"),
+            IdType::ObjectId => {
+                (spelling::is_object_id(id), "an id is 24 hexadecimal digits in small letters")
+            }
+        };
+        (!fits).then_some(complaint)
+    }
 }
 
 /// What a row becomes.
@@ -409,6 +426,19 @@ mod tests {
         assert!(parse("items {id} sqlite:x").unwrap_err().contains("before {id}"));
         assert!(parse("a/b a:{id} sqlite:x").unwrap_err().contains("letters, digits"));
         assert!(parse("a a:{id}").unwrap_err().contains("a name, a key pattern and a url"));
+    }
+
+    #[test]
+    fn ids_of_a_type_are_told_from_others() {
+        for (id_type, good, bad) in [
+            (IdType::Integer, "-42", "042"),
+            (IdType::Uuid, "0f8fad5b-d9cb-469f-a165-70867728950e", "0F8FAD5B-D9CB-469F-A165-70867728950E"),
+            (IdType::ObjectId, "5f2b3c4d5e6f708192a3b4c5", "5f2b3c4d5e6f708192a3b4c"),
+        ] {
+            assert_eq!(id_type.complaint(good.as_bytes()), None);
+            assert!(id_type.complaint(bad.as_bytes()).is_some(), "{bad}");
+            assert_eq!(IdType::Auto.complaint(bad.as_bytes()), None);
+        }
     }
 
     #[test]

@@ -60,6 +60,11 @@ pub(crate) fn is_uuid(id: &[u8]) -> bool {
         })
 }
 
+/// 24 hexadecimal digits in small letters.
+pub(crate) fn is_object_id(id: &[u8]) -> bool {
+    id.len() == 24 && id.iter().all(|b| matches!(b, b'0'..=b'9' | b'a'..=b'f'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -633,6 +633,19 @@ fn rows_of_a_database_are_read_through() {
         assert_eq!(http.get("/things/nonumber").status, 404);
         http.get("/things?ids=2,77,x,1")
             .expect(200, "[{\"id\":2,\"name\":\"thing 2\"},null,null,{\"id\":1,\"name\":\"thing 1\"}]");
+        // An id that none of its type can be is the client's mistake, one that only no row has is not.
+        client.expect(
+            &format!("EVENKEEL SOURCE ADD n n:{{id}} {url} table things path /numbers id-type integer"),
+            "+OK",
+        );
+        http.get("/numbers/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
+        assert_eq!(http.get("/numbers/-3").status, 404);
+        for bad in ["/numbers/x", "/numbers/03", "/numbers/1.0", "/numbers?ids=1,x", "/numbers?ids=1,2,%2B3"]
+        {
+            let refused = http.get(bad);
+            assert_eq!(refused.status, 400, "{bad}");
+            assert!(refused.text().contains("an id is a 64-bit integer"), "{}", refused.text());
+        }
         http.get("/hashes?ids=2,77").expect(200, "[{\"id\":\"2\",\"name\":\"thing 2\"},null]");
         let ids = |ids: std::ops::Range<u32>| ids.map(|id| id.to_string()).collect::<Vec<_>>().join(",");
         let all = http.get(&format!("/things?ids={}", ids(1..1001)));

@@ -18,13 +18,14 @@ use arc_swap::ArcSwap;
 use command::{Command, Stream, places};
 use parking_lot::Mutex;
 use resp::{Args, Reply};
-use source::{Pattern, Spec};
+use source::{IdType, Pattern, Spec};
 use std::sync::{Arc, LazyLock};
 
 /// Keys that a path shows.
 pub struct Route {
     path: Box<[u8]>,
     pub pattern: Pattern,
+    id_type: IdType,
     ttl_ms: u64,
     /// None: plain keys (DEBUG HTTP-SHOW).
     entry: Option<Arc<Entry>>,
@@ -33,7 +34,13 @@ pub struct Route {
 impl Route {
     fn of(spec: &Spec, entry: Option<Arc<Entry>>) -> Option<Route> {
         let path = spec.path.as_ref()?.as_bytes().into();
-        Some(Route { path, pattern: spec.pattern.clone(), ttl_ms: spec.ttl.as_millis() as u64, entry })
+        let (pattern, ttl_ms) = (spec.pattern.clone(), spec.ttl.as_millis() as u64);
+        Some(Route { path, pattern, id_type: spec.id_type, ttl_ms, entry })
+    }
+
+    /// Errors: what is wrong with an id that is not as `openapi` describes it. O(id).
+    pub fn check(&self, id: &[u8]) -> Result<(), &'static str> {
+        self.id_type.complaint(id).map_or(Ok(()), Err)
     }
 
     /// How long the item of a key is good from its load on, and how long it is kept beyond that in case its database is down:

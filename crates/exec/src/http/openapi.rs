@@ -46,12 +46,29 @@ fn problem_schema() -> Value {
     })
 }
 
+/// What an id may be; anything else is refused (`IdType::complaint`).
 fn id_schema(spec: &Spec) -> Value {
     match spec.id_type {
         IdType::Auto | IdType::Text => json!({ "type": "string", "minLength": 1 }),
-        IdType::Integer => json!({ "type": "integer", "format": "int64" }),
-        IdType::Uuid => json!({ "type": "string", "format": "uuid" }),
+        IdType::Integer => {
+            json!({ "type": "integer", "format": "int64", "minimum": i64::MIN, "maximum": i64::MAX })
+        }
+        IdType::Uuid => {
+            let digits = "[0-9a-f]";
+            let pattern = format!("^{digits}{{8}}-({digits}{{4}}-){{3}}{digits}{{12}}$");
+            json!({ "type": "string", "format": "uuid", "pattern": pattern })
+        }
         IdType::ObjectId => json!({ "type": "string", "pattern": "^[0-9a-f]{24}$" }),
+    }
+}
+
+/// A comma separates ids, and no escape changes that: only where no id has one is the list an array.
+fn ids_schema(spec: &Spec) -> Value {
+    match spec.id_type {
+        IdType::Auto | IdType::Text => {
+            json!({ "type": "string", "pattern": format!("^[^,]+(,[^,]+){{0,{}}}$", IDS_MAX - 1) })
+        }
+        _ => json!({ "type": "array", "minItems": 1, "maxItems": IDS_MAX, "items": id_schema(spec) }),
     }
 }
 
@@ -70,14 +87,21 @@ fn reference(spec: &Spec) -> Value {
 }
 
 fn item_path(spec: &Spec) -> Value {
-    let parameters = json!([
-        { "name": "id", "in": "path", "required": true, "schema": id_schema(spec) },
-        { "name": "If-None-Match", "in": "header", "schema": { "type": "string" } }
-    ]);
+    let id = json!({ "name": "id", "in": "path", "required": true, "schema": id_schema(spec) });
     let schema = reference(spec);
-    let get = operation(&format!("An item of {}", spec.name), Some(&schema), &[304, 400, 401, 404, 503, 504]);
-    let head =
-        operation(&format!("Whether {} has an item", spec.name), None, &[304, 400, 401, 404, 503, 504]);
+    let problems = [304, 400, 401, 404, 414, 431, 503, 504];
+    let mut get = operation(&format!("An item of {}", spec.name), Some(&schema), &problems);
+    let head = operation(&format!("Whether {} has an item", spec.name), None, &problems);
+    let headers = &mut get["responses"]["200"]["headers"];
+    headers["Age"] = json!({ "schema": { "type": "integer", "minimum": 0 } });
+    let mut parameters = vec![id, condition()];
+    if let Some(column) = &spec.modified {
+        let (when, ignored) =
+            (format!("The time in {column}, where there is one"), "Ignored beside If-None-Match");
+        headers["Last-Modified"] = json!({ "description": when, "schema": { "type": "string" } });
+        let since = json!({ "name": "If-Modified-Since", "in": "header", "description": ignored, "schema": { "type": "string" } });
+        parameters.push(since);
+    }
     json!({ "parameters": parameters, "get": get, "head": head })
 }
 
@@ -88,21 +112,18 @@ fn items_path(spec: &Spec) -> Value {
         "required": true,
         "style": "form",
         "explode": false,
-        "description": "What is not there is null in its place",
-        "schema": { "type": "array", "minItems": 1, "maxItems": IDS_MAX, "items": list_id_schema(spec) }
+        "description": "Ids with commas between them; of one that is not there the answer has null in its place",
+        "schema": ids_schema(spec)
     });
     let schema = json!({ "type": "array", "items": { "anyOf": [reference(spec), { "type": "null" }] } });
-    let get = operation(&format!("Items of {}", spec.name), Some(&schema), &[304, 400, 401, 503, 504]);
-    let head = operation(&format!("Items of {}", spec.name), None, &[304, 400, 401, 503, 504]);
-    json!({ "parameters": [ids], "get": get, "head": head })
+    let problems = [304, 400, 401, 414, 431, 503, 504];
+    let get = operation(&format!("Items of {}", spec.name), Some(&schema), &problems);
+    let head = operation(&format!("Items of {}", spec.name), None, &problems);
+    json!({ "parameters": [ids, condition()], "get": get, "head": head })
 }
 
-/// A comma separates ids, and no escape changes that.
-fn list_id_schema(spec: &Spec) -> Value {
-    match spec.id_type {
-        IdType::Auto | IdType::Text => json!({ "type": "string", "pattern": "^[^,]+$" }),
-        _ => id_schema(spec),
-    }
+fn condition() -> Value {
+    json!({ "name": "If-None-Match", "in": "header", "schema": { "type": "string" } })
 }
 
 /// An operation that answers JSON of this schema, or these problems.
@@ -174,6 +195,9 @@ mod tests {
         assert_eq!(paths["/items/{id}"]["parameters"][0]["schema"]["type"], "integer");
         let item = &document["components"]["schemas"]["items"];
         assert_eq!(item["properties"]["b"]["type"], "string");
-        assert!(!text.contains("hidden"));
+        assert_eq!(paths["/items"]["parameters"][0]["schema"]["items"]["type"], "integer");
+        assert!(!text.contains("-Modified") && !text.contains("hidden"));
+        let text = describe(&[&spec("t t:{id} sqlite:x path /t modified at")]);
+        assert!(text.contains("Last-Modified") && text.contains("If-Modified-Since"));
     }
 }

@@ -588,6 +588,7 @@ fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Resul
             key.clear();
             key.extend_from_slice(&route.pattern.prefix);
             target::unescape(id, key)?;
+            route.check(&key[route.pattern.prefix.len()..])?;
             key.extend_from_slice(&route.pattern.suffix);
             args.push(key);
             let (ttl_ms, stale_ms) = route.times_ms(key);
@@ -595,11 +596,13 @@ fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Resul
         }
         Found::Items(route) => {
             target::ids(request.query.unwrap_or_default(), text, |id| {
+                route.check(id)?;
                 key.clear();
                 key.extend_from_slice(&route.pattern.prefix);
                 key.extend_from_slice(id);
                 key.extend_from_slice(&route.pattern.suffix);
                 args.push(key);
+                Ok(())
             })?;
             Ok(Ask::Items)
         }
