@@ -28,7 +28,7 @@ mod wait;
 pub(crate) use fetch::{Fetch, first_key, run as fetch};
 pub use fill::{Dropping, Fill};
 pub use route::ask_ahead;
-pub(crate) use route::{Plan, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
+pub(crate) use route::{Plan, ask_ahead_for, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
 pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
 pub(crate) use wait::{after_write, before_write, is_known, look};

@@ -1,5 +1,6 @@
 //! HTTP over real sockets. No database is needed: DEBUG HTTP-SHOW shows plain keys.
 
+use crate::sources::{figure, until_figure};
 use crate::support::{Client, PATIENCE, Server, foreign};
 use std::collections::HashMap;
 use std::io::{Read, Write};
@@ -767,6 +768,52 @@ fn rows_tell_when_they_were_changed() {
             assert_eq!(http.get(path).header("last-modified"), date, "{path}");
         }
     });
+}
+
+#[test]
+fn rows_of_pipelined_requests_are_loaded_together() {
+    if foreign() {
+        return;
+    }
+    for backend in ["epoll", "io_uring"] {
+        let (server, at) = Server::start_http(&["--io-backend", backend, "--requirepass", "secret"]);
+        let client = || {
+            let mut client = server.client();
+            client.expect("AUTH secret", "+OK");
+            client
+        };
+        let (mut client, mut other) = (client(), client());
+        drop(database(server.dir.path()));
+        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        client.expect(
+            &format!("EVENKEEL SOURCE ADD items t:{{id}} {url} table things path /things pool 1 timeout 60s"),
+            "+OK",
+        );
+        // The one connection is busy: what is asked for meanwhile comes with the next load.
+        client.expect("DEBUG POINT source-ask HOLD 1", "+OK");
+        other.request(&[b"GET", b"t:1"]);
+        until_figure(&mut client, "loading", "1");
+        let token = "Authorization: Bearer secret\r\n";
+        let request = |id: usize, lines: &str| format!("GET /things/{id} HTTP/1.1\r\nHost: h\r\n{lines}\r\n");
+        let mut http = Http::to(at);
+        http.send(
+            (1..=7).map(|id| request(id, token)).collect::<String>()
+                + &request(8, "")
+                + &format!("\r\nHEAD /things/9 HTTP/1.1\r\nHost: h\r\n{token}Content-Length: 3\r\n\r\nabc")
+                + &format!("GET /things?ids=10,11,2 HTTP/1.1\r\nHost: h\r\n{token}\r\n"),
+        );
+        // 2 to 7, 9, 10 and 11; not 8, for who asks for that shows no password.
+        until_figure(&mut client, "queued-ids", "9");
+        client.expect("DEBUG POINT source-ask OFF", "+OK");
+        for id in 1..=7 {
+            http.response().expect(200, &format!("{{\"id\":{id},\"name\":\"thing {id}\"}}"));
+        }
+        assert_eq!(http.response().status, 401);
+        assert_eq!(http.response_to("HEAD").status, 200);
+        assert_eq!(http.response().status, 200);
+        assert_eq!(figure(&mut client, "loads"), "2");
+        assert_eq!(figure(&mut client, "loaded-rows"), "9");
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ pub mod metrics;
 mod openapi;
 
 use crate::call::{Flow, execute_row};
-use crate::sources::Entry;
+use crate::sources::{self, Entry};
 use crate::{Local, Server, Session};
 use arc_swap::ArcSwap;
 use command::{Command, Stream, places};
@@ -156,8 +156,22 @@ pub fn items(
     execute_row(server, local, session, &ITEMS, args, out)
 }
 
-/// Whether a token is the password; true if there is none.
+/// Asks for the rows of an EVENKEEL ITEMS that comes after one that waits.
+pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
+    sources::ask_ahead_for(server, local, session, &ITEMS, args);
+}
+
+/// Whether a token is the password; true if there is none. A refusal is counted.
 pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> bool {
+    let admitted = knows_password(server, authorization);
+    if !admitted {
+        local.recorder.add(crate::stats::Counter::AuthDenied, 1);
+    }
+    admitted
+}
+
+/// The same for a request whose time has not come.
+pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
     let password = &server.config.live.requirepass;
     if password.is_empty() {
         return true;
@@ -166,11 +180,7 @@ pub fn admits(server: &Server, local: &Local, authorization: Option<&[u8]>) -> b
         let (scheme, token) = line.split_at_checked(7)?;
         scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
     });
-    let admitted = token.is_some_and(|token| crate::actions::connection::same(&password.get(), token));
-    if !admitted {
-        local.recorder.add(crate::stats::Counter::AuthDenied, 1);
-    }
-    admitted
+    token.is_some_and(|token| crate::actions::connection::same(&password.get(), token))
 }
 
 /// Has the page of figures collected; it comes by mail, as a bulk string.

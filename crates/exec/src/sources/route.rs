@@ -167,7 +167,19 @@ pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
 /// Asks for the rows of a command that will be run after one that waits, so that they come along. Cost: as looking at its keys.
 #[cold]
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
-    let Ok(command) = crate::call::resolve(args) else { return };
+    if let Ok(command) = crate::call::resolve(args) {
+        ask_ahead_for(server, local, session, command, args);
+    }
+}
+
+/// The same where the command's row is known.
+pub(crate) fn ask_ahead_for(
+    server: &Server,
+    local: &Local,
+    session: &Session,
+    command: &Command,
+    args: Args<'_>,
+) {
     if session.db != 0 || command.is_write() || args.len() > AHEAD {
         return;
     }

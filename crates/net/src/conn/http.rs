@@ -31,6 +31,9 @@ const WHOLE: usize = 64 * 1024 + 256;
 const PART: usize = 16 * 1024;
 /// How long a connection that was refused may take to read why.
 const LINGER_MS: u64 = 2_000;
+/// Requests behind one that waits for a row, and bytes of them, that are looked at for rows they will ask for.
+const AHEAD: usize = 32;
+const AHEAD_BYTES: usize = 16 * 1024;
 /// Buffers of the desk larger than this are given back.
 const DESK: usize = 256 * 1024;
 
@@ -222,7 +225,7 @@ impl Conn {
             }
             Parsed::Request(request, used) => {
                 (self.need, self.enough) = (1, 1);
-                self.serve(server, local, desk, &request, used);
+                self.serve(server, local, desk, &request, &rest[used..], used);
                 true
             }
         }
@@ -234,12 +237,16 @@ impl Conn {
         local: &mut Local,
         desk: &mut Desk,
         request: &Request<'_>,
+        behind: &[u8],
         used: usize,
     ) {
         let went = self.answer(server, local, desk, request);
         desk.tidy();
         if let Went::Held(until) = went {
             self.state = State::Held(until); // P1
+            if self.session.loading.is_some() && request.keep {
+                self.ask_ahead(server, local, desk, after_body(behind, request.body));
+            }
             return;
         }
         self.start += used;
@@ -302,6 +309,31 @@ impl Conn {
             }
         };
         self.follow(server, local, desk, request, ask, flow)
+    }
+
+    /// Asks for the rows of the requests behind one that waits for its own: they are loaded together. Cost: O([`AHEAD_BYTES`]).
+    #[cold]
+    fn ask_ahead(&self, server: &Server, local: &Local, desk: &mut Desk, input: &[u8]) {
+        let shown = server.http.shown();
+        let mut rest = &input[..input.len().min(AHEAD_BYTES)];
+        for _ in 0..AHEAD {
+            let blank = rest.iter().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
+            let Parsed::Request(request, used) = request::parse(&rest[blank..], &mut 0) else { return };
+            rest = after_body(&rest[blank + used..], request.body);
+            let found = match Page::of(&shown, request.path) {
+                Some(Page::Keys(found)) if request.method != Method::Other => Some(found),
+                _ => None,
+            };
+            if let Some(found) = found
+                && exec::http::knows_password(server, request.authorization)
+                && name_keys(&found, &request, desk).is_ok()
+            {
+                exec::http::ask_ahead(server, local, &self.session, desk.args.args());
+            }
+            if !request.keep {
+                return;
+            }
+        }
     }
 
     /// What comes after the command of a request has run, or has begun to.
@@ -568,6 +600,11 @@ impl Conn {
             exec::job::discard(open.reply);
         }
     }
+}
+
+/// What follows a body of so many bytes; nothing if not all of it is there.
+fn after_body(input: &[u8], body: u64) -> &[u8] {
+    usize::try_from(body).ok().and_then(|body| input.get(body..)).unwrap_or_default()
 }
 
 fn line_of(request: &Request<'_>) -> String {
