@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|copies|bystander|batch|blacklist|small|items|instances|cache] [--option ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|copies|bystander|batch|blacklist|small|items|instances|touch|cache] [--option ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
@@ -59,6 +59,7 @@ Parts:
                                           --seconds 3 --commits 500 (not part of all)
   instances    several of them            --instances 5 --rows 10000 --cached 2500 --requests 2000000 --day 60
                                           (not part of all)
+  touch        what eviction costs a GET  --rounds 9 --conns 50 --requests 60000
   cache        hit ratios on real traces  --traces DIR --names web07,.. --permille 5,20,100 --requests 1000000
 
 For all parts:
@@ -294,6 +295,16 @@ fn measure(
                 instances: options.number("instances", 5)?.clamp(1, 10),
             };
             items::instances::run(targets, &options)?
+        }
+        "touch" => {
+            let options = throughput::Options {
+                rounds: options.number("rounds", 9)?.max(1) as usize,
+                conns: options.number("conns", 50)? as usize,
+                requests: options.number("requests", 60_000)?,
+                commands: Vec::new(),
+            };
+            let evenkeel = targets.iter().find(|target| target.label == "Evenkeel");
+            throughput::touch(evenkeel.ok_or("Evenkeel is missing")?, &options)?
         }
         "cache" => {
             let named = options.text("traces").map(PathBuf::from);

@@ -182,6 +182,63 @@ fn one_round(
     Ok((cpu_ns as f64 / 1e3 / n, n / outcome.elapsed.as_secs_f64()))
 }
 
+/// What it costs a GET to note its use for eviction: the same server without a limit, and with one that its keys just fit, by
+/// turns.
+pub fn touch(target: &Target, options: &Options) -> Result<Section, String> {
+    let goal = 1.02;
+    let mut section = Section::new("What eviction costs a GET");
+    let mut table = Table::new(&["pipeline", "without a limit", "keys just fit", "ratio", "goal"]);
+    let server = Server::start(target)?;
+    let get = TESTS.iter().find(|test| test.name == "get").ok_or("there is no test of GET")?;
+    let measured = |pipeline: usize| -> io::Result<[f64; 2]> {
+        let requests = if pipeline == 1 { options.requests } else { options.requests * 10 };
+        let mut cpu = [Vec::new(), Vec::new()];
+        for round in 0..options.rounds {
+            for (limited, cpu) in cpu.iter_mut().enumerate() {
+                limit(&server, limited == 1)?;
+                cpu.push(one_round(&server, get, options.conns, pipeline, requests, round == 0)?.0);
+            }
+        }
+        Ok(cpu.map(|mut values| median(&mut values)))
+    };
+    for pipeline in [1, 16] {
+        let [without, with] = measured(pipeline).map_err(|e| e.to_string())?;
+        let ratio = with / without;
+        table.row(vec![
+            pipeline.to_string(),
+            format!("{without:.2}"),
+            format!("{with:.2}"),
+            format!("{ratio:.3}"),
+            if ratio <= goal { "met" } else { "missed" }.to_string(),
+        ]);
+    }
+    section.table(
+        format!(
+            "{} connections: CPU µs per GET, medians of {} rounds by turns; goal ≤ {goal} × without a limit",
+            options.conns, options.rounds
+        ),
+        table,
+    );
+    Ok(section)
+}
+
+/// Sets a limit a little above what is used, or none.
+fn limit(server: &Server, limited: bool) -> io::Result<()> {
+    let mut client = server.client()?;
+    all_keys(server, 0)?;
+    let used = match client.words("INFO memory")? {
+        wire::Value::Bulk(text) => used_memory(&String::from_utf8_lossy(&text)),
+        _ => None,
+    };
+    let used = used.ok_or_else(|| io::Error::other("INFO memory tells no used_memory"))?;
+    let limit = if limited { used + used / 50 } else { 0 };
+    client.words(&format!("CONFIG SET maxmemory-policy allkeys-lru maxmemory {limit}")).map(|_| ())
+}
+
+fn used_memory(info: &str) -> Option<u64> {
+    info.lines().find_map(|line| line.strip_prefix("used_memory:"))?.trim().parse().ok()
+}
+
 fn nothing(_: &Server, _: u64) -> io::Result<()> {
     Ok(())
 }

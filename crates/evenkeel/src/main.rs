@@ -108,8 +108,7 @@ fn serve(
     let server = exec::Server::start(config.clone(), config.event_loops())
         .map_err(|e| format!("Cannot start the server: {e}"))?;
     let stopper = signals.stopper().map_err(|e| format!("Cannot handle signals: {e}"))?;
-    // Nobody else sets it.
-    let _ = server.program.set(Box::new(Program { stopper }));
+    server.run_in(Box::new(Program { stopper }));
     for spec in config.sources() {
         let name = &spec.name;
         server

@@ -87,7 +87,7 @@ pub struct Server {
     /// What is shown over HTTP.
     pub http: http::Http,
     /// What only the program around the server can do; set once, before anybody is served.
-    pub program: OnceLock<Box<dyn Program>>,
+    program: OnceLock<Box<dyn Program>>,
     /// What the loops wait with, for INFO; set once by whoever starts them.
     pub multiplexing: OnceLock<&'static str>,
 }
@@ -282,6 +282,13 @@ impl Server {
         actions::config::follow(&server);
         waits::watchdog::start(&server)?;
         Ok(server)
+    }
+
+    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its first command on.
+    pub fn run_in(&self, program: Box<dyn Program>) {
+        if self.program.set(program).is_ok() {
+            memory::look(self, stdx::clock::wall_ms());
+        }
     }
 
     pub fn loops(&self) -> usize {

@@ -62,6 +62,8 @@ pub struct Seen {
     pub errors: AtomicU64,
     /// Items removed because their row changed.
     pub invalidated: AtomicU64,
+    /// Those of them whose rows were loaded again at once, as they were in use.
+    pub refreshed: AtomicU64,
     /// Rows not kept because they changed while they were loaded (Z2).
     pub refused: AtomicU64,
     /// From the commit of a change to its item's removal, the last and the longest, in milliseconds.
@@ -288,11 +290,12 @@ impl Cache for Front {
         }
     }
 
-    fn changed(&self, changes: &[Change]) {
+    fn changed(&self, changes: &[Change], refresh: bool) {
         let Some(server) = self.server.upgrade() else { return };
         let keys = changes.iter().map(|change| self.pattern.key(&change.id)).collect();
         let oldest = changes.iter().filter_map(|change| change.committed_ms).min();
-        server.send(self.home, Mail::Source(Letter::Drop(Box::new(Dropping::new(self.db, keys, oldest)))));
+        let dropping = Dropping::new(self.db, keys, oldest, refresh);
+        server.send(self.home, Mail::Source(Letter::Drop(Box::new(dropping))));
     }
 
     fn lost(&self) {

@@ -13,8 +13,10 @@
 //!   commit exchanges the databases when it has applied them.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
-//! Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
+//! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
 //! is done in pieces instead (`intent.rs`).
+
+mod slots;
 
 use crate::entry::{EntryRef, Owned};
 use crate::intent::Intent;
@@ -23,7 +25,7 @@ use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::shard::Shard;
 use crate::view::{Changes, Class, View};
 use crate::{Keyspace, shard_of};
-use hashbrown::HashTable;
+use slots::{Half, Slot, Slots, Wide};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -58,19 +60,10 @@ impl Cell {
     }
 }
 
-struct Slot {
-    hash: u64,
-    db: usize,
-    key: Box<[u8]>,
-    cell: Cell,
-}
-
 /// See the module.
 pub struct Overlay {
     snapshot: Snapshot,
-    slots: Vec<Slot>,
-    /// Places in `slots`, by hash.
-    index: HashTable<u32>,
+    slots: Slots,
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
     missing: RefCell<Vec<(usize, Box<[u8]>)>>,
@@ -109,9 +102,23 @@ pub struct Chunk {
 /// Keys read along with one that was asked for, because a script that reads many keys would wait for each.
 #[derive(Default)]
 struct Near {
-    keys: HashTable<(u64, usize, Box<[u8]>, Owned)>,
+    keys: Wide<NearKey>,
     /// Parts of the hash order that were read whole: database and start to end (exclusive).
     ranges: BTreeMap<(usize, u64), u64>,
+}
+
+struct NearKey {
+    hash: u64,
+    db: usize,
+    key: Box<[u8]>,
+    owned: Owned,
+}
+
+impl Half for NearKey {
+    #[inline]
+    fn half(&self) -> u32 {
+        self.hash as u32
+    }
 }
 
 /// Why a commit did not happen: a key that was read has changed meanwhile. Run again on a new snapshot.
@@ -129,8 +136,7 @@ impl Overlay {
     pub fn new(snapshot: Snapshot) -> Overlay {
         Overlay {
             snapshot,
-            slots: Vec::new(),
-            index: HashTable::new(),
+            slots: Slots::default(),
             last: std::cell::Cell::new(0),
             missing: RefCell::default(),
             written: false,
@@ -166,11 +172,11 @@ impl Overlay {
 
     /// Closes the snapshot at once; what is much of the rest is freed elsewhere, in its own time.
     pub fn dispose(self) {
-        let Overlay { snapshot, slots, index, near, chunks, .. } = self;
+        let Overlay { snapshot, slots, near, chunks, .. } = self;
         drop(snapshot);
         let known = slots.len() + near.keys.len() + chunks.len() * 64;
         if known > FEW_KEYS {
-            stdx::reclaim::defer(known * 100, move || drop((slots, index, near, chunks)));
+            stdx::reclaim::defer(known * 100, move || drop((slots, near, chunks)));
         }
     }
 
@@ -180,14 +186,12 @@ impl Overlay {
     }
 
     pub fn is_empty(&self) -> bool {
-        self.slots.is_empty()
+        self.slots.len() == 0
     }
 
     /// Makes room for so many more keys.
     pub fn reserve(&mut self, keys: usize) {
         self.slots.reserve(keys);
-        let slots = &self.slots;
-        self.index.reserve(keys, |at| slots[*at as usize].hash);
     }
 
     /// The hashes of all keys, sorted. Cost: O(keys · log keys).
@@ -198,37 +202,20 @@ impl Overlay {
     }
 
     #[inline]
-    fn place(&self, db: usize, hash: u64, key: &[u8]) -> Option<u32> {
-        let same = |at: &u32| {
-            let slot = &self.slots[*at as usize];
-            slot.hash == hash && slot.db == db && *slot.key == *key
-        };
-        self.index.find(hash, same).copied()
-    }
-
-    #[inline]
     fn known(&self, db: usize, key: &[u8]) -> Option<u32> {
         let last = self.last.get();
-        if self.slots.get(last as usize).is_some_and(|slot| slot.db == db && *slot.key == *key) {
+        if self.slots.at(last).is_some_and(|slot| slot.db == db && *slot.key == *key) {
             return Some(last);
         }
-        let place = self.place(db, hash_bytes(key), key)?;
+        let place = self.slots.find(db, hash_bytes(key), key)?;
         self.last.set(place);
         Some(place)
     }
 
     /// The place of a key, made empty if there is none.
-    fn place_or_new(&mut self, db: usize, hash: u64, key: &[u8]) -> usize {
-        let place = self.place(db, hash, key).unwrap_or_else(|| self.push(db, hash, key));
+    fn place_or_new(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
+        let place = self.slots.find(db, hash, key).unwrap_or_else(|| self.slots.push(db, hash, key));
         self.last.set(place);
-        place as usize
-    }
-
-    /// A place for a key that has none.
-    fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
-        self.slots.push(Slot { hash, db, key: key.into(), cell: Cell::default() });
-        let (slots, place) = (&self.slots, self.slots.len() as u32 - 1);
-        self.index.insert_unique(hash, place, |at| slots[*at as usize].hash);
         place
     }
 
@@ -259,8 +246,7 @@ impl Overlay {
 
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
-        self.flushed.contains(&db)
-            || self.known(db, key).is_some_and(|at| self.slots[at as usize].cell.loaded)
+        self.flushed.contains(&db) || self.known(db, key).is_some_and(|at| self.slots[at].cell.loaded)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
@@ -272,9 +258,8 @@ impl Overlay {
 
     /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
     pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: Vec<(u64, Box<[u8]>, Owned)>) {
-        self.near.keys.reserve(keys.len(), |entry| entry.0);
         for (hash, key, owned) in keys {
-            self.near.keys.insert_unique(hash, (hash, db, key, owned), |entry| entry.0);
+            self.near.keys.insert(NearKey { hash, db, key, owned });
         }
         self.near.ranges.insert((db, from), to);
     }
@@ -298,9 +283,8 @@ impl Overlay {
         if !range.is_some_and(|((range_db, _), to)| *range_db == db && hash < *to) {
             return false;
         }
-        let found = self.near.keys.find_entry(hash, |entry| entry.1 == db && *entry.2 == *key);
-        let base = found.ok().map(|entry| entry.remove().0.3);
-        self.insert(db, hash, key, base);
+        let found = self.near.keys.take(hash, |near| near.db == db && *near.key == *key);
+        self.insert(db, hash, key, found.map(|near| near.owned));
         true
     }
 
@@ -329,7 +313,7 @@ impl Overlay {
 
     /// Takes back every change, as if nothing had run; what was read stays.
     pub fn reset(&mut self) {
-        for Slot { cell, .. } in &mut self.slots {
+        for Slot { cell, .. } in self.slots.iter_mut() {
             if std::mem::take(&mut cell.dirty) {
                 cell.now = None;
             }
@@ -351,7 +335,7 @@ impl Overlay {
     #[inline]
     pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<&Owned> {
         let db = self.physical(db);
-        match self.known(db, key).map(|at| &self.slots[at as usize].cell) {
+        match self.known(db, key).map(|at| &self.slots[at].cell) {
             Some(cell) if cell.loaded || cell.dirty => cell.current().filter(|owned| is_live(owned, now_ms)),
             _ if self.flushed.contains(&db) => None,
             _ => {
@@ -399,7 +383,7 @@ impl Overlay {
         };
         let mut visited = 0;
         for (hash, key, expire_ms, kind) in chunk.keys.iter().filter(|(hash, ..)| *hash >= position) {
-            let known = self.place(db, *hash, key).map(|at| &self.slots[at as usize].cell);
+            let known = self.slots.find(db, *hash, key).map(|at| &self.slots[at].cell);
             let kind = match known {
                 Some(cell) => cell.current().filter(|o| is_live(o, now_ms)).map(|o| o.value.kind()),
                 None => expire_ms.is_none_or(|at| at > now_ms).then_some(*kind),
@@ -463,9 +447,9 @@ impl Overlay {
     }
 
     /// The place of a key, whose base is wanted if it is not known.
-    fn place_or_missing(&mut self, db: usize, key: &[u8]) -> usize {
+    fn place_or_missing(&mut self, db: usize, key: &[u8]) -> u32 {
         if let Some(place) = self.known(db, key) {
-            return place as usize;
+            return place;
         }
         // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
         self.missing.get_mut().push((db, key.into()));
@@ -497,12 +481,12 @@ impl Overlay {
         let place = match self.known(db, key) {
             Some(at) => at,
             None => {
-                let place = self.push(db, hash_bytes(key), key);
+                let place = self.slots.push(db, hash_bytes(key), key);
                 self.last.set(place);
                 place
             }
         };
-        let cell = &mut self.slots[place as usize].cell;
+        let cell = &mut self.slots[place].cell;
         cell.now = Some(owned);
         cell.dirty = true;
         self.written = true;
@@ -510,12 +494,7 @@ impl Overlay {
 
     /// Everything it knows, sorted by hash.
     pub(crate) fn into_cells(self) -> (Snapshot, u64, Vec<Intent>) {
-        let mut order: Vec<(u64, u32)> =
-            self.slots.iter().enumerate().map(|(at, slot)| (slot.hash, at as u32)).collect();
-        order.sort_unstable();
-        let mut slots: Vec<Option<Slot>> = self.slots.into_iter().map(Some).collect();
-        let taken = order.into_iter().filter_map(|(_, at)| slots[at as usize].take());
-        let intents = taken.map(|slot| Intent {
+        let intents = self.slots.into_sorted().map(|slot| Intent {
             hash: slot.hash,
             db: slot.db as u32,
             key: slot.key,
@@ -543,7 +522,7 @@ impl Overlay {
         }
         let keyspace = self.snapshot.keyspace().clone();
         let mut shards = if self.needs_all() { Bits::below(crate::SHARDS) } else { Bits::EMPTY };
-        for slot in &self.slots {
+        for slot in self.slots.iter() {
             shards.insert(shard_of(slot.hash));
         }
         let mut view = View::locked(&keyspace, shards, 0, now_ms);
@@ -551,7 +530,7 @@ impl Overlay {
             let keys: Vec<_> = self.slots.iter().map(|slot| (slot.db, &*slot.key)).collect();
             view.settle(&keys, true);
         }
-        for Slot { db, key, cell, .. } in &self.slots {
+        for Slot { db, key, cell, .. } in self.slots.iter() {
             // What had expired before the run was absent to it.
             let due = crate::intent::expiry_relied_on(cell, self.ran_ms).is_some_and(|at| at <= now_ms);
             if cell.loaded && (due || view.changed_since(*db, key, self.snapshot.lsn())) {
@@ -564,7 +543,7 @@ impl Overlay {
         for db in &self.flushed {
             view.flush(Some(*db));
         }
-        for slot in self.slots {
+        for slot in self.slots.into_iter() {
             if self.flushed.contains(&slot.db) && slot.cell.now.is_none() {
                 continue;
             }

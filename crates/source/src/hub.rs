@@ -65,8 +65,9 @@ pub struct Loaded {
 /// The cache in front of a source. Its functions return at once.
 pub trait Cache: Send + Sync {
     fn loaded(&self, loaded: Loaded);
-    /// These rows changed: what is kept of them is to be removed. They are marked already. `lag_ms`: since the oldest's commit.
-    fn changed(&self, changes: &[Change]);
+    /// What is kept of these rows is to be removed; they are marked already. `refresh`: they changed, and those in use are best
+    /// loaded again.
+    fn changed(&self, changes: &[Change], refresh: bool);
     /// Everything kept is to be removed; it is marked already.
     fn lost(&self);
 }
@@ -210,6 +211,11 @@ impl Source {
         self.wake.notify_one();
     }
 
+    /// Whether little waits: what nobody asked for yet may be loaded. Cost: a short lock.
+    pub fn has_room(&self) -> bool {
+        lock(&self.waiting).queue.len() < (self.spec.queue / 4).min(BATCH)
+    }
+
     /// Ids in the queue, and loads under way.
     pub fn load(&self) -> (usize, usize) {
         (lock(&self.waiting).queue.len(), self.loading.load(Ordering::Relaxed))
@@ -257,7 +263,16 @@ impl Source {
     /// Gives up what is kept of some rows, as if they had changed.
     pub fn give_up<'a>(&self, ids: impl Iterator<Item = &'a [u8]>) {
         let changes: Vec<Change> = ids.map(|id| Change { id: id.into(), committed_ms: None }).collect();
-        Feed::changed(self, &changes);
+        self.drop_changed(&changes, false);
+    }
+
+    fn drop_changed(&self, changes: &[Change], refresh: bool) {
+        // A few at a time: others mark, too, and must not wait long.
+        for some in changes.chunks(MARKED) {
+            self.marks.mark(some.iter().map(|change| &*change.id));
+        }
+        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
+        self.cache.changed(changes, refresh);
     }
 
     /// Takes the next ids to be loaded; those that waited too long apart.
@@ -437,12 +452,7 @@ impl Feed for Source {
     }
 
     fn changed(&self, changes: &[Change]) {
-        // A few at a time: others mark, too, and must not wait long.
-        for some in changes.chunks(MARKED) {
-            self.marks.mark(some.iter().map(|change| &*change.id));
-        }
-        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
-        self.cache.changed(changes);
+        self.drop_changed(changes, self.spec.refresh);
     }
 
     fn lost(&self, why: &str) {

@@ -141,6 +141,8 @@ pub struct Spec {
     pub path: Option<String>,
     /// The column that tells when a row was changed last.
     pub modified: Option<String>,
+    /// Whether a row in use that changed is loaded again at once, and not when it is asked for next.
+    pub refresh: bool,
     /// Whether changes are followed; without that only the time to live keeps items fresh.
     pub feed: bool,
     /// PostgreSQL: the publication and the slot of the feed. Default: `evenkeel_<name>`, the slot made anew by each server.
@@ -193,6 +195,7 @@ impl Spec {
             writes: Writes::Refuse,
             path: None,
             modified: None,
+            refresh: true,
             feed: true,
             publication: None,
             slot: None,
@@ -218,6 +221,7 @@ impl Spec {
             "write" => self.writes = choice(value, WRITES)?,
             "path" => self.path = Some(path(value)?),
             "modified" => self.modified = Some(value.into()),
+            "refresh" => self.refresh = choice(value, SWITCH)?,
             "feed" => self.feed = choice(value, SWITCH)?,
             "publication" => self.publication = Some(value.into()),
             "slot" => self.slot = Some(value.into()),
@@ -253,6 +257,7 @@ impl Spec {
         add("write", name_of(self.writes, WRITES), self.writes != usual.writes);
         add("path", text(&self.path), self.path.is_some());
         add("modified", text(&self.modified), self.modified.is_some());
+        add("refresh", name_of(self.refresh, SWITCH), self.refresh != usual.refresh);
         add("feed", name_of(self.feed, SWITCH), self.feed != usual.feed);
         add("publication", text(&self.publication), self.publication.is_some());
         add("slot", text(&self.slot), self.slot.is_some());

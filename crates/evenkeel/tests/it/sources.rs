@@ -55,6 +55,19 @@ pub fn figure(client: &mut Client, name: &str) -> String {
     rest[..rest.find([',', ']']).unwrap()].trim_start_matches(':').to_owned()
 }
 
+/// Waits until a figure is this one.
+fn await_figure(shop: &Shop, client: &mut Client, name: &str, value: &str) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let now = shop.figure(client, name);
+        if now == value {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} is {now}, not {value}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
 /// Asks until the answer is this one.
 pub fn until(client: &mut Client, line: &str, reply: &str) {
     let deadline = Instant::now() + PATIENCE;
@@ -132,6 +145,37 @@ fn changes_of_the_database_are_seen() {
     shop.sql("DELETE FROM items WHERE id = 1");
     until(&mut client, "GET item:1", "(nil)");
     assert_ne!(shop.figure(&mut client, "invalidated"), "0");
+}
+
+#[test]
+fn a_row_in_use_that_changes_is_loaded_before_anybody_asks() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    shop.sql("UPDATE items SET n = 7 WHERE id IN (1, 2)");
+    await_figure(&shop, &mut client, "refreshed", "1");
+    await_figure(&shop, &mut client, "items", "1");
+    client.expect("GET item:1", &row(1, 7));
+    assert_eq!(shop.figure(&mut client, "misses"), "1");
+    assert_eq!(shop.figure(&mut client, "hits"), "1");
+    // What is gone is known to be.
+    shop.sql("DELETE FROM items WHERE id = 1");
+    await_figure(&shop, &mut client, "negative-items", "1");
+    client.expect("GET item:1", "(nil)");
+    assert_eq!(shop.figure(&mut client, "misses"), "1");
+}
+
+#[test]
+fn a_row_that_changes_is_not_loaded_again_if_that_is_off() {
+    let shop = shop("refresh off");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    shop.sql("UPDATE items SET n = 7 WHERE id = 1");
+    await_figure(&shop, &mut client, "invalidated", "1");
+    assert_eq!(shop.figure(&mut client, "refreshed"), "0");
+    assert_eq!(shop.figure(&mut client, "items"), "0");
+    client.expect("GET item:1", &row(1, 7));
+    assert_eq!(shop.figure(&mut client, "misses"), "2");
 }
 
 #[test]

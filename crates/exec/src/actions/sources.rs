@@ -153,6 +153,7 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
         ("evicted", evicted),
         ("expired", expired),
         ("invalidated", get(&seen.invalidated)),
+        ("refreshed", get(&seen.refreshed)),
         ("refused-fills", get(&seen.refused)),
         ("loads", loads),
         ("loaded-rows", get(&counters.loaded_rows)),

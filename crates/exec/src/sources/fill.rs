@@ -135,11 +135,13 @@ pub struct Dropping {
     keys: vec::IntoIter<Id>,
     /// When the oldest of the changes was committed, in milliseconds since 1970.
     committed_ms: Option<u64>,
+    /// Whether rows in use are loaded again.
+    refresh: bool,
 }
 
 impl Dropping {
-    pub(super) fn new(db: usize, keys: Vec<Id>, committed_ms: Option<u64>) -> Dropping {
-        Dropping { db, keys: keys.into_iter(), committed_ms }
+    pub(super) fn new(db: usize, keys: Vec<Id>, committed_ms: Option<u64>, refresh: bool) -> Dropping {
+        Dropping { db, keys: keys.into_iter(), committed_ms, refresh }
     }
 
     /// Removes some; true if there are more.
@@ -147,7 +149,10 @@ impl Dropping {
         let Some(entry) = server.sources.by_db(self.db) else { return false };
         for key in self.keys.by_ref().take(count) {
             let removed = remove(server, local, &entry, &key);
-            entry.seen.invalidated.fetch_add(removed.into(), Ordering::Relaxed);
+            entry.seen.invalidated.fetch_add(removed.is_some().into(), Ordering::Relaxed);
+            if removed == Some(true) && self.refresh {
+                refresh(&entry, &key);
+            }
         }
         if self.keys.len() > 0 {
             return true;
@@ -161,13 +166,24 @@ impl Dropping {
     }
 }
 
-/// Removes what is known of a key; whether there was an item.
-pub(super) fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> bool {
+/// Has a row in use that changed loaded again, unless there is more urgent work: who asks for it next need not wait.
+fn refresh(entry: &Entry, key: &[u8]) {
+    let source = &entry.source;
+    if let Some(id) = entry.spec().pattern.id(key)
+        && source.has_room()
+        && source.want(id, None).is_ok()
+    {
+        entry.seen.refreshed.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Removes what is known of a key; whether there was an item, and whether it was in use.
+fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Option<bool> {
     let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    let removed = view.remove(key);
+    let removed = view.remove_to_return(key);
     view.select(entry.absent_db());
     view.remove(key);
     server.after(local, view.finish());

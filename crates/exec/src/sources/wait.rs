@@ -73,6 +73,37 @@ pub(super) enum Known {
     Nothing,
 }
 
+/// What keys a command names were found to be when it came: who waited for a row does not hit it afterwards.
+#[derive(Default)]
+struct Tally {
+    hits: u64,
+    negative: u64,
+    misses: u64,
+}
+
+impl Tally {
+    #[inline]
+    fn add(&mut self, known: Known) {
+        match known {
+            Known::Item => self.hits += 1,
+            Known::Absent => self.negative += 1,
+            Known::Stale | Known::Nothing => self.misses += 1,
+        }
+    }
+
+    #[inline]
+    fn count(self, entry: &Entry) {
+        let seen = &entry.seen;
+        for (counter, n) in
+            [(&seen.hits, self.hits), (&seen.negative_hits, self.negative), (&seen.misses, self.misses)]
+        {
+            if n > 0 {
+                counter.fetch_add(n, Ordering::Relaxed);
+            }
+        }
+    }
+}
+
 /// What a view that holds the key's shard knows. The view is in the source's database, and stays there.
 #[inline]
 pub(super) fn known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Known {
@@ -118,25 +149,26 @@ pub(crate) fn look(
     if !reads_through(entry, command) {
         return None;
     }
-    let mut state = Known::Item;
+    let mut tally = Tally::default();
     let mut missing = [0usize; 16];
     let mut n = 0;
     let first = session.loading.is_none();
-    command.each_key(args, &mut |i, _| match known(entry, view, args.at(i)) {
-        Known::Item => {}
-        Known::Absent => state = Known::Absent,
-        _ if n < missing.len() => {
+    command.each_key(args, &mut |i, _| {
+        let known = known(entry, view, args.at(i));
+        tally.add(known);
+        if first {
+            entry.sizing.accessed(args.at(i), view.now_ms());
+        }
+        // Those for which there is no room are looked at when the others are there.
+        if matches!(known, Known::Stale | Known::Nothing) && n < missing.len() {
             missing[n] = i;
             n += 1;
         }
-        // The others are looked at when these are there.
-        _ => {}
     });
     if first {
-        command.each_key(args, &mut |i, _| entry.sizing.accessed(args.at(i), view.now_ms()));
+        tally.count(entry);
     }
     if n == 0 {
-        count(if state == Known::Absent { &entry.seen.negative_hits } else { &entry.seen.hits });
         session.end_loading();
         return None;
     }
@@ -188,8 +220,6 @@ pub(super) fn wait(
             Some(Arrival::Loaded) if tries >= TRIES => return Some(Err(restless(missing))),
             Some(Arrival::Loaded) => {}
         }
-    } else {
-        missing.iter().for_each(|(entry, _)| count(&entry.seen.misses));
     }
     let mut asked = false;
     for (entry, key) in missing {
@@ -245,17 +275,19 @@ pub(super) fn load_all(
 ) -> Option<Result<Flow, Error>> {
     let mut missing: Vec<(&Entry, &[u8])> = Vec::new();
     let mut stale = true;
+    let first = session.loading.is_none();
     for (entry, key) in wanted {
         let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
         let known = known(entry, &mut view, key);
         drop(view.finish());
-        match known {
-            Known::Item => count(&entry.seen.hits),
-            Known::Absent => count(&entry.seen.negative_hits),
-            Known::Stale | Known::Nothing => {
-                stale &= known == Known::Stale;
-                missing.push((entry, key));
-            }
+        if first {
+            let mut tally = Tally::default();
+            tally.add(known);
+            tally.count(entry);
+        }
+        if matches!(known, Known::Stale | Known::Nothing) {
+            stale &= known == Known::Stale;
+            missing.push((entry, key));
         }
     }
     if missing.is_empty() {

@@ -14,8 +14,8 @@
 //! - V2: an eviction holds one shard's lock at a time, for microseconds: nobody waits for it longer than for a GET.
 //! - V3: an evicted key is removed by a write like any other: at an LSN, with pre-images, watchers, sink and notification. What
 //!   a long commit covers stays.
-//! - V4: ghosts remember only what was evicted, not what was deleted or expired. A cache of few entries has one queue of
-//!   them, for a shard would hold none or one; a larger one has them in its segments.
+//! - V4: ghosts remember only what was evicted, or removed because its origin changed, not what was deleted or expired. A cache
+//!   of few entries has one queue of them, for a shard would hold none or one; a larger one has them in its segments.
 //! - V5: time stands still while there is plenty of room. Before the cache is full, as many entries as it will hold then are
 //!   supposed to follow from how full it is: who came first must not be taken for who is not used.
 //!
@@ -225,6 +225,12 @@ impl Evict {
         if db < self.visible { 0 } else { 1 + (db - self.visible) / self.together }
     }
 
+    /// Whether it is known how often the keys of a database are used: not while there is plenty of room (V5).
+    pub(crate) fn counts_uses(&self, db: usize) -> bool {
+        let budget = &self.budgets[self.number(db)];
+        budget.policy().is_adaptive() && budget.entries.load(Relaxed) > 0
+    }
+
     /// An entry was read or overwritten.
     #[inline]
     pub(crate) fn used(&self, db: usize, hash: u64, spot: Spot) {
@@ -358,6 +364,20 @@ impl Keyspace {
         self.evict.accessed(number, hash);
     }
 
+    /// A key that was used so often was removed, but not for want of use: when it comes again that counts as no further use.
+    pub(crate) fn note_return(&self, db: usize, hash: u64, freq: u8, shard: &mut crate::shard::Shard) {
+        let budget = &self.evict.budgets[self.evict.number(db)];
+        self.remember(budget, db, hash, freq.saturating_sub(1), shard);
+    }
+
+    /// Makes a ghost (V4).
+    fn remember(&self, budget: &Budget, db: usize, hash: u64, freq: u8, shard: &mut crate::shard::Shard) {
+        match budget.buckets() {
+            Some(buckets) => shard.dbs[db].put_ghost(hash, freq, buckets),
+            None => budget.ghosts.lock().put(hash, freq, 2 * budget.entries.load(Relaxed)),
+        }
+    }
+
     /// Removes one key of a budget. What must be told of it goes to `told`, after the lock is released.
     pub fn evict(&self, budget: usize, now_ms: u64, told: &mut dyn FnMut(Changes)) -> Evicted {
         let budget = &self.evict.budgets[budget];
@@ -435,21 +455,17 @@ impl Keyspace {
         found: Found,
         told: &mut dyn FnMut(Changes),
     ) -> Evicted {
-        let (hash, freq) = (hash_bytes(&found.key), policy::freq(found.byte).min(14));
-        let buckets = budget.buckets();
-        if let (Some(buckets), db) = (buckets, view.db())
+        let (hash, freq, db) = (hash_bytes(&found.key), policy::freq(found.byte).min(14), view.db());
+        let freed = view.evict(hash, &found.key, budget.policy().is_volatile());
+        if freed.is_some()
+            && budget.policy().is_adaptive()
             && let Some(shard) = view.shard_mut(shard_of(hash))
         {
-            shard.dbs[db].put_ghost(hash, freq, buckets);
+            self.remember(budget, db, hash, freq, shard);
         }
-        let freed = view.evict(hash, &found.key, budget.policy().is_volatile());
-        let db = view.db();
         told(view.finish());
         let Some(bytes) = freed else { return Evicted::Missed };
         self.counts[db].evicted.fetch_add(1, Relaxed);
-        if buckets.is_none() && budget.policy().is_adaptive() {
-            budget.ghosts.lock().put(hash, freq, 2 * budget.entries.load(Relaxed));
-        }
         Evicted::Freed(bytes)
     }
 }

@@ -213,3 +213,39 @@ fn keys_that_were_there_before_eviction_was_switched_on_are_known_by_their_last_
     let left = (0..1000).filter(|i| hit(&keyspace, &format!("k{i}"))).count();
     assert!(left > 900, "{left} of 1000 keys that are used stay");
 }
+
+#[test]
+fn a_key_whose_origin_changed_comes_back_as_used_as_it_was() {
+    for keys in [100, 6000] {
+        let keyspace = Keyspace::new(1);
+        keyspace.set_eviction(0, Policy::Adaptive, 0);
+        (0..keys).for_each(|n| put(&keyspace, 0, &format!("k{n}"), b"v", None));
+        keyspace.note_fullness(0, 1.0);
+        for (key, freq, again) in [("k1", 5, 5), ("k2", 1, 1), ("k3", 0, 1)] {
+            let mut view = View::locked_one(&keyspace, key.as_bytes(), 0, NOW);
+            view.set_freq(key.as_bytes(), freq);
+            assert_eq!(view.remove_to_return(key.as_bytes()), Some(freq > 0), "{keys} keys, {key}");
+            assert_eq!(view.remove_to_return(key.as_bytes()), None);
+            view.finish();
+            put(&keyspace, 0, key, b"w", None);
+            let view = View::locked_one(&keyspace, key.as_bytes(), 0, NOW);
+            assert_eq!(view.freq(key.as_bytes()), Some(again), "{keys} keys, {key}");
+            view.finish();
+        }
+    }
+}
+
+#[test]
+fn without_counted_uses_a_key_is_in_use_for_minutes() {
+    for policy in [Policy::None, Policy::Adaptive] {
+        let keyspace = Keyspace::new(1);
+        keyspace.set_eviction(0, policy, 0);
+        for (key, idle_s, in_use) in [("new", 0, true), ("old", 400, false)] {
+            put(&keyspace, 0, key, b"v", None);
+            let mut view = View::locked_one(&keyspace, key.as_bytes(), 0, NOW);
+            view.set_idle(key.as_bytes(), idle_s);
+            assert_eq!(view.remove_to_return(key.as_bytes()), Some(in_use), "{key}");
+            view.finish();
+        }
+    }
+}

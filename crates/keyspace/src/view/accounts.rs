@@ -98,6 +98,30 @@ impl View<'_> {
         Some(bytes as u64)
     }
 
+    /// Removes a key that may come again: how often it was used is known then. Whether it is in use, as far as that can be told:
+    /// used again after it came, or, where uses are not counted, within five minutes. None if there is no such key. O(1).
+    pub fn remove_to_return(&mut self, key: &[u8]) -> Option<bool> {
+        const IN_USE_S: u64 = 300;
+        let (hash, tick) = (hash_bytes(key), access_tick(self.now_ms));
+        let Store::Locked(guard) = &self.store else { return self.remove(key).then_some(true) };
+        let directory = &guard.get(shard_of(hash)).dbs[self.db];
+        let counted = self.keyspace.evict.counts_uses(self.db);
+        let freq = directory.spot(hash, key).and_then(|spot| spot.freq()).filter(|_| counted);
+        let in_use = match freq {
+            Some(freq) => freq > 0,
+            None => directory
+                .find(hash, key)
+                .is_some_and(|entry| u64::from(tick.wrapping_sub(entry.access())) * 16 < IN_USE_S),
+        };
+        if !self.remove(key) {
+            return None;
+        }
+        if let (Some(freq), Store::Locked(guard)) = (freq, &mut self.store) {
+            self.keyspace.note_return(self.db, hash, freq, guard.get_mut(shard_of(hash)));
+        }
+        Some(in_use)
+    }
+
     /// Seconds since a key was last used, in steps of 16 and up to 70 minutes; None if there is no such key.
     pub fn idle_s(&self, key: &[u8]) -> Option<u64> {
         match &self.store {

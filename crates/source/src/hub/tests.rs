@@ -43,7 +43,7 @@ impl Cache for Told {
     fn loaded(&self, loaded: Loaded) {
         let _ = self.0.send(loaded);
     }
-    fn changed(&self, _: &[Change]) {}
+    fn changed(&self, _: &[Change], _: bool) {}
     fn lost(&self) {}
 }
 

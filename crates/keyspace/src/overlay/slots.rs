@@ -1,0 +1,282 @@
+//! The keys an overlay knows, and a hash table that may become large without ever being copied in one go.
+//!
+//! ```text
+//!   hash ─► Wide: one table, from 4,096 entries on 256 of them ─► place ─► Slots: chunks of 1,024 that stay where they are
+//! ```
+//!
+//! - L1: nothing moves all entries at once: a table of them all that doubles takes memory of their whole size from the system
+//!   and gives as much back, which everybody else's page faults wait for.
+//! - L2: an entry of a table knows half of its hash: one that grows looks at nothing else.
+//!
+//! Cost: look-up and insertion O(1), the latter up to some 10 µs where one of 256 tables grows.
+
+use super::Cell;
+use hashbrown::HashTable;
+use smallvec::SmallVec;
+
+/// A hash table of many parts (L1).
+pub(super) struct Wide<T> {
+    parts: SmallVec<[HashTable<T>; 1]>,
+    len: usize,
+}
+
+/// What knows half of its hash (L2).
+pub(super) trait Half {
+    fn half(&self) -> u32;
+}
+
+/// Entries of one table; more are spread over [`PARTS`].
+const TOGETHER: usize = 4096;
+const PARTS: usize = 256;
+
+/// Hash tables look at the low bits and at the high ones.
+#[inline]
+fn spread(half: u32) -> u64 {
+    u64::from(half) << 32 | u64::from(half)
+}
+
+impl<T> Default for Wide<T> {
+    fn default() -> Wide<T> {
+        Wide { parts: SmallVec::from_buf([HashTable::new()]), len: 0 }
+    }
+}
+
+impl<T: Half> Wide<T> {
+    /// Which part: bits that tables of some ten thousand entries look at neither as low nor as high ones.
+    #[inline]
+    fn part(&self, half: u32) -> usize {
+        if self.parts.len() == 1 { 0 } else { (half >> 16) as usize % PARTS }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
+    #[inline]
+    pub(super) fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
+        let half = hash as u32;
+        self.parts[self.part(half)].find(spread(half), same)
+    }
+
+    /// Adds an entry that is not there.
+    #[inline]
+    pub(super) fn insert(&mut self, entry: T) {
+        if self.len == TOGETHER && self.parts.len() == 1 {
+            self.divide(0);
+        }
+        let half = entry.half();
+        let part = self.part(half);
+        self.parts[part].insert_unique(spread(half), entry, |entry| spread(entry.half()));
+        self.len += 1;
+    }
+
+    /// Takes an entry out.
+    pub(super) fn take(&mut self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<T> {
+        let half = hash as u32;
+        let part = self.part(half);
+        let found = self.parts[part].find_entry(spread(half), same).ok()?;
+        self.len -= 1;
+        Some(found.remove().0)
+    }
+
+    /// Makes room for so many more.
+    pub(super) fn reserve(&mut self, more: usize) {
+        if self.parts.len() == 1 && self.len + more > TOGETHER {
+            self.divide(more);
+        } else if self.parts.len() == 1 {
+            self.parts[0].reserve(more, |entry| spread(entry.half()));
+        }
+    }
+
+    /// Spreads what is there over many tables, with room for so many more.
+    #[cold]
+    fn divide(&mut self, more: usize) {
+        let room = (self.len + more) / PARTS * 9 / 8;
+        let parts = (0..PARTS).map(|_| HashTable::with_capacity(room)).collect();
+        for entry in std::mem::replace(&mut self.parts, parts).into_iter().flatten() {
+            let half = entry.half();
+            let part = self.part(half);
+            self.parts[part].insert_unique(spread(half), entry, |entry| spread(entry.half()));
+        }
+    }
+}
+
+/// A key an overlay knows.
+pub(super) struct Slot {
+    pub(super) hash: u64,
+    pub(super) db: usize,
+    pub(super) key: Box<[u8]>,
+    pub(super) cell: Cell,
+}
+
+/// Half of a slot's hash, and its place.
+struct Place(u32, u32);
+
+impl Half for Place {
+    #[inline]
+    fn half(&self) -> u32 {
+        self.0
+    }
+}
+
+/// Slots of a chunk.
+const CHUNK: usize = 1024;
+
+/// All keys an overlay knows, in the order in which it came to know them.
+#[derive(Default)]
+pub(super) struct Slots {
+    chunks: Vec<Vec<Slot>>,
+    index: Wide<Place>,
+}
+
+impl Slots {
+    pub(super) fn len(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Makes room for so many more keys.
+    pub(super) fn reserve(&mut self, keys: usize) {
+        self.index.reserve(keys);
+        self.chunks.reserve(keys.div_ceil(CHUNK));
+        if self.chunks.is_empty() {
+            self.chunks.push(Vec::with_capacity(keys.min(CHUNK)));
+        }
+    }
+
+    #[inline]
+    pub(super) fn at(&self, place: u32) -> Option<&Slot> {
+        self.chunks.get(place as usize / CHUNK)?.get(place as usize % CHUNK)
+    }
+
+    #[inline]
+    pub(super) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<u32> {
+        let same = |place: &Place| {
+            let slot = &self[place.1];
+            place.0 == hash as u32 && slot.hash == hash && slot.db == db && *slot.key == *key
+        };
+        self.index.find(hash, same).map(|place| place.1)
+    }
+
+    /// A place for a key that has none.
+    pub(super) fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
+        let place = self.len();
+        if place.is_multiple_of(CHUNK) && self.chunks.len() == place / CHUNK {
+            self.chunks.push(Vec::with_capacity(if place == 0 { 0 } else { CHUNK }));
+        }
+        let slot = Slot { hash, db, key: key.into(), cell: Cell::default() };
+        self.chunks[place / CHUNK].push(slot);
+        self.index.insert(Place(hash as u32, place as u32));
+        place as u32
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Slot> {
+        self.chunks.iter().flatten()
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Slot> {
+        self.chunks.iter_mut().flatten()
+    }
+
+    pub(super) fn into_iter(self) -> impl Iterator<Item = Slot> {
+        self.chunks.into_iter().flatten()
+    }
+
+    /// All of them, by hash. Cost: O(keys · log keys).
+    pub(super) fn into_sorted(mut self) -> impl Iterator<Item = Slot> {
+        let places = self.iter().zip(0..).map(|(slot, place)| (slot.hash, place));
+        let mut order: Vec<(u64, u32)> = places.collect();
+        order.sort_unstable();
+        order.into_iter().map(move |(hash, place)| {
+            let slot = &mut self[place];
+            Slot {
+                hash,
+                db: slot.db,
+                key: std::mem::take(&mut slot.key),
+                cell: std::mem::take(&mut slot.cell),
+            }
+        })
+    }
+}
+
+impl std::ops::Index<u32> for Slots {
+    type Output = Slot;
+
+    #[inline]
+    fn index(&self, place: u32) -> &Slot {
+        &self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+impl std::ops::IndexMut<u32> for Slots {
+    #[inline]
+    fn index_mut(&mut self, place: u32) -> &mut Slot {
+        &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashMap;
+    use stdx::hash::{hash_bytes, hash_u64};
+
+    #[test]
+    fn every_key_keeps_its_place() {
+        let mut slots = Slots::default();
+        for n in 0..20_000u32 {
+            let key = n.to_le_bytes();
+            assert_eq!(slots.find(1, hash_bytes(&key), &key), None);
+            assert_eq!(slots.push(1, hash_bytes(&key), &key), n);
+        }
+        assert_eq!(slots.len(), 20_000);
+        for n in 0..20_000u32 {
+            let key = n.to_le_bytes();
+            assert_eq!(slots.find(1, hash_bytes(&key), &key), Some(n));
+            assert_eq!(slots.find(0, hash_bytes(&key), &key), None);
+            assert_eq!(*slots[n].key, key);
+        }
+        assert!(slots.at(20_000).is_none());
+        assert!(slots.iter().zip(0u32..).all(|(slot, n)| *slot.key == n.to_le_bytes()));
+        let sorted: Vec<u64> = slots.into_sorted().map(|slot| slot.hash).collect();
+        assert!(sorted.is_sorted() && sorted.len() == 20_000);
+    }
+
+    #[test]
+    fn room_made_before_changes_nothing() {
+        for (reserved, keys) in [(10, 3000), (5000, 6000), (0, 1), (3000, 3000)] {
+            let mut slots = Slots::default();
+            slots.reserve(reserved);
+            (0..keys).for_each(|n: u32| _ = slots.push(0, hash_u64(n.into()), &n.to_le_bytes()));
+            let found = |n: u32| slots.find(0, hash_u64(n.into()), &n.to_le_bytes());
+            assert!((0..keys).all(|n| found(n) == Some(n)), "{reserved}, {keys}");
+        }
+    }
+
+    impl Half for (u64, u32) {
+        fn half(&self) -> u32 {
+            self.0 as u32
+        }
+    }
+
+    #[test]
+    fn a_wide_table_is_a_table() {
+        let (mut wide, mut model, mut dice) = (Wide::<(u64, u32)>::default(), HashMap::new(), 1u64);
+        for turn in 0..60_000u32 {
+            dice = hash_u64(dice);
+            // Few different hashes at first, so that entries are found again; some share their half.
+            let key = (dice >> 20) % 30_000;
+            let hash = hash_u64(key >> 1) & !(1 << 63) | key << 63;
+            match dice % 3 {
+                0 => assert_eq!(wide.take(hash, |e| e.0 == hash).map(|e| e.1), model.remove(&hash)),
+                1 => assert_eq!(wide.find(hash, |e| e.0 == hash).map(|e| e.1), model.get(&hash).copied()),
+                _ if !model.contains_key(&hash) => {
+                    wide.insert((hash, turn));
+                    model.insert(hash, turn);
+                }
+                _ => {}
+            }
+            assert_eq!(wide.len(), model.len());
+        }
+        assert!(wide.parts.len() == PARTS && wide.len() > TOGETHER);
+    }
+}
