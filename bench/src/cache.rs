@@ -276,11 +276,13 @@ impl Cache {
 fn replay(target: &Target, policy: &str, trace: &Trace, capacity: usize) -> Result<(usize, f64), String> {
     let server = Server::start(target)?;
     // Large enough that what else is in memory weighs little.
-    let size = ((64 << 20) / capacity).clamp(2 << 10, 64 << 10);
+    let size = ((64 << 20) / capacity).clamp(2 << 10, 256 << 10);
     let client = server.client().map_err(|e| e.to_string())?;
     let mut cache = Cache { client, value: vec![b'v'; size], buffer: Vec::new(), limit: 0 };
     cache.words(&format!("CONFIG SET maxmemory-policy {policy}"))?;
     cache.calibrate(capacity)?;
+    // The replay begins with an empty cache: keys that nobody asks for again would stand in its way.
+    cache.words("FLUSHALL")?;
     let (mut hits, mut held, mut looks) = (0, 0, 0);
     for (i, key) in trace.keys.iter().enumerate() {
         let key = format!("k:{key}");

@@ -249,3 +249,18 @@ fn without_counted_uses_a_key_is_in_use_for_minutes() {
         }
     }
 }
+
+#[test]
+fn shards_whose_last_key_is_evicted_take_nothing() {
+    let keyspace = Keyspace::new(1);
+    keyspace.set_eviction(0, Policy::Adaptive, 0);
+    keyspace.note_fullness(0, 1.0);
+    let tables = || (0..SHARDS).map(|s| keyspace.shards.lock_one(s).get(s).dbs[0].footprint()).sum::<usize>();
+    for _ in 0..2 {
+        (0..300).for_each(|n| put(&keyspace, 0, &format!("k{n}"), b"v", None));
+        assert!(tables() > 100 * 8192);
+        (0..300).for_each(|_| assert!(matches!(keyspace.evict(0, NOW, &mut |_| ()), Evicted::Freed(_))));
+        assert_eq!((keyspace.len(0), tables()), (0, 0));
+        assert_eq!(keyspace.entry_bytes(0), (0, 0));
+    }
+}

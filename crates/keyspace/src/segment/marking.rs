@@ -209,6 +209,10 @@ impl Directory {
         self.unhook(segment, place, hash);
         entry.discard();
         self.shrink(hash, true);
+        if self.len == 0 {
+            // A cache of few large values must not pay for a table in every shard it ever had a key in.
+            *self = Directory::default();
+        }
         Some(had_expire)
     }
 }
