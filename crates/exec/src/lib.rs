@@ -39,6 +39,7 @@ pub mod sources;
 pub mod stats;
 mod tally;
 pub mod transaction;
+mod values;
 pub mod waits;
 pub mod worker;
 pub mod works;

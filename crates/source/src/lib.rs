@@ -16,6 +16,7 @@
 
 pub mod demo;
 pub mod hub;
+mod json;
 mod marks;
 mod mongodb;
 mod postgres;

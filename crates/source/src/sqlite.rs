@@ -20,6 +20,7 @@
 
 mod changelog;
 
+use crate::json;
 use crate::spelling::{self, Known};
 use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
 use rusqlite::types::ValueRef;
@@ -257,7 +258,7 @@ fn read(row: &rusqlite::Row<'_>, asked: &Id, form: Form) -> rusqlite::Result<Opt
     let statement = row.as_ref();
     let columns = (2..statement.column_count()).map(|at| Ok((statement.column_name(at)?, row.get_ref(at)?)));
     let body = match form {
-        Form::Json => Body::Json(json(columns)?),
+        Form::Json => Body::Json(object(columns)?),
         Form::Hash => Body::Fields(fields(columns)?),
     };
     Ok(Some(Row { id: asked.clone(), body, modified_ms }))
@@ -274,45 +275,26 @@ fn spelled(value: ValueRef<'_>) -> Option<Id> {
 
 type Column<'a> = rusqlite::Result<(&'a str, ValueRef<'a>)>;
 
-fn json<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec<u8>> {
+fn object<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec<u8>> {
     let mut out = vec![b'{'];
     for column in columns {
         let (name, value) = column?;
         if out.len() > 1 {
             out.push(b',');
         }
-        json_text(name, &mut out);
+        json::text(&mut out, name);
         out.push(b':');
         match value {
             ValueRef::Null => out.extend(b"null"),
             ValueRef::Integer(n) => out.extend(n.to_string().into_bytes()),
             ValueRef::Real(x) if x.is_finite() => out.extend(format!("{x:?}").into_bytes()),
             ValueRef::Real(_) => out.extend(b"null"),
-            ValueRef::Text(text) => json_text(&String::from_utf8_lossy(text), &mut out),
-            ValueRef::Blob(bytes) => {
-                out.push(b'"');
-                bytes.iter().for_each(|b| out.extend(format!("{b:02x}").into_bytes()));
-                out.push(b'"');
-            }
+            ValueRef::Text(text) => json::text(&mut out, &String::from_utf8_lossy(text)),
+            ValueRef::Blob(bytes) => json::bytes(&mut out, bytes),
         }
     }
     out.push(b'}');
     Ok(out)
-}
-
-fn json_text(text: &str, out: &mut Vec<u8>) {
-    out.push(b'"');
-    for b in text.bytes() {
-        match b {
-            b'"' | b'\\' => out.extend([b'\\', b]),
-            b'\n' => out.extend(b"\\n"),
-            b'\r' => out.extend(b"\\r"),
-            b'\t' => out.extend(b"\\t"),
-            0..0x20 => out.extend(format!("\\u{b:04x}").into_bytes()),
-            _ => out.push(b),
-        }
-    }
-    out.push(b'"');
 }
 
 fn fields<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec<(Vec<u8>, Vec<u8>)>> {

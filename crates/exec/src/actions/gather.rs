@@ -6,6 +6,7 @@
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
 
 use crate::call::Flow;
+use crate::values::Open;
 use crate::{Server, Session};
 use command::{Command, Stream, write_string};
 use keyspace::{Class, Snapshot};
@@ -34,8 +35,7 @@ struct Gather {
     encoded: Reply,
     /// All is read.
     sending: bool,
-    /// The long value that is being written.
-    open: Option<Box<dyn Stream>>,
+    open: Open,
 }
 
 enum Piece {
@@ -67,7 +67,7 @@ pub(crate) fn start(
         pieces: VecDeque::new(),
         encoded: Reply::new(session.resp3),
         sending: false,
-        open: None,
+        open: Open::default(),
     })))
 }
 
@@ -114,21 +114,14 @@ impl Gather {
     }
 
     fn send(&mut self, out: &mut Reply, room: usize) -> bool {
-        let end = out.len().saturating_add(room);
-        while out.len() < end {
-            if let Some(long) = &mut self.open {
-                if !long.fill(out, end - out.len()) {
-                    self.open = None;
-                }
-                continue;
+        let pieces = &mut self.pieces;
+        self.open.fill(out, room, |out| match pieces.pop_front()? {
+            Piece::Encoded(bytes) => {
+                out.encoded(&bytes);
+                Some(None)
             }
-            match self.pieces.pop_front() {
-                Some(Piece::Encoded(bytes)) => out.encoded(&bytes),
-                Some(Piece::Long(value)) => self.open = write_string(out, value.as_ref()),
-                None => return false,
-            }
-        }
-        self.open.is_some() || !self.pieces.is_empty()
+            Piece::Long(value) => Some(write_string(out, value.as_ref())),
+        })
     }
 }
 

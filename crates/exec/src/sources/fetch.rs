@@ -9,6 +9,7 @@
 use super::wait::{self, Known};
 use super::{Entry, route};
 use crate::call::{self, Flow};
+use crate::values::Open;
 use crate::{Local, Server, Session};
 use command::{Command, Error, Stream, write_item, write_string};
 use keyspace::{Owned, View};
@@ -196,7 +197,7 @@ impl Fetch {
         }
         out.array(self.slots.len());
         let items_ms = (what == What::Items).then_some(now_ms);
-        let mut answer = Answer { slots: self.slots.into_iter(), open: None, items_ms };
+        let mut answer = Answer { slots: self.slots.into_iter(), open: Open::default(), items_ms };
         match answer.fill(out, FIRST) {
             true => Flow::Stream(Box::new(answer)),
             false => Flow::Done,
@@ -214,36 +215,32 @@ fn accepts(entry: &Entry, key: &[u8]) -> bool {
 /// The rest of a reply.
 struct Answer {
     slots: vec::IntoIter<Option<Slot>>,
-    /// The long value that is being written.
-    open: Option<Box<dyn Stream>>,
+    open: Open,
     /// Items are answered, as of that moment.
     items_ms: Option<u64>,
 }
 
 impl Stream for Answer {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
-        let end = out.len().saturating_add(room);
-        while out.len() < end {
-            if let Some(long) = &mut self.open {
-                if !long.fill(out, end - out.len()) {
-                    self.open = None;
+        let (slots, items_ms) = (&mut self.slots, self.items_ms);
+        self.open.fill(out, room, |out| {
+            let Some(Slot::There(Some(owned))) = slots.next()? else {
+                out.null();
+                return Some(None);
+            };
+            let value = owned.value.as_ref();
+            Some(match (items_ms, value) {
+                (Some(now_ms), _) => write_item(out, &owned.value, owned.expire_ms.into(), now_ms),
+                (None, ValueRef::Str(StrRef::Flat(bytes))) => {
+                    out.bulk(bytes);
+                    None
                 }
-                continue;
-            }
-            match self.slots.next() {
-                None => return false,
-                Some(Some(Slot::There(Some(owned)))) if self.items_ms.is_some() => {
-                    let (times, now_ms) = (owned.expire_ms.into(), self.items_ms.unwrap_or(0));
-                    self.open = write_item(out, &owned.value, times, now_ms);
+                (None, ValueRef::Str(long)) => write_string(out, long),
+                (None, _) => {
+                    out.null();
+                    None
                 }
-                Some(Some(Slot::There(Some(owned)))) => match owned.value.as_ref() {
-                    ValueRef::Str(StrRef::Flat(bytes)) => out.bulk(bytes),
-                    ValueRef::Str(long) => self.open = write_string(out, long),
-                    _ => out.null(),
-                },
-                Some(_) => out.null(),
-            }
-        }
-        self.open.is_some() || self.slots.len() > 0
+            })
+        })
     }
 }

@@ -14,7 +14,7 @@
 //! Cost: one pass over the document's bytes.
 
 use super::id::whole;
-use crate::{Body, Form};
+use crate::{Body, Form, json};
 use ::mongodb::bson::spec::BinarySubtype;
 use ::mongodb::bson::{
     DateTime, RawArray, RawBinaryRef, RawBsonRef, RawDocument, Uuid, error::Error as Malformed,
@@ -52,7 +52,7 @@ fn fields(document: &RawDocument, hidden: &[String]) -> Result<Body, Malformed> 
             Scalar::Bytes(bytes) => bytes.to_vec(),
             Scalar::Nested => {
                 let mut out = Vec::new();
-                json(&mut out, value, DEPTH)?;
+                write(&mut out, value, DEPTH)?;
                 out
             }
         };
@@ -144,19 +144,15 @@ fn binary(value: RawBinaryRef<'_>) -> Scalar<'_> {
     }
 }
 
-fn hexadecimal(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
-fn json(out: &mut Vec<u8>, value: RawBsonRef, depth: usize) -> Result<(), Malformed> {
+fn write(out: &mut Vec<u8>, value: RawBsonRef, depth: usize) -> Result<(), Malformed> {
     match value {
         RawBsonRef::Document(document) => return object(out, document, &[], depth),
         RawBsonRef::Array(values) => return array(out, values, depth),
-        RawBsonRef::String(text) => quote(out, text),
+        RawBsonRef::String(text) => json::text(out, text),
         _ => match scalar(value) {
             Scalar::Bare(text) => out.extend_from_slice(text.as_bytes()),
-            Scalar::Text(text) => quote(out, &text),
-            Scalar::Bytes(bytes) => quote(out, &hexadecimal(bytes)),
+            Scalar::Text(text) => json::text(out, &text),
+            Scalar::Bytes(bytes) => json::bytes(out, bytes),
             Scalar::Null | Scalar::Nested => out.extend_from_slice(b"null"),
         },
     }
@@ -180,9 +176,9 @@ fn object(
         if out.len() > start {
             out.push(b',');
         }
-        quote(out, name.as_str());
+        json::text(out, name.as_str());
         out.push(b':');
-        json(out, value, depth)?;
+        write(out, value, depth)?;
     }
     out.push(b'}');
     Ok(())
@@ -195,7 +191,7 @@ fn array(out: &mut Vec<u8>, values: &RawArray, depth: usize) -> Result<(), Malfo
         if i > 0 {
             out.push(b',');
         }
-        json(out, value?, depth)?;
+        write(out, value?, depth)?;
     }
     out.push(b']');
     Ok(())
@@ -204,25 +200,6 @@ fn array(out: &mut Vec<u8>, values: &RawArray, depth: usize) -> Result<(), Malfo
 fn cut_off(out: &mut Vec<u8>) -> Result<(), Malformed> {
     out.extend_from_slice(b"null");
     Ok(())
-}
-
-/// A JSON string.
-fn quote(out: &mut Vec<u8>, text: &str) {
-    out.push(b'"');
-    let mut rest = text.as_bytes();
-    while let Some(at) = rest.iter().position(|b| *b < 0x20 || *b == b'"' || *b == b'\\') {
-        out.extend_from_slice(&rest[..at]);
-        match rest[at] {
-            b'\n' => out.extend_from_slice(b"\\n"),
-            b'\r' => out.extend_from_slice(b"\\r"),
-            b'\t' => out.extend_from_slice(b"\\t"),
-            b @ (b'"' | b'\\') => out.extend_from_slice(&[b'\\', b]),
-            b => out.extend_from_slice(format!("\\u{b:04x}").as_bytes()),
-        }
-        rest = &rest[at + 1..];
-    }
-    out.extend_from_slice(rest);
-    out.push(b'"');
 }
 
 #[cfg(test)]
