@@ -18,15 +18,20 @@
 //! - Z3: who waits for the database is held like by CLIENT PAUSE: its command is run again when the row is there. Nobody else
 //!   waits. A command is held for so many loads at most, then it gets an error.
 //! - Z4: sources belong to database 0.
+//! - Z5: who ends a source says so first and empties its databases then, which another source may get: what is still on its way
+//!   for it finds it ended, under the lock of its key, or its [`Place`] gone.
 
 mod fetch;
 mod fill;
+mod removal;
 mod route;
 mod sizing;
 mod wait;
 
 pub(crate) use fetch::{Fetch, first_key, run as fetch};
-pub use fill::{Dropping, Fill};
+pub use fill::Fill;
+pub(crate) use removal::empty;
+pub use removal::{Dropping, Queue};
 pub use route::ask_ahead;
 pub(crate) use route::{Plan, ask_ahead_for, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
 pub use sizing::Sizing;
@@ -71,11 +76,23 @@ pub struct Seen {
     pub lag_max_ms: AtomicU64,
 }
 
+/// Where a source is: its rows' database, and a number of its own, for the database may be another's later.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Place {
+    pub db: usize,
+    number: u64,
+}
+
 /// A source and its place.
 pub struct Entry {
     pub source: Arc<Source>,
     /// Its rows; the database behind it has the ids without one.
     pub db: usize,
+    number: u64,
+    /// The server made it by itself: it stands in no configuration.
+    is_own: bool,
+    /// What its feed told and is not removed yet.
+    pub queue: Arc<Queue>,
     pub seen: Seen,
     pub sizing: Sizing,
 }
@@ -83,6 +100,10 @@ pub struct Entry {
 impl Entry {
     pub fn spec(&self) -> &Spec {
         &self.source.spec
+    }
+
+    pub fn place(&self) -> Place {
+        Place { db: self.db, number: self.number }
     }
 
     /// Where ids are kept that have no row.
@@ -125,7 +146,8 @@ pub struct Sources {
     list: ArcSwap<Vec<Arc<Entry>>>,
     any: AtomicBool,
     hub: OnceLock<Hub>,
-    changing: Mutex<()>,
+    /// Held by who changes the list; how many there were so far.
+    changing: Mutex<u64>,
 }
 
 impl Sources {
@@ -149,13 +171,23 @@ impl Sources {
         self.list.load().iter().find(|entry| entry.db == db).cloned()
     }
 
+    /// The source that is still in that place.
+    pub fn at(&self, place: Place) -> Option<Arc<Entry>> {
+        self.list.load().iter().find(|entry| entry.place() == place).cloned()
+    }
+
     pub fn by_name(&self, name: &[u8]) -> Option<Arc<Entry>> {
         self.list.load().iter().find(|entry| entry.spec().name.as_bytes() == name).cloned()
     }
 
     /// Adds a source and begins to serve it. Errors: what is wrong with it, as far as that can be known without its database.
     pub fn add(&self, server: &Arc<Server>, spec: Spec) -> Result<(), String> {
-        self.add_by(server, spec, |hub, spec, cache| hub.add(spec, cache))
+        self.add_by(server, spec, false, |hub, spec, cache| hub.add(spec, cache))
+    }
+
+    /// The same for one that the server makes by itself: CONFIG REWRITE leaves it out.
+    pub fn add_own(&self, server: &Arc<Server>, spec: Spec) -> Result<(), String> {
+        self.add_by(server, spec, true, |hub, spec, cache| hub.add(spec, cache))
     }
 
     /// The same with a driver of one's own.
@@ -165,16 +197,17 @@ impl Sources {
         spec: Spec,
         database: Arc<dyn source::Database>,
     ) -> Result<(), String> {
-        self.add_by(server, spec, |hub, spec, cache| hub.add_with(spec, database, cache))
+        self.add_by(server, spec, false, |hub, spec, cache| hub.add_with(spec, database, cache))
     }
 
     fn add_by(
         &self,
         server: &Arc<Server>,
         spec: Spec,
+        is_own: bool,
         start: impl FnOnce(&Hub, Spec, Box<dyn Cache>) -> Result<Arc<Source>, String>,
     ) -> Result<(), String> {
-        let _one_at_a_time = self.changing.lock();
+        let mut so_far = self.changing.lock();
         let list = self.list();
         for other in list.iter() {
             if other.spec().name == spec.name {
@@ -195,21 +228,31 @@ impl Sources {
         let free =
             (0..MAX).map(|i| first + i * DATABASES).find(|db| list.iter().all(|entry| entry.db != *db));
         let Some(db) = free else { return Err(format!("there are {MAX} sources already")) };
+        *so_far += 1;
+        let place = Place { db, number: *so_far };
+        let queue = Arc::new(Queue::default());
         let front = Front {
             server: Arc::downgrade(server),
-            db,
+            place,
+            queue: queue.clone(),
             pattern: spec.pattern.clone(),
             home: (db - first) / DATABASES % server.loops(),
         };
         let (hub, budget) = (self.hub()?, spec.budget);
         let source = start(hub, spec, Box::new(front))?;
         server.memory.limit_source(&server.keyspace, (db - first) / DATABASES, budget);
-        let entry = Arc::new(Entry { source, db, seen: Seen::default(), sizing: Sizing::default() });
+        let (seen, sizing) = (Seen::default(), Sizing::default());
+        let entry = Arc::new(Entry { source, db, number: place.number, is_own, queue, seen, sizing });
         let more: Vec<_> = list.iter().cloned().chain([entry]).collect();
         server.http.show(&more);
         self.list.store(Arc::new(more));
         self.any.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// What CONFIG REWRITE writes.
+    pub(crate) fn written(&self) -> Vec<Spec> {
+        self.list().iter().filter(|entry| !entry.is_own).map(|entry| entry.spec().clone()).collect()
     }
 
     fn hub(&self) -> Result<&Hub, String> {
@@ -221,8 +264,8 @@ impl Sources {
         self.hub.get().ok_or_else(|| "no thread".into())
     }
 
-    /// Ends a source; what is kept of it is given up. False if there is none of that name.
-    pub fn remove(&self, server: &Server, name: &[u8]) -> bool {
+    /// Ends a source; what is kept of it is given up (Z5). False if there is none of that name.
+    pub fn remove(&self, server: &Server, local: &mut Local, name: &[u8]) -> bool {
         let _one_at_a_time = self.changing.lock();
         let Some(entry) = self.by_name(name) else { return false };
         let rest: Vec<_> = self.list().iter().filter(|other| other.db != entry.db).cloned().collect();
@@ -232,7 +275,7 @@ impl Sources {
         entry.source.remove();
         let number = (entry.db - server.keyspace.databases()) / DATABASES;
         server.memory.limit_source(&server.keyspace, number, 0);
-        server.send(0, Mail::Source(Letter::Flush(entry.db)));
+        empty(server, local, &entry);
         true
     }
 }
@@ -253,7 +296,11 @@ pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
     match letter {
         Letter::Fill(fill) => local.works.push(Work::Fill(fill)),
         Letter::Drop(dropping) => local.works.push(Work::Drop(dropping)),
-        Letter::Flush(db) => fill::flush(server, local, db),
+        Letter::Flush(place) => {
+            if let Some(entry) = server.sources.at(place) {
+                entry.queue.flush(server, local, &entry);
+            }
+        }
         Letter::Arrived(clients, arrival) => {
             local.arrived.extend(clients.into_iter().map(|client| (client, arrival.clone())));
         }
@@ -267,7 +314,7 @@ pub enum Letter {
     /// Items to be removed.
     Drop(Box<Dropping>),
     /// All of a source is to be removed.
-    Flush(usize),
+    Flush(Place),
     /// These clients may go on.
     Arrived(Vec<u64>, Arrival),
 }
@@ -275,7 +322,8 @@ pub enum Letter {
 /// What the thread of the sources sees of the server.
 struct Front {
     server: Weak<Server>,
-    db: usize,
+    place: Place,
+    queue: Arc<Queue>,
     pattern: source::Pattern,
     /// The loop that removes what changed: one, so that it happens in order.
     home: usize,
@@ -290,17 +338,20 @@ impl Cache for Front {
         }
     }
 
-    fn changed(&self, changes: &[Change], refresh: bool) {
-        let Some(server) = self.server.upgrade() else { return };
+    fn changed(&self, changes: &[Change], refresh: bool) -> bool {
+        let Some(server) = self.server.upgrade() else { return true };
         let keys = changes.iter().map(|change| self.pattern.key(&change.id)).collect();
         let oldest = changes.iter().filter_map(|change| change.committed_ms).min();
-        let dropping = Dropping::new(self.db, keys, oldest, refresh);
+        let Some(dropping) = self.queue.put(self.place, keys, oldest, refresh) else { return false };
         server.send(self.home, Mail::Source(Letter::Drop(Box::new(dropping))));
+        true
     }
 
     fn lost(&self) {
-        if let Some(server) = self.server.upgrade() {
-            server.send(self.home, Mail::Source(Letter::Flush(self.db)));
+        if let Some(server) = self.server.upgrade()
+            && self.queue.give_up()
+        {
+            server.send(self.home, Mail::Source(Letter::Flush(self.place)));
         }
     }
 }
@@ -315,13 +366,13 @@ impl Front {
             by_loop[to].push(fill::Item::new(key, asked));
         }
         for (to, items) in by_loop.into_iter().enumerate().filter(|(_, items)| !items.is_empty()) {
-            let fill = Fill::new(self.db, loaded.began, items);
+            let fill = Fill::new(self.place, loaded.began, items);
             server.send(to, Mail::Source(Letter::Fill(Box::new(fill))));
         }
     }
 
     fn failed(&self, server: &Server, failure: &Failure, asked: Vec<Asked>) {
-        let name = server.sources.by_db(self.db).map(|entry| entry.spec().name.clone()).unwrap_or_default();
+        let name = server.sources.at(self.place).map(|entry| entry.spec().name.clone()).unwrap_or_default();
         let text: Arc<str> = error_text(&name, failure).into();
         let mut by_loop: HashMap<usize, Vec<u64>> = HashMap::new();
         for ticket in asked.iter().flat_map(|asked| &asked.tickets) {

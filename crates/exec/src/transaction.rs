@@ -257,6 +257,9 @@ fn after_write(act: &Act<'_, '_>, view: &mut View<'_>, command: &'static Command
     if let Some(entry) = act.server.sources.by_db(view.db()) {
         sources::before_write(&entry, command, args);
         sources::after_write(&entry, view, command, args);
+    } else if view.db() >= act.server.keyspace.databases() {
+        // The source ended since the command's database was chosen.
+        command.each_key(args, &mut |i, _| _ = view.remove(args.at(i)));
     }
 }
 

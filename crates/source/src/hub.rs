@@ -14,6 +14,7 @@
 //! - U4: nothing here takes a lock of the cache; it is told, and does what follows on its own threads.
 //!
 //! - U5: `want` holds the lock for a look-up; what is behind it never grows.
+//! - U6: what changes is not remembered here. If the cache cannot keep pace everything is given up, and the feed goes on.
 //!
 //! Cost: a load in flight holds its ids and tickets; at most `queue` ids wait.
 
@@ -66,8 +67,8 @@ pub struct Loaded {
 pub trait Cache: Send + Sync {
     fn loaded(&self, loaded: Loaded);
     /// What is kept of these rows is to be removed; they are marked already. `refresh`: they changed, and those in use are best
-    /// loaded again.
-    fn changed(&self, changes: &[Change], refresh: bool);
+    /// loaded again. False: too much waits to be removed, and none of these does; then everything has to be.
+    fn changed(&self, changes: &[Change], refresh: bool) -> bool;
     /// Everything kept is to be removed; it is marked already.
     fn lost(&self);
 }
@@ -123,6 +124,10 @@ pub struct Source {
     cache: Box<dyn Cache>,
     waiting: Mutex<Waiting>,
     feed: Mutex<FeedState>,
+    /// Why everything was given up last.
+    loss: Mutex<String>,
+    /// Changes come faster than they can be dealt with (U6).
+    flooded: AtomicBool,
     wake: Notify,
     loading: AtomicUsize,
     paused: AtomicBool,
@@ -140,6 +145,7 @@ pub enum Refusal {
     Paused,
     /// No row can have this id.
     NoId,
+    Removed,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -163,6 +169,8 @@ impl Source {
             cache,
             waiting: Mutex::new(waiting),
             feed: Mutex::new(feed),
+            loss: Mutex::default(),
+            flooded: AtomicBool::new(false),
             wake: Notify::new(),
             loading: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
@@ -185,6 +193,10 @@ impl Source {
             return Err(Refusal::NoId);
         }
         let mut waiting = lock(&self.waiting);
+        // Under the lock: later nobody would take it from the queue.
+        if self.is_removed() {
+            return Err(Refusal::Removed);
+        }
         if let Some(tickets) = waiting.ids.get_mut(id) {
             tickets.extend(ticket.filter(|ticket| !tickets.contains(ticket)));
             return Ok(());
@@ -227,6 +239,11 @@ impl Source {
 
     pub fn is_paused(&self) -> bool {
         self.paused.load(Ordering::Relaxed)
+    }
+
+    /// Why everything was given up last; empty if it never was.
+    pub fn last_loss(&self) -> String {
+        lock(&self.loss).clone()
     }
 
     /// While it is paused nothing is loaded; what is kept is kept fresh.
@@ -272,7 +289,13 @@ impl Source {
             self.marks.mark(some.iter().map(|change| &*change.id));
         }
         self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
-        self.cache.changed(changes, refresh);
+        let fits = self.cache.changed(changes, refresh);
+        match (fits, self.flooded.swap(!fits, Ordering::Relaxed)) {
+            (true, _) => {}
+            (false, false) => Feed::lost(self, "more rows change at once than can be removed one by one"),
+            // That was told.
+            (false, true) => self.flush(),
+        }
     }
 
     /// Takes the next ids to be loaded; those that waited too long apart.
@@ -458,6 +481,7 @@ impl Feed for Source {
     fn lost(&self, why: &str) {
         log::warn!("source {}: all that is kept is given up: {why}", self.spec.name);
         self.counters.lost.fetch_add(1, Ordering::Relaxed);
+        *lock(&self.loss) = why.into();
         self.flush();
     }
 

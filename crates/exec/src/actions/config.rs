@@ -83,8 +83,8 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
             "ERR CONFIG REWRITE is not allowed in a transaction: others would have to wait for the disk",
         ));
     }
-    let config = act.server.config.clone();
-    aside(act, "rewrite", move |out| match config.rewrite() {
+    let server = act.server.clone();
+    aside(act, "rewrite", move |out| match server.config.rewrite(&server.sources.written()) {
         Ok(()) => out.ok(),
         Err(text) => out.error(&text),
     })

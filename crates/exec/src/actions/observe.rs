@@ -201,7 +201,8 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     m.used = m.allocator.allocated + keyspace::Keyspace::segment_bytes() as u64;
     m.peak = server.stats.peak_bytes.fetch_max(m.used, Relaxed).max(m.used);
     m.startup = server.stats.startup_bytes.load(Relaxed);
-    m.overhead = m.startup + m.clients;
+    m.source_changes = server.sources.list().iter().map(|entry| entry.queue.waiting().1).sum();
+    m.overhead = m.startup + m.clients + m.source_changes;
     m.resident = resident_bytes();
     m.system = HOST.memory_bytes;
     m.max = live.maxmemory_bytes.get() as u64;
@@ -246,6 +247,7 @@ fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
         ("clients.slaves", 0),
         ("clients.normal", m.clients),
         ("cluster.links", 0),
+        ("source.changes", m.source_changes),
         ("aof.buffer", 0),
         ("lua.caches", m.scripts),
         ("functions.caches", m.functions),

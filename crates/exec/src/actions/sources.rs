@@ -3,7 +3,7 @@
 use super::{Act, elsewhere};
 use crate::Server;
 use crate::call::Flow;
-use crate::sources::{Entry, Letter};
+use crate::sources::Entry;
 use command::Error;
 use command::options::is;
 use resp::{Args, Reply};
@@ -91,9 +91,12 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if ids.len() > IDS_MAX {
         return Err(format!("ERR at most {IDS_MAX} ids at once").into());
     }
-    if ids.is_empty() {
+    if ids.is_empty() && (act.in_multi || act.in_script) {
+        // Locks are held that emptying takes: it follows.
+        entry.source.flush();
+    } else if ids.is_empty() {
         entry.source.marks.mark_all();
-        crate::sources::receive(act.server, act.local, Letter::Flush(entry.db));
+        crate::sources::empty(act.server, act.local, &entry);
     } else {
         // In slices; whoever asks on this loop after that gets fresh rows, others soon do.
         entry.source.give_up(ids.iter());
@@ -103,7 +106,10 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn remove(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    match act.server.sources.remove(act.server, args.at(3)) {
+    if act.in_multi || act.in_script {
+        return Err(Error::new("ERR a source cannot be removed in a transaction"));
+    }
+    match act.server.sources.remove(act.server, act.local, args.at(3)) {
         true => act.out.ok(),
         false => return entry(act.server, args.at(3)).map(|_| Flow::Done),
     }
@@ -134,6 +140,7 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
     let (queued, loading) = entry.source.load();
     let (expired, evicted) = server.keyspace.removed_keys(entry.db);
     let loads = get(&counters.loads);
+    let (removals, removals_bytes) = entry.queue.waiting();
     let (today, yesterday) = entry.sizing.distinct_ids();
     let mean_ttl_ms = (entry.spec().ttl + entry.spec().stale_if_error).as_millis() as u64;
     let age_ms = match server.keyspace.avg_ttl_ms(entry.db) {
@@ -170,6 +177,8 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
         ("feed-opened", get(&counters.opened)),
         ("feed-caught-up-ms", get(&counters.caught_up_ms)),
         ("flushes", get(&counters.lost)),
+        ("waiting-removals", removals),
+        ("waiting-removals-bytes", removals_bytes),
         ("age-mean-ms", age_ms),
         ("distinct-ids-today", today),
         ("distinct-ids-yesterday", yesterday),
@@ -178,7 +187,7 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
 
 fn write(server: &Server, entry: &Entry, out: &mut Reply) {
     let figures = figures(server, entry);
-    out.map(figures.len() + 6);
+    out.map(figures.len() + 7);
     text(out, "state", if entry.source.is_paused() { "paused" } else { "serving" });
     let (feed, trouble) = match entry.source.feed() {
         FeedState::Opening => ("opening", String::new()),
@@ -188,6 +197,7 @@ fn write(server: &Server, entry: &Entry, out: &mut Reply) {
     };
     text(out, "feed", feed);
     text(out, "trouble", &entry.source.trouble().unwrap_or(trouble));
+    text(out, "last-flush", &entry.source.last_loss());
     let asked = |name: &str| figures.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
     let (hits, misses) = (asked("hits") + asked("negative-hits"), asked("misses"));
     out.bulk(b"hit-ratio");

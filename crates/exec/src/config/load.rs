@@ -86,8 +86,8 @@ pub(super) struct Draft {
     pub given: Vec<bool>,
     /// `rename-command`: the usual name, and the new one or nothing.
     pub renames: Vec<(Vec<u8>, Vec<u8>)>,
-    /// `source` lines.
-    pub sources: Vec<source::Spec>,
+    /// `source` lines, and whether they stand in the main file.
+    pub sources: Vec<(source::Spec, bool)>,
     /// What the renames so far lead to.
     names: Names,
     mistakes: Vec<Mistake>,
@@ -166,7 +166,7 @@ impl Draft {
             b"include" => self.include(args, place, text, depth),
             b"rename-command" => self.rename(args),
             b"user" => self.user(args),
-            b"source" => self.source(args),
+            b"source" => self.source(args, depth == 0 && matches!(place, Place::File { .. })),
             b"loadmodule" => Err("modules are not supported".into()),
             _ => self.set(&name, args),
         };
@@ -206,10 +206,8 @@ impl Draft {
         Ok(())
     }
 
-    fn source(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
-        let words = args.iter().map(|word| std::str::from_utf8(word));
-        let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| "a word is not UTF-8".to_owned())?;
-        self.sources.push(source::Spec::parse(words)?);
+    fn source(&mut self, args: &[Vec<u8>], in_file: bool) -> Result<(), String> {
+        self.sources.push((source(args)?, in_file));
         Ok(())
     }
 
@@ -255,6 +253,13 @@ impl Draft {
             self.mistakes.push(Mistake { place: place.clone(), text, reason });
         }
     }
+}
+
+/// Reads the words behind `source`.
+pub(super) fn source(args: &[Vec<u8>]) -> Result<source::Spec, String> {
+    let words = args.iter().map(|word| std::str::from_utf8(word));
+    let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| "a word is not UTF-8".to_owned())?;
+    source::Spec::parse(words)
 }
 
 fn unknown(name: &[u8]) -> String {

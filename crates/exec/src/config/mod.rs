@@ -61,7 +61,8 @@ pub struct Config {
     usual: Vec<Vec<u8>>,
     given: Vec<bool>,
     renames: Vec<(Vec<u8>, Vec<u8>)>,
-    sources: Vec<source::Spec>,
+    /// And whether they stand in the file.
+    sources: Vec<(source::Spec, bool)>,
     file: Option<PathBuf>,
     rewriting: Mutex<()>,
     observers: RwLock<Vec<Box<dyn Observer>>>,
@@ -130,8 +131,8 @@ impl Config {
     }
 
     /// `source` lines in order.
-    pub fn sources(&self) -> &[source::Spec] {
-        &self.sources
+    pub fn sources(&self) -> impl Iterator<Item = &source::Spec> {
+        self.sources.iter().map(|(spec, _)| spec)
     }
 
     /// Threads that serve connections: as configured, or one per core.
@@ -257,10 +258,11 @@ impl Config {
         Ok(pairs)
     }
 
-    /// `CONFIG REWRITE`: puts the current values into the file. The error is the whole text of the reply.
+    /// `CONFIG REWRITE`: puts the current values and the sources that are served into the file. The error is the whole text of
+    /// the reply.
     ///
     /// Reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
-    pub fn rewrite(&self) -> Result<(), String> {
+    pub fn rewrite(&self, sources: &[source::Spec]) -> Result<(), String> {
         let Some(path) = &self.file else {
             return Err("ERR The server is running without a config file".into());
         };
@@ -272,7 +274,23 @@ impl Config {
             read => read.map_err(failed)?,
         };
         let values = self.values.read().clone();
-        rewrite::replace_file(path, &rewrite::rewritten(&old, &values, &self.usual)).map_err(failed)
+        let sources = self.own_sources(sources);
+        rewrite::replace_file(path, &rewrite::rewritten(&old, &values, &self.usual, &sources)).map_err(failed)
+    }
+
+    /// Of the sources that are served, those that do not stand elsewhere than in the file. What stands there and is otherwise now
+    /// is told.
+    fn own_sources(&self, served: &[source::Spec]) -> Vec<source::Spec> {
+        let elsewhere: Vec<_> =
+            self.sources.iter().filter(|(_, in_file)| !in_file).map(|(spec, _)| spec).collect();
+        for spec in elsewhere.iter().filter(|spec| !served.contains(spec)) {
+            log::warn!(
+                "CONFIG REWRITE: source '{}' stands in an included file or on the command line, and will be as it is there",
+                spec.name
+            );
+        }
+        let is_own = |spec: &&source::Spec| elsewhere.iter().all(|other| other.name != spec.name);
+        served.iter().filter(is_own).cloned().collect()
     }
 }
 

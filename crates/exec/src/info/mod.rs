@@ -100,6 +100,8 @@ pub struct Memory {
     pub lua: u64,
     pub lua_functions: u64,
     pub clients: u64,
+    /// Keys of sources' rows that changed and wait to be removed.
+    pub source_changes: u64,
     /// Dropped values whose memory is not yet given back.
     pub reclaim_pending: u64,
     pub reclaimed_objects: u64,
@@ -409,6 +411,7 @@ fn memory(s: &Snapshot, out: &mut Lines) {
         ("mem_clients_slaves", 0),
         ("mem_clients_normal", m.clients),
         ("mem_cluster_links", 0),
+        ("mem_source_changes", m.source_changes),
         ("mem_aof_buffer", 0),
     ]);
     out.line("mem_allocator", "jemalloc");

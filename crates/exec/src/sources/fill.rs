@@ -1,8 +1,8 @@
-//! Installing rows and removing what changed: pieces of work a loop does in slices.
+//! Installing rows that were loaded: a piece of work a loop does in slices.
 //!
 //! Cost: a short lock per row; building the value happened on the thread of the sources.
 
-use super::{Arrival, Entry};
+use super::{Arrival, Entry, Place};
 use crate::{Local, Server};
 use keyspace::{Payload, Times, View};
 use source::hub::{Asked, Ticket};
@@ -54,20 +54,20 @@ impl Item {
 
 /// Rows of one load, for one loop.
 pub struct Fill {
-    db: usize,
+    place: Place,
     /// Where the load began (`source::Marks`).
     began: u64,
     items: vec::IntoIter<Item>,
 }
 
 impl Fill {
-    pub(super) fn new(db: usize, began: u64, items: Vec<Item>) -> Fill {
-        Fill { db, began, items: items.into_iter() }
+    pub(super) fn new(place: Place, began: u64, items: Vec<Item>) -> Fill {
+        Fill { place, began, items: items.into_iter() }
     }
 
     /// Installs some; true if there are more.
     pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
-        let entry = server.sources.by_db(self.db);
+        let entry = server.sources.at(self.place);
         for item in self.items.by_ref().take(count) {
             match &entry {
                 Some(entry) => install(server, local, entry, self.began, item),
@@ -85,11 +85,16 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    let allowed = entry.source.marks.admit(&item.id, began);
+    // Looked at under the lock: whoever ends a source empties it after having said so (Z5).
+    let ended = entry.source.is_removed();
+    let allowed = !ended && entry.source.marks.admit(&item.id, began);
     if allowed {
         put(&mut view, entry, key, item.row, item.changed_ms);
     }
     server.after(local, view.finish());
+    if ended {
+        return wake(server, local, &entry.source.settle(&item.id), Arrival::Gone);
+    }
     if allowed {
         return wake(server, local, &entry.source.settle(&item.id), Arrival::Loaded);
     }
@@ -126,75 +131,5 @@ fn wake(server: &Server, local: &mut Local, tickets: &[Ticket], arrival: Arrival
             let letter = super::Letter::Arrived(clients, arrival.clone());
             server.send(loop_id, crate::mail::Mail::Source(letter));
         }
-    }
-}
-
-/// Items to be removed: their rows changed.
-pub struct Dropping {
-    db: usize,
-    keys: vec::IntoIter<Id>,
-    /// When the oldest of the changes was committed, in milliseconds since 1970.
-    committed_ms: Option<u64>,
-    /// Whether rows in use are loaded again.
-    refresh: bool,
-}
-
-impl Dropping {
-    pub(super) fn new(db: usize, keys: Vec<Id>, committed_ms: Option<u64>, refresh: bool) -> Dropping {
-        Dropping { db, keys: keys.into_iter(), committed_ms, refresh }
-    }
-
-    /// Removes some; true if there are more.
-    pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
-        let Some(entry) = server.sources.by_db(self.db) else { return false };
-        for key in self.keys.by_ref().take(count) {
-            let removed = remove(server, local, &entry, &key);
-            entry.seen.invalidated.fetch_add(removed.is_some().into(), Ordering::Relaxed);
-            if removed == Some(true) && self.refresh {
-                refresh(&entry, &key);
-            }
-        }
-        if self.keys.len() > 0 {
-            return true;
-        }
-        if let Some(at) = self.committed_ms {
-            let lag = stdx::clock::wall_ms().saturating_sub(at);
-            entry.seen.lag_ms.store(lag, Ordering::Relaxed);
-            entry.seen.lag_max_ms.fetch_max(lag, Ordering::Relaxed);
-        }
-        false
-    }
-}
-
-/// Has a row in use that changed loaded again, unless there is more urgent work: who asks for it next need not wait.
-fn refresh(entry: &Entry, key: &[u8]) {
-    let source = &entry.source;
-    if let Some(id) = entry.spec().pattern.id(key)
-        && source.has_room()
-        && source.want(id, None).is_ok()
-    {
-        entry.seen.refreshed.fetch_add(1, Ordering::Relaxed);
-    }
-}
-
-/// Removes what is known of a key; whether there was an item, and whether it was in use.
-fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Option<bool> {
-    let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
-    if view.has_intents() {
-        view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
-    }
-    let removed = view.remove_to_return(key);
-    view.select(entry.absent_db());
-    view.remove(key);
-    server.after(local, view.finish());
-    removed
-}
-
-/// Removes all of a source: O(1) under all locks, what was there is freed elsewhere.
-pub(crate) fn flush(server: &Server, local: &mut Local, db: usize) {
-    for db in [db, db + 1] {
-        let mut view = View::whole(&server.keyspace, db, local.now_ms);
-        view.flush(Some(db));
-        server.after(local, view.finish());
     }
 }

@@ -23,6 +23,8 @@ const TRIES: usize = 8;
 /// Time beyond what the source's thread may take, in milliseconds.
 const SLACK_MS: u64 = 1000;
 
+const GONE: &str = "SOURCEDOWN the source was removed";
+
 /// What became of rows a client waits for.
 #[derive(Clone, Debug)]
 pub enum Arrival {
@@ -210,7 +212,7 @@ pub(super) fn wait(
     if let Some(loading) = loading {
         match loading.arrival {
             Some(Arrival::Failed(text)) => return Some(Err(Error::from(text.to_string()))),
-            Some(Arrival::Gone) => return Some(Err(Error::new("SOURCEDOWN the source was removed"))),
+            Some(Arrival::Gone) => return Some(Err(Error::new(GONE))),
             None if local.now_ms < loading.until_ms => {
                 // Run again for another reason.
                 (session.loading, session.loaded_since_ns) = (Some(loading), None);
@@ -262,6 +264,7 @@ fn refused(entry: &Entry, refusal: Refusal) -> Error {
     let name = &entry.spec().name;
     match refusal {
         Refusal::Paused => format!("SOURCEDOWN source '{name}' is paused").into(),
+        Refusal::Removed => Error::new(GONE),
         _ => format!("SOURCEBUSY source '{name}': {} rows wait to be loaded", entry.spec().queue).into(),
     }
 }
@@ -316,9 +319,10 @@ pub(super) fn ask(server: &Server, local: &Local, entry: &Entry, key: &[u8]) {
 #[cold]
 pub(crate) fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: Args<'_>) {
     let now_ms = view.now_ms();
+    let gone = entry.source.is_removed();
     command.each_key(args, &mut |i, _| {
         let key = args.at(i);
-        if entry.spec().writes == Writes::Evict && command.name != "getex" {
+        if gone || entry.spec().writes == Writes::Evict && command.name != "getex" {
             view.remove(key);
         } else if view.expire_ms(key) == Some(None) {
             view.set_expire(key, Some(entry.expire_ms(key, now_ms)));

@@ -43,7 +43,9 @@ impl Cache for Told {
     fn loaded(&self, loaded: Loaded) {
         let _ = self.0.send(loaded);
     }
-    fn changed(&self, _: &[Change], _: bool) {}
+    fn changed(&self, _: &[Change], _: bool) -> bool {
+        true
+    }
     fn lost(&self) {}
 }
 

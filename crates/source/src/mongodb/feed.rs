@@ -14,6 +14,9 @@ use std::time::Duration;
 /// How long the server waits for a change before it says that there is none: the pace of `caught_up`.
 const AWAIT: Duration = Duration::from_secs(1);
 
+/// Events of a batch at most: all of it is told at a stretch.
+const BATCH: u32 = 1000;
+
 /// How often the patience with a silent server is doubled at most; it may have a long history to look through.
 const MAX_DOUBLINGS: u32 = 6;
 
@@ -62,7 +65,7 @@ impl Mongo {
         let shown =
             doc! { "_id": 1, "operationType": 1, "documentKey._id": 1, "clusterTime": 1, "wallTime": 1 };
         let pipeline = [doc! { "$changeStream": from }, doc! { "$project": shown }];
-        self.collection(client).aggregate(pipeline).max_await_time(AWAIT).batch().await
+        self.collection(client).aggregate(pipeline).max_await_time(AWAIT).batch_size(BATCH).batch().await
     }
 
     /// Gives up on a server that says nothing, so that a half-open connection is noticed; each time it was in vain, later.

@@ -153,7 +153,7 @@ impl<'a> Follower<'a> {
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asked: Option<Task<'static, Result<Beat, Failure>>> = None;
-        let mut heard = Instant::now();
+        let (mut heard, mut taken) = (Instant::now(), 0usize);
         loop {
             tokio::select! {
                 streamed = self.link.next() => {
@@ -162,6 +162,11 @@ impl<'a> Follower<'a> {
                         Streamed::Data(data) => {
                             let data = data.to_vec();
                             self.take(&data)?;
+                            taken += 1;
+                            // A long transaction is not to keep the loads of all sources waiting.
+                            if taken % PIECE == 0 {
+                                tokio::task::yield_now().await;
+                            }
                         }
                         Streamed::Alive { end, asks } => {
                             if self.transaction.is_none() {

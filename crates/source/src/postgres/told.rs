@@ -13,7 +13,7 @@
 //!   those transactions touched an id of the load and the snapshot does not see it, the load reads again.
 //! - T3: what some snapshot saw every later one sees: it leaves the list.
 //!
-//! Cost: an entry per told transaction, until the next load or heartbeat. A load copies pointers.
+//! Cost: an entry per told transaction, however long it is, until the next load or heartbeat. A load copies pointers.
 
 use crate::{Change, Id};
 use std::sync::{Arc, Mutex};
@@ -41,7 +41,12 @@ impl Told {
     pub fn add(&self, xid: u32, changes: &[Change]) {
         let few = (1..=IDS).contains(&changes.len());
         let ids = few.then(|| changes.iter().map(|change| change.id.clone()).collect());
-        self.list().push(Arc::new(Entry { xid, ids }));
+        let mut list = self.list();
+        // A long one is told in many pieces.
+        let known = list.last().is_some_and(|last| last.xid == xid && last.ids.is_none());
+        if !known {
+            list.push(Arc::new(Entry { xid, ids }));
+        }
     }
 
     /// What was told up to now (T2).
@@ -129,7 +134,8 @@ mod tests {
         told.seen(&blind);
         assert_eq!(told.now().len(), 1);
         told.add(15, &[]);
-        assert!(!blind.sees_all(&told.now(), &ids(&["a"])));
+        told.add(15, &[change("c")]);
+        assert!(!blind.sees_all(&told.now(), &ids(&["a"])) && told.now().len() == 2);
         told.seen(&Snapshot::parse("20:20:").unwrap());
         assert!(told.now().is_empty());
     }
