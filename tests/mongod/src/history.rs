@@ -54,12 +54,13 @@ fn key(id: &Bson) -> String {
         Bson::Int32(n) => format!("n{}", f64::from(*n)),
         Bson::Int64(n) => format!("n{}", *n as f64),
         Bson::Double(n) => format!("n{n}"),
+        Bson::String(text) => format!("s{text}"),
         other => format!("{other:?}"),
     }
 }
 
 impl History {
-    pub fn new() -> History {
+    pub(crate) fn new() -> History {
         let start = Timestamp { time: 1_700_000_000, increment: 1 };
         let first = Entry { time: start, op: Op::Noop, id: Bson::Null, document: None, version: 0 };
         History { oplog: vec![first], committed: 1, now: start, version: 0, begins: start }
@@ -91,6 +92,14 @@ impl History {
         let mut document = doc! { "_id": id.clone(), "v": self.version + 1 };
         document.extend(fields);
         self.add(op, id, Some(document))
+    }
+
+    /// Writes documents that are not there yet.
+    pub fn insert(&mut self, ids: impl Iterator<Item = Bson>) {
+        for id in ids {
+            let document = doc! { "_id": id.clone(), "v": self.version + 1 };
+            self.add(Op::Insert, id, Some(document));
+        }
     }
 
     pub fn remove(&mut self, id: Bson) -> i64 {
@@ -182,6 +191,17 @@ impl History {
             }
         }
         found.into_values().collect()
+    }
+
+    /// The number of the last write that touched an id, of those up to a time.
+    pub fn touched(&self, id: &Bson, time: Timestamp) -> i64 {
+        let id = key(id);
+        let touches = |entry: &&Entry| match entry.op {
+            Op::Drop | Op::Rename => true,
+            Op::Noop => false,
+            _ => key(&entry.id) == id,
+        };
+        self.oplog[..self.len_at(time)].iter().rev().find(touches).map_or(0, |entry| entry.version)
     }
 
     /// Whether some write from `version` on left the id as `document` says (None: removed), and a majority has it.

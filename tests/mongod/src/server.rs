@@ -48,6 +48,8 @@ pub struct State {
     /// In percent: how often a command fails at random.
     pub chaos: usize,
     pub standalone: bool,
+    /// Events of a batch at most.
+    pub batch: usize,
     /// Reads are answered by members that are as late as they are allowed to be.
     pub late: bool,
     /// Nothing is answered, on any connection.
@@ -56,6 +58,8 @@ pub struct State {
     elections: i64,
     /// The names of the commands so far, without the heartbeats.
     pub seen: Vec<String>,
+    /// All up to here was told to a client that then asked for more.
+    pub asked_behind: Place,
     /// The last `find` and `aggregate`.
     pub last: HashMap<String, Document>,
 }
@@ -96,10 +100,12 @@ impl Server {
             faults: VecDeque::new(),
             chaos: 0,
             standalone: false,
+            batch: 5,
             late: false,
             frozen: false,
             elections: 1,
             seen: Vec::new(),
+            asked_behind: (Timestamp { time: 0, increment: 0 }, 0),
             last: HashMap::new(),
         };
         let shared = Arc::new(Shared {
@@ -262,6 +268,7 @@ impl Shared {
         let mut state = self.state();
         state.seen.push(name.into());
         state.last.insert(name.into(), command.clone());
+        state.note_asked(command);
         if let Some(at) = state.faults.iter().position(|(command, _)| *command == name) {
             return state.faults.remove(at).map(|(_, fault)| fault);
         }
@@ -467,6 +474,14 @@ impl State {
         self.last_cursor
     }
 
+    /// Whoever asks a stream for more has dealt with what came before.
+    fn note_asked(&mut self, command: &Document) {
+        let id = command.get("getMore").and_then(whole);
+        if let Some(Cursor::Stream { place, .. }) = id.and_then(|id| self.cursors.get(&id)) {
+            self.asked_behind = self.asked_behind.max(*place);
+        }
+    }
+
     pub fn streams(&self) -> usize {
         self.cursors.values().filter(|cursor| matches!(cursor, Cursor::Stream { .. })).count()
     }
@@ -482,7 +497,7 @@ impl State {
 
     /// A few events or documents of a cursor.
     fn batch(&mut self, id: i64, name: &str) -> Document {
-        let limit = 1 + self.rng.below(5);
+        let limit = 1 + self.rng.below(self.batch);
         match self.cursors.get_mut(&id) {
             Some(Cursor::Documents(documents)) => {
                 let batch = std::mem::take(documents);

@@ -2,10 +2,11 @@
 
 use rustix::process::{Pid, Signal, kill_process};
 use std::hash::{BuildHasher, RandomState};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -191,5 +192,52 @@ impl Server {
 impl Drop for Server {
     fn drop(&mut self) {
         self.stop(Signal::QUIT);
+    }
+}
+
+/// A connection for many statements, each in a transaction of its own: starting psql for each would take longer than they do.
+pub struct Session {
+    psql: Child,
+    input: ChildStdin,
+    output: BufReader<ChildStdout>,
+}
+
+impl Server {
+    pub fn session(&self) -> Session {
+        let mut psql = command("psql")
+            .args(["-h", "127.0.0.1", "-U", "postgres", "-XqAt", "-v", "ON_ERROR_STOP=1", "-p"])
+            .arg(self.port.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let (input, output) = (psql.stdin.take().unwrap(), psql.stdout.take().unwrap());
+        Session { psql, input, output: BufReader::new(output) }
+    }
+}
+
+impl Session {
+    /// Runs one statement; what it answers, a row a line. Panics if it fails, after psql has said why.
+    pub fn run(&mut self, statement: &str) -> String {
+        const END: &str = "the end of the answer";
+        writeln!(self.input, "{statement};\n\\echo {END}").expect("psql is there");
+        self.input.flush().expect("psql is there");
+        let mut answer = String::new();
+        loop {
+            let mut line = String::new();
+            let read = self.output.read_line(&mut line).expect("text");
+            assert!(read > 0, "it fails: {statement}");
+            if line.trim_end() == END {
+                return answer.trim_end().to_owned();
+            }
+            answer += &line;
+        }
+    }
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        let _ = self.psql.kill();
+        let _ = self.psql.wait();
     }
 }

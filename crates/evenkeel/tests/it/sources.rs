@@ -1,9 +1,10 @@
 //! Keys that are rows of a database, here of SQLite in a file.
 
+use crate::races::{self, Judge, Newest, ROWS, Rows};
 use crate::support::*;
 use rusqlite::Connection;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
@@ -49,7 +50,11 @@ impl Shop {
 
 /// A figure of EVENKEEL SOURCE STATS.
 pub fn figure(client: &mut Client, name: &str) -> String {
-    let stats = client.call("EVENKEEL SOURCE STATS items");
+    figure_of(client, "items", name)
+}
+
+pub fn figure_of(client: &mut Client, source: &str, name: &str) -> String {
+    let stats = client.call(&format!("EVENKEEL SOURCE STATS {source}"));
     let at = stats.find(&format!("\"{name}\", ")).unwrap_or_else(|| panic!("no {name} in {stats}"));
     let rest = &stats[at + name.len() + 4..];
     rest[..rest.find([',', ']']).unwrap()].trim_start_matches(':').to_owned()
@@ -450,6 +455,66 @@ fn sources_are_listed_paused_flushed_and_removed() {
     client.expect("EVENKEEL SOURCE NONE", "-ERR syntax error");
 }
 
+/// What is on its way for a source that ends belongs to no other that gets its place.
+#[test]
+fn a_source_that_takes_anothers_place_shows_nothing_of_it() {
+    let shop = shop("timeout 60s");
+    let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
+    client.expect("GET item:2", &row(2, 0));
+    client.expect("DEBUG POINT source-fill HOLD 1", "+OK");
+    waiter.request(&[b"GET", b"item:1"]);
+    until_figure(&mut client, "loaded-rows", "2");
+    client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    shop.sql("UPDATE items SET n = 1");
+    client.expect(&shop.add("feed off timeout 60s"), "+OK");
+    client.expect("DEBUG POINT source-fill OFF", "+OK");
+    waiter.expect_reply("-SOURCEDOWN the source was removed");
+    client.expect("GET item:1", &row(1, 1));
+    client.expect("GET item:2", &row(2, 1));
+}
+
+#[test]
+fn sources_are_flushed_but_not_removed_in_transactions() {
+    let shop = shop("feed off");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    shop.sql("UPDATE items SET n = 1");
+    client.expect("MULTI", "+OK");
+    client.expect("EVENKEEL SOURCE FLUSH items", "+QUEUED");
+    client.expect("EVENKEEL SOURCE REMOVE items", "+QUEUED");
+    client.expect("EXEC", "[+OK, -ERR a source cannot be removed in a transaction]");
+    until(&mut client, "GET item:1", &row(1, 1));
+}
+
+#[test]
+fn config_rewrite_writes_sources_that_were_added_and_leaves_out_those_removed() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    let file = shop.path.with_extension("conf");
+    let first = format!("# mine\nsource items item:{{id}} sqlite:{}\n# last\n", shop.path.display());
+    std::fs::write(&file, &first).unwrap();
+    let error = client.call("CONFIG REWRITE");
+    assert!(error.contains("without a config file"), "{error}");
+    let server = Server::start_file(&file);
+    let mut client = server.client();
+    client.expect("GET item:1", &row(1, 0));
+    let secret = "postgres://me:secret@127.0.0.1:1/none";
+    client.expect(&format!("EVENKEEL SOURCE ADD far far:{{id}} {secret} ttl 5m"), "+OK");
+    client.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    client.expect("CONFIG REWRITE", "+OK");
+    let text = std::fs::read_to_string(&file).unwrap();
+    assert!(
+        text.starts_with("# mine\n# last\n")
+            && text.contains(&format!("source far far:{{id}} {secret} ttl 5m\n")),
+        "{text}"
+    );
+    let listed = client.call("EVENKEEL SOURCE LIST");
+    assert!(listed.contains("me:***@") && !listed.contains("secret"), "{listed}");
+    drop(server);
+    let server = Server::start_file(&file);
+    assert_eq!(server.client().call("EVENKEEL SOURCE LIST"), listed);
+}
+
 #[test]
 fn sources_stand_in_the_configuration_file() {
     let dir = tempfile::tempdir().unwrap();
@@ -468,105 +533,128 @@ pub fn random(state: &mut u64, below: u64) -> u64 {
     (*state >> 33) % below
 }
 
-/// What readers know: no row is older than this.
-struct Seen {
-    versions: Vec<AtomicU64>,
-    stop: AtomicBool,
+/// More changes at once than can wait to be removed: the source is given up as a whole, and its feed goes on. Of texts as ids `a` and
+/// `b` are rows with n 0; `one` writes `b`, and `all` writes 5 to all: `a`, then those with very long ids.
+pub fn floods(add: &str, one: &dyn Fn(u32), all: &dyn Fn()) {
+    let server = Server::start();
+    let mut client = server.client();
+    let row = |n: u32| format!(r#""{{\"n\":{n}}}""#);
+    client.expect(
+        &format!("EVENKEEL SOURCE ADD items item:{{id}} {add} id-type text columns n timeout 20s"),
+        "+OK",
+    );
+    until(&mut client, "GET item:a", &row(0));
+    client.expect("GET item:b", &row(0));
+    client.expect("DEBUG POINT source-drop HOLD 1", "+OK");
+    one(1);
+    until_figure(&mut client, "waiting-removals", "1");
+    assert!(!client.call("INFO memory").contains("mem_source_changes:0"));
+    client.expect("GET item:b", &row(0));
+    all();
+    // Removals are held: it is gone with everything.
+    until(&mut client, "GET item:a", &row(5));
+    assert_eq!(figure(&mut client, "flushes"), "1");
+    assert!(figure(&mut client, "last-flush").contains("more rows change at once"));
+    let waiting: u64 = figure(&mut client, "waiting-removals-bytes").parse().unwrap();
+    assert!(waiting <= 8 << 20, "{waiting}");
+    client.expect("DEBUG POINT source-drop OFF", "+OK");
+    until_figure(&mut client, "waiting-removals", "0");
+    assert!(client.call("INFO memory").contains("mem_source_changes:0"));
+    one(6);
+    until(&mut client, "GET item:b", &row(6));
+    assert_eq!(
+        (figure(&mut client, "flushes"), figure(&mut client, "feed-opened")),
+        ("1".into(), "1".into())
+    );
 }
 
-/// Reads rows in all ways; a row that is older than one that was read before it was asked for is a fault.
-fn read(mut client: Client, seen: &Seen, mut state: u64) {
-    let rows = seen.versions.len() as u64;
-    while !seen.stop.load(Ordering::Relaxed) {
-        let count = if random(&mut state, 4) == 0 { 4 } else { 1 };
-        let ids: Vec<u64> = (0..count).map(|_| random(&mut state, rows)).collect();
-        let low: Vec<u64> = ids.iter().map(|id| seen.versions[*id as usize].load(Ordering::SeqCst)).collect();
-        let names = ids.iter().map(|id| format!(" item:{}", id + 1)).collect::<String>();
-        let reply = client.call(&format!("{}{names}", if count == 1 { "GET" } else { "MGET" }));
-        let mut found = reply.split("\\\"n\\\":").skip(1);
-        for (id, low) in ids.iter().zip(low) {
-            let text = found.next().unwrap_or_else(|| panic!("{names}: {reply}"));
-            let version: u64 = text[..text.find('}').unwrap()].parse().unwrap();
-            assert!(version >= low, "item:{} is {version} after it was {low}", id + 1);
-            seen.versions[*id as usize].fetch_max(version, Ordering::SeqCst);
-        }
+/// Of the very long ids.
+pub const LONG_IDS: usize = 100;
+pub const LONG_ID: usize = 100_000;
+
+#[test]
+fn a_transaction_of_more_rows_than_can_wait_gives_up_everything() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("wide.db");
+    let database = Connection::open(&path).unwrap();
+    database.busy_timeout(PATIENCE).unwrap();
+    let sql = |text: &str| database.execute_batch(text).unwrap();
+    sql(&format!(
+        "PRAGMA journal_mode = WAL; CREATE TABLE items (id TEXT PRIMARY KEY, n INTEGER); INSERT INTO items VALUES ('a', 0), ('b', 0);
+         WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {LONG_IDS})
+         INSERT INTO items SELECT printf('%.{LONG_ID}c', 'x') || i, 0 FROM c"
+    ));
+    floods(
+        &format!("sqlite:{}", path.display()),
+        &|n| sql(&format!("UPDATE items SET n = {n} WHERE id = 'b'")),
+        &|| {
+            sql("BEGIN; UPDATE items SET n = 5 WHERE id < 'x'; UPDATE items SET n = 5 WHERE id > 'x'; COMMIT")
+        },
+    );
+}
+
+/// A table of SQLite with the versions of rows in column `n`.
+struct Table {
+    database: Connection,
+    path: PathBuf,
+    name: String,
+    options: String,
+    newest: Arc<Newest>,
+}
+
+impl Table {
+    fn make(path: PathBuf, seed: u64, options: String) -> Table {
+        let database = Connection::open(&path).unwrap();
+        database.busy_timeout(PATIENCE).unwrap();
+        let mode = if seed.is_multiple_of(4) { "DELETE" } else { "WAL" };
+        let name = format!("t{seed}");
+        let sql = format!(
+            "PRAGMA journal_mode = {mode}; PRAGMA synchronous = OFF; CREATE TABLE {name} (id INTEGER PRIMARY KEY, n INTEGER);
+             WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {ROWS}) INSERT INTO {name} SELECT i, 0 FROM c"
+        );
+        database.execute_batch(&sql).unwrap();
+        Table { database, path, name, options, newest: Arc::default() }
     }
 }
 
-/// Changes rows one after the other, and now and then all of them, or lets items be given up.
-fn change(database: &mut dyn Sql, client: &mut Client, rows: u64, rounds: usize, state: &mut u64) {
-    for _ in 0..rounds {
-        let id = random(state, rows) + 1;
-        match random(state, 40) {
-            0 => database.run("UPDATE items SET n = n + 1"),
-            1 => client.expect("EVENKEEL SOURCE FLUSH items", "+OK"),
-            2 => client.expect(&format!("EVENKEEL SOURCE FLUSH items {id}"), "+OK"),
-            3 => std::thread::sleep(Duration::from_millis(random(state, 20))),
-            _ => database.run(&format!("UPDATE items SET n = n + 1 WHERE id = {id}")),
-        }
-        std::thread::sleep(Duration::from_micros(random(state, 300)));
+impl Rows for Table {
+    fn source(&self) -> String {
+        format!("sqlite:{} table {} columns n {}", self.path.display(), self.name, self.options)
+    }
+
+    fn change(&mut self, id: u64) {
+        self.database
+            .execute(&format!("UPDATE {} SET n = n + 1 WHERE id = ?1", self.name), [id as i64])
+            .unwrap();
+    }
+
+    fn change_all(&mut self) {
+        self.database.execute(&format!("UPDATE {} SET n = n + 1", self.name), []).unwrap();
+    }
+
+    fn settle(&mut self) -> Vec<Option<u64>> {
+        let mut all = self.database.prepare(&format!("SELECT n FROM {} ORDER BY id", self.name)).unwrap();
+        let rows = all.query_map([], |row| row.get::<_, i64>(0)).unwrap();
+        rows.map(|n| n.ok().map(|n| n as u64)).collect()
+    }
+
+    fn judge(&self) -> Arc<dyn Judge> {
+        self.newest.clone()
     }
 }
 
-/// A database that is written beside the server.
-pub trait Sql {
-    fn run(&mut self, text: &str);
-    /// The one number a query answers.
-    fn number(&mut self, query: &str) -> u32;
-}
-
-impl Sql for Connection {
-    fn run(&mut self, text: &str) {
-        self.execute_batch(text).unwrap();
-    }
-
-    fn number(&mut self, query: &str) -> u32 {
-        self.query_row(query, [], |row| row.get(0)).unwrap()
-    }
-}
-
-/// `EVENKEEL_TEST_RACES` seeds from `EVENKEEL_TEST_SEED` on.
-pub fn seeds(usual: u64) -> std::ops::Range<u64> {
-    let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
-    let first = number("EVENKEEL_TEST_SEED", 1);
-    first..first + number("EVENKEEL_TEST_RACES", usual)
+/// Options of a source in a race.
+pub fn race_options(state: &mut u64) -> String {
+    let ttl = if random(state, 3) == 0 { "1s" } else { "1h" };
+    format!("timeout 60s pool {} ttl {ttl}", 1 + random(state, 4))
 }
 
 #[test]
 fn no_read_goes_backwards_and_none_stays_behind() {
-    for seed in seeds(6) {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut shop = shop(&race_options(&mut state));
-        race(&shop.server, &mut shop.database, &mut state);
-    }
-}
-
-pub fn race_options(state: &mut u64) -> String {
-    let ttl = if random(state, 2) == 0 { "1s" } else { "1h" };
-    format!("timeout 60s pool {} ttl {ttl}", 1 + random(state, 4))
-}
-
-/// Readers and a writer, with loads, installs and removals delayed; a seed of `state` chooses which, and what is done.
-pub fn race(server: &Server, database: &mut dyn Sql, state: &mut u64) {
-    const ROWS: u64 = 12;
-    let mut client = server.client();
-    for point in ["source-ask", "source-fill", "source-drop"] {
-        if random(state, 3) > 0 {
-            client.expect(&format!("DEBUG POINT {point} DELAY {}", 1 + random(state, 2000)), "+OK");
-        }
-    }
-    let seen =
-        Seen { versions: (0..ROWS).map(|_| AtomicU64::new(0)).collect(), stop: AtomicBool::new(false) };
-    std::thread::scope(|scope| {
-        for _ in 0..3 {
-            let (reader, seed, seen) = (server.client(), random(state, u64::MAX >> 33), &seen);
-            scope.spawn(move || read(reader, seen, seed));
-        }
-        change(database, &mut client, ROWS, 300, state);
-        seen.stop.store(true, Ordering::Relaxed);
+    let dir = tempfile::tempdir().unwrap();
+    races::run(60, 8, |lane, seed, state| {
+        // In one file one table after the other.
+        let path = dir.path().join(format!("{lane}-{}.db", seed.is_multiple_of(4)));
+        Table::make(path, seed, race_options(state))
     });
-    for id in 1..=ROWS {
-        let n = database.number(&format!("SELECT n FROM items WHERE id = {id}"));
-        until(&mut client, &format!("GET item:{id}"), &row(id as u32, n));
-    }
 }

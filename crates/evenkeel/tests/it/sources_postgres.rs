@@ -1,9 +1,11 @@
 //! Keys that are rows of a real PostgreSQL, which is changed, stopped, killed and started again beside the server.
 
-use crate::sources::{Sql, figure, race, race_options, row, seeds, until, until_figure};
+use crate::races::{self, Judge, Newest, ROWS, Rows};
+use crate::sources::{LONG_ID, LONG_IDS, figure, floods, race_options, row, until, until_figure};
 use crate::support::*;
 use ::support::postgres;
 use rustix::process::Signal;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
@@ -26,16 +28,6 @@ fn shop(options: &str) -> Shop {
         .client()
         .expect(format!("EVENKEEL SOURCE ADD items item:{{id}} {url} {options}").trim_end(), "+OK");
     Shop { server, database }
-}
-
-impl Sql for postgres::Server {
-    fn run(&mut self, text: &str) {
-        self.sql(text).unwrap();
-    }
-
-    fn number(&mut self, query: &str) -> u32 {
-        self.sql(query).unwrap().parse().unwrap()
-    }
 }
 
 #[test]
@@ -144,10 +136,68 @@ fn what_the_database_lacks_is_explained() {
 }
 
 #[test]
-fn no_read_goes_backwards_over_postgres() {
-    for seed in seeds(1) {
-        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mut shop = shop(&race_options(&mut state));
-        race(&shop.server, &mut shop.database, &mut state);
+fn a_transaction_of_more_rows_than_can_wait_gives_up_everything_over_postgres() {
+    let database = postgres::Server::start();
+    let sql = |text: &str| database.sql(text).unwrap();
+    sql(&format!(
+        "CREATE TABLE items (id text PRIMARY KEY, n int); INSERT INTO items VALUES ('a', 0), ('b', 0);
+         INSERT INTO items SELECT repeat('x', {LONG_ID}) || i, 0 FROM generate_series(1, {LONG_IDS}) i"
+    ));
+    floods(
+        &format!("postgres://postgres@127.0.0.1:{}/postgres", database.port),
+        &|n| _ = sql(&format!("UPDATE items SET n = {n} WHERE id = 'b'")),
+        &|| {
+            _ = sql(
+                "BEGIN; UPDATE items SET n = 5 WHERE id < 'x'; UPDATE items SET n = 5 WHERE id > 'x'; COMMIT",
+            )
+        },
+    );
+}
+
+/// A table with the versions of rows in column `n`.
+struct Table {
+    session: postgres::Session,
+    url: String,
+    name: String,
+    options: String,
+    newest: Arc<Newest>,
+}
+
+impl Table {
+    fn make(database: &postgres::Server, seed: u64, options: String) -> Table {
+        let (mut session, name) = (database.session(), format!("t{seed}"));
+        session.run(&format!("CREATE TABLE {name} (id int PRIMARY KEY, n int)"));
+        session.run(&format!("INSERT INTO {name} SELECT i, 0 FROM generate_series(1, {ROWS}) i"));
+        let url = format!("postgres://postgres@127.0.0.1:{}/postgres", database.port);
+        Table { session, url, name, options, newest: Arc::default() }
     }
+}
+
+impl Rows for Table {
+    fn source(&self) -> String {
+        format!("{} table {} columns n {}", self.url, self.name, self.options)
+    }
+
+    fn change(&mut self, id: u64) {
+        self.session.run(&format!("UPDATE {} SET n = n + 1 WHERE id = {id}", self.name));
+    }
+
+    fn change_all(&mut self) {
+        self.session.run(&format!("UPDATE {} SET n = n + 1", self.name));
+    }
+
+    fn settle(&mut self) -> Vec<Option<u64>> {
+        let all = self.session.run(&format!("SELECT n FROM {} ORDER BY id", self.name));
+        all.lines().map(|n| n.parse().ok()).collect()
+    }
+
+    fn judge(&self) -> Arc<dyn Judge> {
+        self.newest.clone()
+    }
+}
+
+#[test]
+fn no_read_goes_backwards_over_postgres() {
+    let database = postgres::Server::start();
+    races::run(16, 8, |_, seed, state| Table::make(&database, seed, race_options(state)));
 }

@@ -106,6 +106,13 @@ impl Server {
         panic!("the server does not start with {args:?}");
     }
 
+    /// Starts with a configuration file.
+    pub fn start_file(file: &Path) -> Server {
+        let file = file.to_str().expect("a name in UTF-8");
+        let started = (0..4).find_map(|_| Server::try_start_by(&binary(), Some(file), free_port(), &[]));
+        started.unwrap_or_else(|| panic!("the server does not start with {file}"))
+    }
+
     /// Starts on a port that must be free.
     pub fn start_on(port: u16) -> Server {
         Server::try_start(&binary(), port, &[]).expect("the server starts on that port")
@@ -124,11 +131,16 @@ impl Server {
 
     /// `None` if it ended at once, which may be because another process took the port.
     fn try_start(program: &Path, port: u16, args: &[&str]) -> Option<Server> {
+        Server::try_start_by(program, None, port, args)
+    }
+
+    fn try_start_by(program: &Path, file: Option<&str>, port: u16, args: &[&str]) -> Option<Server> {
         let dir = tempfile::tempdir().expect("a folder");
         let folder = dir.path().display().to_string();
         let log = std::fs::File::create(dir.path().join("output")).expect("a log");
         let backend = if program == binary() { io_backend() } else { Vec::new() };
         let child = Command::new(program)
+            .args(file)
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(backend)
             .args(["--enable-debug-command", "yes", "--dir", &folder])

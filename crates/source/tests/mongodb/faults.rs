@@ -1,9 +1,10 @@
 //! What the driver makes of a server that fails, at every step.
 
-use crate::history::Op;
-use crate::server::{Fault, Server};
 use crate::site::{followed, load, open, texts};
 use crate::watch::{Event, Follower, Watch};
+use mongod::Server;
+use mongod::history::Op;
+use mongod::server::Fault;
 use mongodb::bson::doc;
 use source::{Database, Failure, Since};
 use std::sync::Arc;

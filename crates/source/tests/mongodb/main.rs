@@ -1,14 +1,12 @@
 //! The MongoDB driver against a scripted server, and against a real one where EVENKEEL_TEST_MONGODB names it.
 
 mod faults;
-mod history;
 mod race;
-mod server;
 mod site;
 mod watch;
 
 use mongodb::bson::{Bson, DateTime, Uuid, doc, oid::ObjectId};
-use site::{Site, load, open, spec, texts};
+use site::{Driven, Site, load, open, spec, texts};
 use source::Since;
 use watch::Event;
 

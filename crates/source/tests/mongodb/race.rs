@@ -5,9 +5,9 @@
 //! - a load that begins after a change was told contains it (D1), and nothing that was taken back;
 //! - when all is quiet, what is still kept is what the database has (D1, D2, D3).
 
-use crate::history::Op;
-use crate::server::Server;
 use crate::site::open;
+use mongod::Server;
+use mongod::history::Op;
 use mongodb::bson::{Bson, doc};
 use source::{Body, Change, Database, Feed, Id, Since};
 use std::collections::HashMap;

@@ -1,78 +1,24 @@
-//! Where a test writes: the scripted server, or the real one that EVENKEEL_TEST_MONGODB names (a replica set, with a database in
-//! its url). Bodies that ask for no faults run against both.
+//! Drivers in front of a [`Site`], and what they load.
 
-use crate::server::Server;
+pub use mongod::Site;
+
 use crate::watch::{Follower, Watch};
-use mongodb::bson::{Bson, Document, doc};
-use mongodb::{Client, Collection};
 use source::{Body, Database, Row, Since, Spec};
 use std::sync::Arc;
 
-pub enum Site {
-    Scripted(Server),
-    Real { url: String, collection: Collection<Document> },
+/// What these tests do with a site.
+pub trait Driven {
+    fn open(&self, options: &str) -> Arc<dyn Database>;
+    /// A driver whose feed is open.
+    async fn followed(&self, options: &str) -> (Arc<dyn Database>, Arc<Watch>, Follower);
 }
 
-impl Site {
-    pub async fn all(seed: u64) -> Vec<Site> {
-        let mut sites = vec![Site::Scripted(Server::start(seed).await)];
-        if let Ok(url) = std::env::var("EVENKEEL_TEST_MONGODB") {
-            let client = Client::with_uri_str(&url).await.unwrap();
-            let database = client.default_database().expect("EVENKEEL_TEST_MONGODB names no database");
-            let name = format!("evenkeel_test_{}_{seed}", std::process::id());
-            let collection = database.collection(&name);
-            collection.drop().await.unwrap();
-            sites.push(Site::Real { url, collection });
-        }
-        sites
+impl Driven for Site {
+    fn open(&self, options: &str) -> Arc<dyn Database> {
+        open(&self.url(), &format!("collection {} {options}", self.collection()))
     }
 
-    pub async fn put(&self, id: impl Into<Bson>, document: Document) {
-        let id = id.into();
-        match self {
-            Site::Scripted(server) => {
-                server.history(|history| history.write(id, document));
-                server.commit();
-            }
-            Site::Real { collection, .. } => {
-                let id = doc! { "_id": id };
-                collection.replace_one(id, document).upsert(true).await.unwrap();
-            }
-        }
-    }
-
-    pub async fn remove(&self, id: impl Into<Bson>) {
-        let id = id.into();
-        match self {
-            Site::Scripted(server) => {
-                server.history(|history| history.remove(id));
-                server.commit();
-            }
-            Site::Real { collection, .. } => drop(collection.delete_one(doc! { "_id": id }).await.unwrap()),
-        }
-    }
-
-    pub async fn drop_collection(&self) {
-        match self {
-            Site::Scripted(server) => {
-                server.history(|history| history.clear(crate::history::Op::Drop));
-                server.commit();
-            }
-            Site::Real { collection, .. } => collection.drop().await.unwrap(),
-        }
-    }
-
-    pub fn open(&self, options: &str) -> Arc<dyn Database> {
-        match self {
-            Site::Scripted(server) => open(&server.url(), options),
-            Site::Real { url, collection } => {
-                open(url, &format!("collection {} {options}", collection.name()))
-            }
-        }
-    }
-
-    /// A driver whose feed is open.
-    pub async fn followed(&self, options: &str) -> (Arc<dyn Database>, Arc<Watch>, Follower) {
+    async fn followed(&self, options: &str) -> (Arc<dyn Database>, Arc<Watch>, Follower) {
         followed(self.open(options)).await
     }
 }
