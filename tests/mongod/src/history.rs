@@ -193,7 +193,7 @@ impl History {
         found.into_values().collect()
     }
 
-    /// The number of the last write that touched an id, of those up to a time.
+    /// The number of the last write that touched an id, of those up to a time that a majority has.
     pub fn touched(&self, id: &Bson, time: Timestamp) -> i64 {
         let id = key(id);
         let touches = |entry: &&Entry| match entry.op {
@@ -201,7 +201,26 @@ impl History {
             Op::Noop => false,
             _ => key(&entry.id) == id,
         };
-        self.oplog[..self.len_at(time)].iter().rev().find(touches).map_or(0, |entry| entry.version)
+        self.oplog[..self.len_at(time).min(self.committed)]
+            .iter()
+            .rev()
+            .find(touches)
+            .map_or(0, |entry| entry.version)
+    }
+
+    /// The writes that touched an id: their numbers, whether a document was there afterwards, times, and whether a majority has them.
+    pub fn versions(&self, id: &Bson) -> Vec<(i64, bool, Timestamp, bool)> {
+        let id = key(id);
+        let entries = self.oplog.iter().enumerate();
+        let touching = entries.filter(|(_, entry)| match entry.op {
+            Op::Drop | Op::Rename => true,
+            Op::Noop => false,
+            _ => key(&entry.id) == id,
+        });
+        let told = |(at, entry): (usize, &Entry)| {
+            (entry.version, entry.document.is_some(), entry.time, at < self.committed)
+        };
+        touching.map(told).collect()
     }
 
     /// Whether some write from `version` on left the id as `document` says (None: removed), and a majority has it.

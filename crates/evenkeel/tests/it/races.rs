@@ -43,6 +43,10 @@ pub trait Judge: Send + Sync {
     fn before(&self, id: u64) -> u64;
     /// Whether who knew `before` may find this.
     fn accepts(&self, id: u64, before: u64, found: Option<u64>) -> bool;
+    /// What is known of a row, for the message of a failure.
+    fn describe(&self, _id: u64) -> String {
+        String::new()
+    }
     /// Whether a read may fail.
     fn allows_errors(&self) -> bool {
         false
@@ -219,7 +223,8 @@ fn read(mut client: Client, name: &str, judge: &dyn Judge, stop: &AtomicBool, mu
         };
         assert_eq!(found.len(), ids.len(), "{names}: {reply}");
         for ((id, before), found) in ids.iter().zip(before).zip(found) {
-            assert!(judge.accepts(*id, before, found), "{name}:{id} is {found:?} after it was {before}");
+            let what = || format!("{name}:{id} is {found:?} after it was {before} {}", judge.describe(*id));
+            assert!(judge.accepts(*id, before, found), "{}", what());
         }
         reads += 1;
         std::thread::sleep(Duration::from_micros(random(&mut state, 400)));

@@ -73,9 +73,10 @@ impl Queue {
 
     /// All is given up; whether a letter has to be sent that says so.
     pub(super) fn give_up(&self) -> bool {
-        self.epoch.fetch_add(1, Ordering::SeqCst);
         let first = !self.sent.swap(true, Ordering::SeqCst);
         self.flushes.fetch_add(first.into(), Ordering::SeqCst);
+        // Only now, so that what leaves the queue for it is counted with it (X2).
+        self.epoch.fetch_add(1, Ordering::SeqCst);
         first
     }
 
