@@ -646,7 +646,8 @@ impl Rows for Table {
 /// Options of a source in a race.
 pub fn race_options(state: &mut u64) -> String {
     let ttl = if random(state, 3) == 0 { "1s" } else { "1h" };
-    format!("timeout 60s pool {} ttl {ttl}", 1 + random(state, 4))
+    let refresh = if random(state, 2) == 0 { "on" } else { "off" };
+    format!("timeout 60s pool {} ttl {ttl} refresh {refresh}", 1 + random(state, 4))
 }
 
 #[test]

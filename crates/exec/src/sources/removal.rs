@@ -63,7 +63,15 @@ impl Queue {
         self.keys.fetch_add(keys.len() as u64, Ordering::SeqCst);
         self.bytes.fetch_add(bytes, Ordering::SeqCst);
         let epoch = self.epoch.load(Ordering::SeqCst);
-        Some(Dropping { place, queue: self.clone(), epoch, keys: keys.into_iter(), bytes, committed_ms, refresh })
+        Some(Dropping {
+            place,
+            queue: self.clone(),
+            epoch,
+            keys: keys.into_iter(),
+            bytes,
+            committed_ms,
+            refresh,
+        })
     }
 
     fn take(&self, keys: usize, bytes: u64) {
