@@ -20,8 +20,8 @@
 //! insert the header at a [`Mark`] (one move of the bytes written since).
 //!
 //! Cost: `int`, `array` and `bulk` append one to three slices and branch once or twice. Lengths below 100, nearly
-//! all there are, go out as one store of fixed size. Up to eight digits are computed at once in a register and stored
-//! whole, then the surplus is cut off (a copy of variable length would be a call). The rare longer numbers are
+//! all there are, go out as one store of fixed size. Eight digits are computed at once in a register and stored
+//! whole, then the surplus is cut off (a copy of variable length would be a call). Numbers of more than ten digits are
 //! built on the stack, two digits a step. Figures: `cargo run --release -p resp --example measure`.
 
 use stdx::num::format_f64;
@@ -140,56 +140,22 @@ impl Reply {
     /// A bulk holding the decimal digits of `value`.
     #[inline]
     pub fn bulk_int(&mut self, value: i64) {
-        if (0..EIGHT_DIGITS_END as i64).contains(&value) {
-            let (digits, len) = leading_digits(value as u32);
-            let header = u32::from_le_bytes([b'$', b'0' + len as u8, b'\r', b'\n']);
-            self.padded(u128::from(header) | digits << 32, 4 + len);
-        } else if (EIGHT_DIGITS_END as i64..SIXTEEN_DIGITS_END as i64).contains(&value) {
-            self.bulk_wide_int(value as u64);
-        } else {
-            self.bulk_long_int(value);
-        }
-    }
-
-    /// A bulk of 9 to 16 digits: its upper ones and its lower eight, each all at once.
-    #[inline]
-    fn bulk_wide_int(&mut self, value: u64) {
-        let (upper, len) = leading_digits((value / EIGHT_DIGITS_END) as u32);
-        let lower = eight_digits((value % EIGHT_DIGITS_END) as u32) | 0x3030_3030_3030_3030;
-        let digits = upper | u128::from(lower) << (8 * len);
-        let len = len + 8;
-        let mut line = [0u8; 32];
-        let start = match len {
-            9 => {
-                line[..4].copy_from_slice(b"$9\r\n");
-                4
-            }
-            _ => {
-                line[..5].copy_from_slice(&[b'$', b'1', b'0' + (len - 10) as u8, b'\r', b'\n']);
-                5
-            }
-        };
-        line[start..start + 16].copy_from_slice(&digits.to_le_bytes());
-        line[start + len..start + len + 2].copy_from_slice(b"\r\n");
-        let end = self.buf.len() + start + len + 2;
+        let mut line = [0; INT_MAX];
+        let end = self.buf.len() + put_bulk_int(&mut line, value);
         // A fixed size is copied with two stores; the surplus is cut off.
         self.buf.extend_from_slice(&line);
         self.buf.truncate(end);
     }
 
-    fn bulk_long_int(&mut self, value: i64) {
-        let mut line = Backwards::new();
-        line.put(b"\r\n");
-        let end = line.start;
-        line.number(value.unsigned_abs());
-        if value < 0 {
-            line.put(b"-");
+    /// The same for many, one after the other: room is made once for all of them.
+    pub fn bulk_ints(&mut self, values: &[i64]) {
+        let mut at = self.buf.len();
+        self.buf.resize(at + values.len() * INT_MAX, 0);
+        for &value in values {
+            let Some(line) = self.buf[at..].first_chunk_mut() else { unreachable!("room was made for all") };
+            at += put_bulk_int(line, value);
         }
-        let digits = end - line.start;
-        line.put(b"\r\n");
-        line.number(digits as u64);
-        line.put(b"$");
-        self.buf.extend_from_slice(line.text());
+        self.buf.truncate(at);
     }
 
     /// No value. (RESP2: the null bulk.)
@@ -446,6 +412,69 @@ static PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
+/// Room for any integer as a bulk, with what is stored beyond its end.
+const INT_MAX: usize = 32;
+
+/// Writes a bulk holding the decimal digits of `value` to the beginning of a line; returns its length. Numbers of 9 and 10
+/// digits, the most of those with 32 bits, take one way without a branch that depends on the length.
+#[inline]
+fn put_bulk_int(line: &mut [u8; INT_MAX], value: i64) -> usize {
+    let value = value as u64;
+    if value < EIGHT_DIGITS_END {
+        let (digits, len) = leading_digits(value as u32);
+        let header = u32::from_le_bytes([b'$', b'0' + len as u8, b'\r', b'\n']);
+        let text = u128::from(header) | digits << 32 | u128::from(CRLF) << (32 + 8 * len);
+        line[..16].copy_from_slice(&text.to_le_bytes());
+        4 + len + 2
+    } else if value < TEN_DIGITS_END {
+        let head = HEADS[(value / EIGHT_DIGITS_END) as usize];
+        let lower = eight_digits((value % EIGHT_DIGITS_END) as u32) | ZEROS;
+        let len = usize::from(head[7] & 7);
+        line[..8].copy_from_slice(&head);
+        line[len..len + 8].copy_from_slice(&lower.to_le_bytes());
+        line[len + 8..len + 10].copy_from_slice(&CRLF.to_le_bytes());
+        len + 10
+    } else {
+        put_long_bulk_int(line, value as i64)
+    }
+}
+
+fn put_long_bulk_int(out: &mut [u8; INT_MAX], value: i64) -> usize {
+    let mut line = Backwards::new();
+    line.put(b"\r\n");
+    let end = line.start;
+    line.number(value.unsigned_abs());
+    if value < 0 {
+        line.put(b"-");
+    }
+    let digits = end - line.start;
+    line.put(b"\r\n");
+    line.number(digits as u64);
+    line.put(b"$");
+    out[..line.text().len()].copy_from_slice(line.text());
+    line.text().len()
+}
+
+/// How a bulk begins whose last eight digits follow, by the one or two digits before them; and how long that is.
+static HEADS: [[u8; 8]; 100] = {
+    let mut heads = [[0; 8]; 100];
+    let mut i = 0;
+    while i < 100 {
+        let (tens, ones) = (b'0' + (i / 10) as u8, b'0' + (i % 10) as u8);
+        heads[i] = if i < 10 {
+            [b'$', b'9', b'\r', b'\n', ones, 0, 0, 5]
+        } else {
+            [b'$', b'1', b'0', b'\r', b'\n', tens, ones, 7]
+        };
+        i += 1;
+    }
+    heads
+};
+
+const CRLF: u16 = u16::from_le_bytes(*b"\r\n");
+/// Eight times the digit 0.
+const ZEROS: u64 = 0x3030_3030_3030_3030;
+
 /// A short text written from its end.
 struct Backwards {
     bytes: [u8; Backwards::SIZE],
@@ -488,14 +517,14 @@ impl Backwards {
 
 /// Numbers below this have at most eight digits.
 const EIGHT_DIGITS_END: u64 = 100_000_000;
-const SIXTEEN_DIGITS_END: u64 = EIGHT_DIGITS_END * EIGHT_DIGITS_END;
+const TEN_DIGITS_END: u64 = 100 * EIGHT_DIGITS_END;
 
 /// The text of `value` (below 10^8), its first byte lowest, and its length.
 #[inline]
 fn leading_digits(value: u32) -> (u128, usize) {
     let digits = eight_digits(value);
     let zeros = (digits | 1 << 56).trailing_zeros() / 8;
-    (u128::from((digits | 0x3030_3030_3030_3030) >> (8 * zeros)), 8 - zeros as usize)
+    (u128::from((digits | ZEROS) >> (8 * zeros)), 8 - zeros as usize)
 }
 
 /// The eight digits of `value` (below 10^8) as numbers 0 to 9, the first one in the lowest byte.
@@ -602,6 +631,16 @@ mod tests {
                 let text = value.to_string();
                 prop_assert_eq!(reply.take(), format!("${}\r\n{text}\r\n", text.len()).into_bytes());
             }
+        }
+
+        #[test]
+        fn many_integers_are_one_after_the_other(values: Vec<i64>, shift in 0u32..64) {
+            let values: Vec<i64> = values.into_iter().map(|value| value >> shift).collect();
+            let (mut one, mut many) = (Reply::new(false), Reply::new(false));
+            [&mut one, &mut many].into_iter().for_each(Reply::ok);
+            values.iter().for_each(|&value| one.bulk_int(value));
+            many.bulk_ints(&values);
+            prop_assert_eq!(one.take(), many.take());
         }
 
         #[test]

@@ -7,12 +7,23 @@
 
 use resp::Reply;
 use std::hint::black_box;
-use std::ops::ControlFlow::Continue;
+use std::ops::ControlFlow::{self, Continue};
 use value::set::algebra;
 use value::{Elem, Set};
 
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
+
+/// Counts what it is given.
+struct Counter<'c>(&'c mut usize);
+
+impl<'a> algebra::Taker<'a> for Counter<'_> {
+    fn take(&mut self, elem: Elem<'a>) -> ControlFlow<()> {
+        black_box(elem);
+        *self.0 += 1;
+        Continue(())
+    }
+}
 
 fn main() {
     if std::env::args().nth(1).as_deref() == Some("shapes") {
@@ -189,11 +200,7 @@ fn minus(name: &str, first: &Set, others: &[Set]) {
     let kept = median_ns(rounds, || {
         counts[1] = 0;
         let Some(mut answer) = algebra::diff_answer(first, &others, &mut |_| Continue(())) else { return };
-        answer.take(&mut |elem| {
-            black_box(elem);
-            counts[1] += 1;
-            true
-        });
+        answer.take(&mut Counter(&mut counts[1]));
     });
     assert_eq!(counts[0], counts[1]);
     let each = |ns: f64| ns / first.len() as f64;

@@ -13,8 +13,8 @@ use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::ops::ControlFlow::{self, Break, Continue};
 use value::Held;
-use value::set::{algebra, algebra::Answer};
-use value::{Enc, Kind, Set, Value};
+use value::set::algebra::{self, Answer, Taker};
+use value::{Elem, Enc, Kind, Set, Value};
 
 const ORDER: &[&str] = &["nondeterministic_output_order"];
 const ALL: &[KeySpec] = &[KeySpec::range(1, -1, 1, RO_ACCESS)];
@@ -186,25 +186,49 @@ macro_rules! pause {
     };
 }
 
-type Kernel = for<'a> fn(&[&'a Set], algebra::Pause<'_>, algebra::Each<'a, '_>) -> ControlFlow<()>;
+type Kernel = for<'a> fn(&[&'a Set], algebra::Pause<'_>, &mut dyn Taker<'a>) -> ControlFlow<()>;
 
-fn diff_kernel<'a>(sets: &[&'a Set], pause: algebra::Pause<'_>, f: algebra::Each<'a, '_>) -> ControlFlow<()> {
-    algebra::diff(sets[0], &sets[1..], pause, f)
+fn diff_kernel<'a>(sets: &[&'a Set], pause: algebra::Pause<'_>, to: &mut dyn Taker<'a>) -> ControlFlow<()> {
+    algebra::diff_to(sets[0], &sets[1..], pause, to)
+}
+
+/// Writes what it is given, until a reply is so long.
+struct Writer<'o> {
+    out: &'o mut Reply,
+    count: usize,
+    end: usize,
+}
+
+impl Writer<'_> {
+    fn wrote(&mut self, count: usize) -> ControlFlow<()> {
+        self.count += count;
+        if self.out.len() < self.end { Continue(()) } else { Break(()) }
+    }
+}
+
+impl<'a> Taker<'a> for Writer<'_> {
+    fn take(&mut self, elem: Elem<'a>) -> ControlFlow<()> {
+        write(self.out, elem);
+        self.wrote(1)
+    }
+
+    fn take_ints(&mut self, ints: &[i64]) -> ControlFlow<()> {
+        self.out.bulk_ints(ints);
+        self.wrote(ints.len())
+    }
 }
 
 /// Writes the result of a kernel as it comes, its length afterwards.
 fn answer(cx: &mut Cx<'_, '_>, keys: Args<'_>, kernel: Kernel) -> Result<(), Error> {
     let sets = sets(cx.view, keys)?;
     let (out, budget) = (&mut *cx.out, &mut cx.budget);
-    let (mark, mut count, mut refused) = (out.mark(), 0, None);
-    let _ = kernel(&sets, pause!(budget, refused), &mut |member| {
-        write(out, member);
-        count += 1;
-        Continue(())
-    });
+    let (mark, mut refused) = (out.mark(), None);
+    let mut writer = Writer { out, count: 0, end: usize::MAX };
+    let _ = kernel(&sets, pause!(budget, refused), &mut writer);
     if let Some(error) = refused {
         return Err(error);
     }
+    let Writer { out, count, .. } = writer;
     out.set_at(mark, count);
     Ok(())
 }
@@ -215,10 +239,7 @@ struct Chosen(Answer);
 impl Stream for Chosen {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
-        self.0.take(&mut |member| {
-            write(out, member);
-            out.len() < end
-        })
+        self.0.take(&mut Writer { out, count: 0, end })
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
@@ -263,7 +284,7 @@ fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut all = sets(cx.view, keys)?;
     all.sort_by_key(|set| set.len());
     if !is_large(cx, all[0].len()) {
-        return answer(cx, keys, algebra::inter);
+        return answer(cx, keys, algebra::inter_to);
     }
     let mut refused = None;
     let found = algebra::inter_answer(all[0], &all[1..], pause!(cx.budget, refused));
@@ -300,7 +321,7 @@ fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     count_lookups(cx.view, keys);
     let all = sets(cx.view, keys)?;
     if !is_large(cx, all.iter().map(|set| set.len()).sum()) {
-        return answer(cx, keys, algebra::union);
+        return answer(cx, keys, algebra::union_to);
     }
     let (mut refused, mut parts, mut count) = (None, Vec::new(), 0);
     for (i, set) in all.iter().enumerate() {

@@ -36,9 +36,9 @@ pub mod signed;
 mod words;
 
 pub use algebra::Pause;
-pub use iter::Iter;
+pub use iter::{Iter, PIECE};
 pub use words::Op;
-pub(crate) use words::{all_of, each_one};
+pub(crate) use words::all_of;
 
 use node::{ALL, Branch, CHUNK, Content, Leaf, Node, View};
 use smallvec::SmallVec;

@@ -20,7 +20,7 @@
 
 use super::{Members, Set};
 use crate::elem::Elem;
-use crate::ints::{self, Ints, Op, all_of, each_one, signed};
+use crate::ints::{self, Ints, Op, all_of, signed};
 use crate::trie::{Iter, Leaf, Trie, locate, share, walk};
 use std::borrow::Cow;
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -30,6 +30,25 @@ pub type Pause<'p> = &'p mut dyn FnMut(usize) -> ControlFlow<()>;
 
 /// Receives elements; `Break` ends the run.
 pub type Each<'a, 'f> = &'f mut dyn FnMut(Elem<'a>) -> ControlFlow<()>;
+
+/// Receives elements, integers many at once.
+pub trait Taker<'a> {
+    fn take(&mut self, elem: Elem<'a>) -> ControlFlow<()>;
+
+    /// Some integers, at most [`ints::PIECE`].
+    fn take_ints(&mut self, ints: &[i64]) -> ControlFlow<()> {
+        ints.iter().try_for_each(|&n| self.take(Elem::Int(n)))
+    }
+}
+
+/// Takes one after the other.
+struct Single<'a, 'f>(Each<'a, 'f>);
+
+impl<'a> Taker<'a> for Single<'a, '_> {
+    fn take(&mut self, elem: Elem<'a>) -> ControlFlow<()> {
+        (self.0)(elem)
+    }
+}
 
 const BATCH: usize = 32;
 
@@ -59,35 +78,50 @@ fn is_ordered(set: &Set) -> bool {
 
 /// Calls `f` for every element that all sets have. O(smallest · sets).
 pub fn inter<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
+    inter_to(sets, pause, &mut Single(f))
+}
+
+/// The same for a taker.
+pub fn inter_to<'a>(sets: &[&'a Set], pause: Pause<'_>, to: &mut dyn Taker<'a>) -> ControlFlow<()> {
     let mut by_len = sets.to_vec();
     by_len.sort_by_key(|set| set.len());
     let Some((&first, others)) = by_len.split_first() else { return Continue(()) };
-    select(first, others, true, pause, f)
+    select(first, others, true, pause, to)
 }
 
 /// Calls `f` for every element of `first` that none of the others has. O(first · others).
 pub fn diff<'a>(first: &'a Set, others: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
-    select(first, others, false, pause, f)
+    diff_to(first, others, pause, &mut Single(f))
 }
 
-/// Calls `f` for the elements of `first` that all others have (`want`), or none (`!want`).
+/// The same for a taker.
+pub fn diff_to<'a>(
+    first: &'a Set,
+    others: &[&'a Set],
+    pause: Pause<'_>,
+    to: &mut dyn Taker<'a>,
+) -> ControlFlow<()> {
+    select(first, others, false, pause, to)
+}
+
+/// Gives a taker the elements of `first` that all others have (`want`), or none (`!want`).
 fn select<'a>(
     first: &'a Set,
     others: &[&'a Set],
     want: bool,
     pause: Pause<'_>,
-    f: Each<'a, '_>,
+    to: &mut dyn Taker<'a>,
 ) -> ControlFlow<()> {
     if first.is_empty() {
         return Continue(());
     }
     if let Some(ints) = first.ints() {
-        select_ints(ints, others, want, pause, f)?;
+        select_ints(ints, others, want, pause, to)?;
     }
     match others {
-        [other] if kin(first, other) => walk_two(first, other, want, pause, f),
+        [other] if kin(first, other) => walk_two(first, other, want, pause, &mut |elem| to.take(elem)),
         others => batches(first, others, want, pause, &mut |elem, _, alive| {
-            if alive { f(elem) } else { Continue(()) }
+            if alive { to.take(elem) } else { Continue(()) }
         }),
     }
 }
@@ -98,11 +132,11 @@ fn select_ints(
     others: &[&Set],
     want: bool,
     pause: Pause<'_>,
-    f: Each<'_, '_>,
+    to: &mut dyn Taker<'_>,
 ) -> ControlFlow<()> {
     if is_dense(ints) || others.iter().any(|other| other.ints().is_some_and(|other| other.ptr_eq(ints))) {
         let Some(kept) = combined(ints, others, want, pause) else { return Break(()) };
-        return each_int(&kept, 0, pause, f);
+        return each_int(&kept, 0, pause, to);
     }
     let per_step = if others.iter().all(|other| is_ordered(other)) { INTS_PER_STEP } else { 1 };
     let mut others: Vec<Lookup> = others.iter().map(|other| Lookup::planned(ints, other)).collect();
@@ -120,7 +154,13 @@ fn select_ints(
                 break;
             }
         }
-        each_one(alive, |i| f(Elem::Int(signed::value(keys[i]))))?;
+        let (mut ints, mut len) = ([0; ints::PIECE], 0);
+        for (i, &key) in keys.iter().enumerate() {
+            // The next one takes the place of one that is not wanted.
+            ints[len] = signed::value(key);
+            len += (alive >> i & 1) as usize;
+        }
+        to.take_ints(&ints[..len])?;
         pause((keys.len() * (others.len() + 1)).div_ceil(per_step))?;
     }
 }
@@ -207,23 +247,35 @@ fn int(elem: Elem<'_>) -> Option<i64> {
     }
 }
 
-/// Calls `f` for the integers from a key on.
-fn each_int(ints: &Ints, from: u64, pause: Pause<'_>, f: Each<'_, '_>) -> ControlFlow<()> {
+/// Gives a taker the integers from a key on.
+fn each_int(ints: &Ints, from: u64, pause: Pause<'_>, to: &mut dyn Taker<'_>) -> ControlFlow<()> {
     let mut iter = ints.iter_from(from);
     loop {
         let keys = iter.piece();
         if keys.is_empty() {
             return Continue(());
         }
-        keys.iter().try_for_each(|&key| f(Elem::Int(signed::value(key))))?;
+        take_keys(keys, to)?;
         pause(keys.len())?;
     }
 }
 
+/// Gives a taker the integers of a piece.
+fn take_keys<'a, T: Taker<'a> + ?Sized>(keys: &[u64], to: &mut T) -> ControlFlow<()> {
+    let mut ints = [0; ints::PIECE];
+    ints.iter_mut().zip(keys).for_each(|(int, &key)| *int = signed::value(key));
+    to.take_ints(&ints[..keys.len()])
+}
+
 /// Calls `f` for every element that any of the sets has, once. O(elements · sets).
 pub fn union<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
+    union_to(sets, pause, &mut Single(f))
+}
+
+/// The same for a taker.
+pub fn union_to<'a>(sets: &[&'a Set], pause: Pause<'_>, to: &mut dyn Taker<'a>) -> ControlFlow<()> {
     for (i, set) in sets.iter().enumerate() {
-        diff(set, &sets[..i], pause, f)?;
+        select(set, &sets[..i], false, pause, to)?;
     }
     Continue(())
 }
@@ -274,12 +326,16 @@ impl Answer {
         self.set.held()
     }
 
-    /// Calls `f` for the elements that have not been taken, until it returns false. False if all have been taken.
-    pub fn take(&mut self, f: &mut dyn FnMut(Elem<'_>) -> bool) -> bool {
+    /// Gives a taker the elements that have not been taken, until it breaks off; integers that were given together have
+    /// been taken together. False if all have been taken.
+    pub fn take(&mut self, to: &mut dyn for<'a> Taker<'a>) -> bool {
         if let Some(from) = self.next_key {
-            for key in self.ints.iter_from(from) {
-                self.next_key = key.checked_add(1);
-                if !f(Elem::Int(signed::value(key))) {
+            let mut iter = self.ints.iter_from(from);
+            loop {
+                let keys = iter.piece();
+                let Some(last) = keys.last() else { break };
+                self.next_key = last.checked_add(1);
+                if take_keys(keys, to) == Break(()) {
                     return true;
                 }
             }
@@ -287,7 +343,7 @@ impl Answer {
         }
         for (rank, elem) in self.ranks.elements(&self.set, self.next_rank) {
             self.next_rank = rank + 1;
-            if !f(elem) {
+            if to.take(elem) == Break(()) {
                 return true;
             }
         }

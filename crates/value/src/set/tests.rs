@@ -4,7 +4,7 @@ use super::algebra::{self, diff_answer, inter_answer};
 use super::*;
 use crate::testing::{Rng, rounds};
 use std::collections::BTreeSet;
-use std::ops::ControlFlow::{Break, Continue};
+use std::ops::ControlFlow::{self, Break, Continue};
 
 type Model = BTreeSet<Vec<u8>>;
 
@@ -160,18 +160,33 @@ fn algebra_agrees_with_the_model_for_sets_of_any_size_and_kinship() {
 }
 
 /// Takes an answer in pieces.
+/// Takes some elements, and with them the integers that come together.
+struct Few<'t> {
+    taken: &'t mut Vec<Vec<u8>>,
+    left: usize,
+}
+
+impl<'a> algebra::Taker<'a> for Few<'_> {
+    fn take(&mut self, elem: Elem<'a>) -> ControlFlow<()> {
+        self.taken.push(elem.to_vec());
+        self.left = self.left.saturating_sub(1);
+        if self.left > 0 { Continue(()) } else { Break(()) }
+    }
+
+    fn take_ints(&mut self, ints: &[i64]) -> ControlFlow<()> {
+        self.taken.extend(ints.iter().map(|n| n.to_string().into_bytes()));
+        self.left = self.left.saturating_sub(ints.len());
+        if self.left > 0 { Continue(()) } else { Break(()) }
+    }
+}
+
 fn compare_answer(answer: Option<algebra::Answer>, expected: &Model, rng: &mut Rng) {
     let mut answer = answer.unwrap();
     assert_eq!((answer.len(), answer.is_empty()), (expected.len(), expected.is_empty()));
     let mut taken = Vec::new();
     loop {
-        let mut left = 1 + rng.below(300);
-        let more = answer.take(&mut |elem| {
-            taken.push(elem.to_vec());
-            left -= 1;
-            left > 0
-        });
-        if !more {
+        let left = 1 + rng.below(300) as usize;
+        if !answer.take(&mut Few { taken: &mut taken, left }) {
             break;
         }
     }
