@@ -47,7 +47,7 @@ pub enum Existing {
 /// In which form values travel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Via {
-    /// RESTORE, or commands if the server is too old for it.
+    /// What is cheaper for the server: SET for strings, RESTORE for all else unless the server is too old for it.
     Auto,
     /// Serialized here, sent by RESTORE.
     Restore,

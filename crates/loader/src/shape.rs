@@ -89,12 +89,13 @@ impl Collection {
 impl Shape {
     /// `restores`: whether the server takes payloads.
     pub fn new(options: &Load, restores: bool) -> Result<Shape, String> {
+        let single = matches!(options.kind, Kind::String | Kind::Json);
         let restores = match options.via {
-            Via::Auto => restores && options.existing != Existing::Merge,
+            // A string is cheaper for a server as SET, which knows of keys that are there too.
+            Via::Auto => restores && options.existing != Existing::Merge && !single,
             Via::Restore => true,
             Via::Commands => false,
         };
-        let single = matches!(options.kind, Kind::String | Kind::Json);
         match options.existing {
             Existing::Merge if restores => return Err("--existing merge needs --via commands".to_owned()),
             Existing::Merge if single => {
@@ -381,7 +382,8 @@ mod tests {
         assert!(
             text(&out[1]).starts_with("*5\\r\\n$7\\r\\nRESTORE\\r\\n$3\\r\\nu:7\\r\\n$4\\r\\n9000\\r\\n")
         );
-        assert_eq!(shape("--key u:{id} --as json --via commands").take(&row, &mut out), Ok(true));
+        // Strings go by SET unless told otherwise.
+        assert_eq!(shape("--key u:{id} --as json").take(&row, &mut out), Ok(true));
         assert!(
             text(&out[2]).contains("{\\\"id\\\":\\\"7\\\",\\\"name\\\":\\\"Ann\\\"}"),
             "{}",

@@ -27,6 +27,11 @@ pub trait Sink {
     /// two calls there are never more than a few dozen elements, unless they are long.
     fn work(&mut self, elements: usize, bytes: usize) -> Result<(), Self::Stop>;
 
+    /// So many elements or fields of about so many bytes will come, unless the payload is broken or lies.
+    fn expect(&mut self, elements: usize, bytes: usize) {
+        let _ = (elements, bytes);
+    }
+
     /// A string; the only call but `work`.
     fn string(&mut self, text: Item<'_>);
 
@@ -176,7 +181,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
             }),
             types::ZSET => self.each(|this| this.scored(text_score)),
             types::ZSET_2 => self.each(|this| this.scored(binary_score)),
-            types::HASH => self.each(|this| {
+            types::HASH => self.each_expected(|this| {
                 let (field, value) = (this.text()?, this.text()?);
                 distinct(this.sink.field(field.item(), value.item(), None))
             }),
@@ -190,7 +195,11 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
             types::ZSET_LISTPACK => self.packed(|this, blob| this.ranked(Listpack::new(blob)?)),
             types::HASH_ZIPMAP => self.packed(|this, blob| this.pairs(Zipmap::new(blob)?)),
             types::HASH_ZIPLIST => self.packed(|this, blob| this.pairs(Ziplist::new(blob)?)),
-            types::HASH_LISTPACK => self.packed(|this, blob| this.pairs(Listpack::new(blob)?)),
+            types::HASH_LISTPACK => self.packed(|this, blob| {
+                let items = Listpack::new(blob)?;
+                this.sink.expect(items.announced() / 2, blob.len());
+                this.pairs(items)
+            }),
             types::MODULE_2 => self.module(),
             _ => self.fields(kind, version),
         }
@@ -340,8 +349,19 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
     }
 
     /// As many of something as announced, at least one.
-    fn each(&mut self, mut one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
+    fn each(&mut self, one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
         let count = self.reader.len()?;
+        self.times(count, one)
+    }
+
+    /// The same, and the sink is told how many.
+    fn each_expected(&mut self, one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
+        let count = self.reader.len()?;
+        self.sink.expect(usize::try_from(count).unwrap_or(usize::MAX), self.reader.rest().len());
+        self.times(count, one)
+    }
+
+    fn times(&mut self, count: u64, mut one: impl FnMut(&mut Self) -> Outcome<S>) -> Outcome<S> {
         for _ in 0..count {
             self.tick()?;
             one(self)?;

@@ -112,9 +112,24 @@ impl Hash {
         self.put(Entry { field, value, expire_at })
     }
 
+    /// A hash of one field that is about to get others: so many in all, of so many bytes. Small ones are then written into one
+    /// block; it is no promise. O(1).
+    pub fn begun(first: Entry<'_>, fields: usize, bytes: usize) -> Hash {
+        let mut hash = Hash { fields: Packed::begun(first, place::of_bytes(first.field), fields, bytes) };
+        hash.note_form(first);
+        hash
+    }
+
     /// Sets a field's value and expiry. True if the field is new. O(log n).
     pub fn put(&mut self, entry: Entry<'_>) -> bool {
         let new = self.fields.insert_hashed(entry, place::of_bytes(entry.field));
+        self.note_form(entry);
+        new
+    }
+
+    /// Keeps in mind what Redis would call the encoding, now that an entry has come (H2).
+    #[inline]
+    fn note_form(&mut self, entry: Entry<'_>) {
         let old = self.fields.user();
         if old != HASHTABLE {
             let most = limits::HASH_MAX_LISTPACK_VALUE.get();
@@ -130,7 +145,6 @@ impl Hash {
                 self.fields.set_user(encoding);
             }
         }
-        new
     }
 
     /// Removes a field; false if there is none. O(log n).

@@ -209,6 +209,18 @@ impl<K: EntryKind> Packed<K> {
         Some(unsafe { leaf.entry(i) })
     }
 
+    /// One entry, in a block with room for as many as are about to come, of so many bytes together with the first. What
+    /// comes may be more or less.
+    pub fn begun(entry: K::Entry<'_>, hash: u64, entries: usize, bytes: usize) -> Packed<K> {
+        let width = K::width(entry);
+        let bytes = bytes.min(FLAT_BYTES).max(K::size(entry, width));
+        let mut leaf = Leaf::with_room(width, entries.clamp(1, FLAT_ENTRIES), bytes);
+        leaf.insert(0, entry, hash as u8);
+        let mut packed = Packed::new();
+        packed.set_leaf(leaf);
+        packed
+    }
+
     /// Inserts an entry, or replaces the one with its key. True if the key is new.
     pub fn insert_hashed(&mut self, entry: K::Entry<'_>, hash: u64) -> bool {
         match self.form() {

@@ -32,6 +32,11 @@ impl<'a> Listpack<'a> {
         Ok(Listpack { rest, announced, seen: 0 })
     }
 
+    /// How many elements it says it has; 65,535 stands for more.
+    pub(crate) fn announced(&self) -> usize {
+        usize::from(self.announced)
+    }
+
     fn element(&mut self, first: u8) -> Result<Item<'a>, Malformed> {
         let rest = &mut self.rest;
         let text = |rest: &mut Reader<'a>, len: usize| rest.bytes(len).map(Item::Bytes);

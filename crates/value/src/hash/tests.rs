@@ -106,3 +106,44 @@ fn small_hashes_keep_the_order_of_insertion() {
     let order: Vec<&[u8]> = hash.iter().map(|(field, _)| field).collect();
     assert_eq!(order, [b"z", b"a", b"b", b"q"]);
 }
+
+#[test]
+fn a_hash_begun_for_many_is_the_one_made_field_by_field() {
+    for seed in 0..rounds(600) {
+        let mut rng = Rng::new(seed);
+        let (range, long) = ([4, 40, 400][(seed % 3) as usize], [0, 40, 900][(seed / 3 % 3) as usize]);
+        let count = 1 + rng.below(range);
+        let entries: Vec<(Vec<u8>, Vec<u8>, u64)> = (0..count)
+            .map(|_| {
+                let expire_at = if rng.below(5) == 0 { 1 + rng.below(1000) } else { NEVER };
+                (rng.text(range, long), rng.text(100_000, long), expire_at)
+            })
+            .collect();
+        let entry = |(field, value, expire_at): &'_ (Vec<u8>, Vec<u8>, u64)| -> Entry<'static> {
+            // Leaked: a test's few bytes.
+            Entry { field: field.clone().leak(), value: value.clone().leak(), expire_at: *expire_at }
+        };
+        let bytes: usize = entries.iter().map(|(field, value, _)| field.len() + value.len()).sum();
+        // What was announced may be true, too little, too much, or without any sense.
+        let fields = [count as usize, 0, count as usize / 2, usize::MAX][rng.below(4) as usize];
+        let bytes = [bytes + entries.len() * 2, 0, bytes / 2, usize::MAX][rng.below(4) as usize];
+        let (mut whole, mut single) = (Hash::begun(entry(&entries[0]), fields, bytes), Hash::new());
+        single.put(entry(&entries[0]));
+        let mut model: Model = [(entries[0].0.clone(), (entries[0].1.clone(), entries[0].2))].into();
+        compare(&whole, &model);
+        for each in &entries[1..] {
+            let new = model.insert(each.0.clone(), (each.1.clone(), each.2)).is_none();
+            assert_eq!((whole.put(entry(each)), single.put(entry(each))), (new, new));
+        }
+        compare(&whole, &model);
+        assert!(whole.entries_from(0).eq(single.entries_from(0)), "the order as well");
+        assert_eq!(whole.encoding(), single.encoding());
+        let kept = whole.clone();
+        for each in entries.iter().filter(|_| seed % 2 == 0) {
+            whole.remove(&each.0);
+        }
+        whole.check_invariants();
+        assert_eq!(whole.is_empty(), seed % 2 == 0);
+        compare(&kept, &model);
+    }
+}

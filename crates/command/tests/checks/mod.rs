@@ -1,0 +1,65 @@
+//! Payloads for RESTORE made of arbitrary bytes, decoded into values. Called by the short runs of `tests/hostile.rs` and by
+//! `fuzz/`.
+
+use command::Error;
+use command::serial::{self, Decoded};
+use value::Value;
+
+/// Of fields' times some have passed then, some have not.
+const NOW_MS: u64 = 1_700_000_000_000;
+
+/// Any bytes as a body: they are refused, or the value is sound and comes back from its own payload. The first byte says of
+/// which version they are.
+pub fn restore(data: &[u8]) {
+    let Some((which, body)) = data.split_first() else { return };
+    let mut payload = body.to_vec();
+    rdb::seal(&mut payload, if which & 1 == 0 { 12 } else { 80 });
+    let _ = serial::read_cost(&payload);
+    let mut charges = 0_usize;
+    let mut count = |_: usize| {
+        charges += 1;
+        Ok(())
+    };
+    let decoded = serial::decode(&payload, NOW_MS, &mut count);
+    if let Ok(Decoded::Value(value)) = &decoded {
+        check(value);
+        let again = serial::encode(value, NOW_MS, &mut |_| Ok(())).expect("nothing stops it");
+        let again = again.expect("what has expired was not read");
+        match serial::decode(&again, NOW_MS, &mut |_| Ok(())) {
+            Ok(Decoded::Value(back)) => assert!(same(value, &back), "{:?}", value.kind()),
+            other => panic!("{:?} does not come back: {other:?}", value.kind()),
+        }
+    }
+    // Whoever stops it is told, wherever that is.
+    for stop_at in [1, charges / 2 + 1, charges] {
+        let mut left = stop_at;
+        let stopped = serial::decode(&payload, NOW_MS, &mut |_| {
+            left = left.saturating_sub(1);
+            if left == 0 { Err(Error::Cancelled) } else { Ok(()) }
+        });
+        assert!(charges == 0 || matches!(stopped, Err(Error::Cancelled)));
+    }
+}
+
+fn check(value: &Value) {
+    match value {
+        Value::Str(v) => v.check_invariants(),
+        Value::List(v) => v.check_invariants(),
+        Value::Hash(v) => v.check_invariants(),
+        Value::Set(v) => v.check_invariants(),
+        Value::ZSet(v) => v.check_invariants(),
+        Value::Roaring(v) | Value::Roaring64(v) => v.check_invariants(),
+    }
+}
+
+fn same(a: &Value, b: &Value) -> bool {
+    match (a, b) {
+        (Value::Str(a), Value::Str(b)) => a.as_ref().to_vec() == b.as_ref().to_vec(),
+        (Value::List(a), Value::List(b)) => a.iter().eq(b.iter()),
+        (Value::Hash(a), Value::Hash(b)) => a == b,
+        (Value::Set(a), Value::Set(b)) => a == b,
+        (Value::ZSet(a), Value::ZSet(b)) => a.iter().eq(b.iter()),
+        (Value::Roaring(a), Value::Roaring(b)) | (Value::Roaring64(a), Value::Roaring64(b)) => a == b,
+        _ => false,
+    }
+}
