@@ -28,8 +28,9 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
 const AT_ONCE: usize = 16;
 /// How long a slice of evictions takes at most.
 const SLICE_NS: u64 = 50_000;
-/// The allocator is asked once in so many milliseconds.
+/// The allocator is asked once in so many milliseconds while something may take memory, and in so many while all only read.
 const LOOK_MS: u64 = 4;
+const LOOK_IDLE_MS: u64 = 100;
 /// Looks at the allocator that it is the mean of what segments take beside entries.
 const SMOOTH: i64 = 64;
 /// One in so many writes tells the policy how full it is.
@@ -58,6 +59,8 @@ pub struct Memory {
     evicted: AtomicU64,
     looked_ms: AtomicU64,
     looking: AtomicBool,
+    /// Something may have come since the last look.
+    stirred: AtomicBool,
     /// Since when more is used than may be; 0: it is not.
     over_since_ms: AtomicU64,
     over_ms: AtomicU64,
@@ -88,6 +91,7 @@ impl Memory {
             evicted: AtomicU64::new(0),
             looked_ms: AtomicU64::new(0),
             looking: AtomicBool::new(false),
+            stirred: AtomicBool::new(false),
             over_since_ms: AtomicU64::new(0),
             over_ms: AtomicU64::new(0),
             lfu: AtomicBool::new(false),
@@ -125,6 +129,14 @@ impl Memory {
     #[inline]
     pub fn is_limited(&self) -> bool {
         self.limited.load(Relaxed)
+    }
+
+    /// Something comes to memory: the allocator is to be asked soon. O(1).
+    #[inline]
+    pub fn stir(&self) {
+        if !self.stirred.load(Relaxed) {
+            self.stirred.store(true, Relaxed);
+        }
     }
 
     /// Whether a loop should go on evicting.
@@ -209,6 +221,7 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
     if limit == 0 {
         return Verdict::Run;
     }
+    memory.stir();
     let used = memory.used(&server.keyspace);
     local.asked = local.asked.wrapping_add(1);
     if local.asked.is_multiple_of(NOTED) {
@@ -261,7 +274,8 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     let memory = &server.memory;
     server.keyspace.feed_accesses();
     let looked = memory.looked_ms.load(Relaxed);
-    let due = local.now_ms >= looked + LOOK_MS || local.now_ms < looked;
+    let pause = if memory.stirred.load(Relaxed) || memory.owes() { LOOK_MS } else { LOOK_IDLE_MS };
+    let due = local.now_ms >= looked + pause || local.now_ms < looked;
     if due
         && memory.looked_ms.compare_exchange(looked, local.now_ms, Relaxed, Relaxed).is_ok()
         && !memory.looking.swap(true, Relaxed)
@@ -270,6 +284,7 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
             // What is kept for them must be known as well as what is evicted.
             server.keyspace.prune();
         }
+        memory.stirred.store(false, Relaxed);
         let (errand, now_ms) = (server.clone(), local.now_ms);
         // The allocator asks its arenas one by one, and whoever holds one may not be running: no loop waits for that.
         let sent = server.clerk.send(move || {

@@ -89,6 +89,7 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     let ended = entry.source.is_removed();
     let allowed = !ended && entry.source.marks.admit(&item.id, began);
     if allowed {
+        server.memory.stir();
         put(&mut view, entry, key, item.row, item.changed_ms);
     }
     server.after(local, view.finish());

@@ -19,6 +19,9 @@
 //! - V5: time stands still while there is plenty of room. Before the cache is full, as many entries as it will hold then are
 //!   supposed to follow from how full it is: who came first must not be taken for who is not used.
 //!
+//! - V6: a use counts once per tick. An entry that was used in the same 16 seconds as now, all of which lie in one tick, is not
+//!   looked at: the bytes of slots are a line of memory that a GET does not need otherwise.
+//!
 //! Cost of an eviction: a lock, 64 bytes through a table, a removal: under 1 µs. If the shards hold few entries each, up to
 //! 64 of them are looked at.
 
@@ -126,6 +129,8 @@ pub(crate) struct Budget {
     entries: AtomicUsize,
     /// Time: ticks, and fourteenths of entries towards the next.
     tick: AtomicU32,
+    /// When the last tick began, as entries note their last use ([`crate::view::access_tick`]).
+    ticked: AtomicU8,
     progress: AtomicU64,
     /// Place in [`CANDIDATES`].
     candidate: AtomicUsize,
@@ -149,6 +154,7 @@ impl Budget {
             samples: AtomicUsize::new(SOONEST),
             entries: AtomicUsize::new(0),
             tick: AtomicU32::new(0),
+            ticked: AtomicU8::new(0),
             progress: AtomicU64::new(0),
             candidate: AtomicUsize::new(FIRST),
             below: AtomicU64::new(0),
@@ -169,7 +175,7 @@ impl Budget {
     }
 
     /// Time goes on by one insertion.
-    fn insertion(&self) {
+    fn insertion(&self, access: u8) {
         let entries = self.entries.load(Relaxed) as u64;
         if entries == 0 {
             return;
@@ -179,6 +185,7 @@ impl Budget {
             match self.progress.compare_exchange(progress, progress - entries, Relaxed, Relaxed) {
                 Ok(_) => {
                     self.tick.fetch_add(1, Relaxed);
+                    self.ticked.store(access, Relaxed);
                     progress -= entries;
                 }
                 Err(now) => progress = now,
@@ -231,12 +238,15 @@ impl Evict {
         budget.policy().is_adaptive() && budget.entries.load(Relaxed) > 0
     }
 
-    /// An entry was read or overwritten.
+    /// An entry was read or overwritten; its last use before that was at `last`, this one is at `now`.
     #[inline]
-    pub(crate) fn used(&self, db: usize, hash: u64, spot: Spot) {
+    pub(crate) fn used(&self, db: usize, hash: u64, spot: Spot, last: u8, now: u8) {
         let number = self.number(db);
         let budget = &self.budgets[number];
-        spot.used(budget.time());
+        // Used since the tick began: its byte says so already (V6), and is not fetched from memory.
+        if last != now || budget.ticked.load(Relaxed) == now {
+            spot.used(budget.time());
+        }
         self.accessed(number, hash);
     }
 
@@ -347,7 +357,14 @@ impl Keyspace {
     }
 
     /// An entry was put under a new key.
-    pub(crate) fn note_insert(&self, db: usize, hash: u64, spot: Spot, shard: &mut crate::shard::Shard) {
+    pub(crate) fn note_insert(
+        &self,
+        db: usize,
+        hash: u64,
+        spot: Spot,
+        access: u8,
+        shard: &mut crate::shard::Shard,
+    ) {
         let number = self.evict.number(db);
         let budget = &self.evict.budgets[number];
         let buckets = budget.buckets();
@@ -360,7 +377,7 @@ impl Keyspace {
                 spot.set_mark(policy::fresh(freq + 1));
             }
         }
-        budget.insertion();
+        budget.insertion(access);
         self.evict.accessed(number, hash);
     }
 

@@ -62,10 +62,12 @@ impl View<'_> {
     #[cold]
     pub(super) fn note_put(&mut self, hash: u64, put: &Put) {
         let Store::Locked(guard) = &mut self.store else { return };
+        let tick = access_tick(self.now_ms);
         if put.was_there {
-            return self.keyspace.evict.used(self.db, hash, put.spot);
+            // When it was used before is overwritten already.
+            return self.keyspace.evict.used(self.db, hash, put.spot, !tick, tick);
         }
-        self.keyspace.note_insert(self.db, hash, put.spot, guard.get_mut(shard_of(hash)));
+        self.keyspace.note_insert(self.db, hash, put.spot, tick, guard.get_mut(shard_of(hash)));
     }
 
     /// Removes a key because memory is short: the bytes of its entry. None if it is not there any more, or a long commit
@@ -182,12 +184,12 @@ impl View<'_> {
         if self.quiet {
             return;
         }
-        let tick = access_tick(self.now_ms);
-        if entry.access() != tick {
+        let (last, tick) = (entry.access(), access_tick(self.now_ms));
+        if last != tick {
             entry.set_access(tick);
         }
         if self.keyspace.evict.is_on() {
-            self.keyspace.evict.used(self.db, hash, spot);
+            self.keyspace.evict.used(self.db, hash, spot, last, tick);
         }
     }
 
