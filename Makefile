@@ -28,12 +28,16 @@ test: ## install what tests need, run them all, count
 	@tests/run.sh $(PARTS)
 
 FUZZ_SECONDS ?= 60
+# Some of the targets, or all: make fuzz FUZZ_TARGETS='restore num'
+FUZZ_TARGETS ?=
 
 .PHONY: fuzz
-fuzz: ## fuzz each target for FUZZ_SECONDS (nightly and cargo-fuzz, see fuzz/README.md)
-	@cd fuzz && for target in $$($(CARGO) +nightly fuzz list); do \
+fuzz: export RUSTC_BOOTSTRAP = 1
+fuzz: ## fuzz each target for FUZZ_SECONDS (installs cargo-fuzz if missing, see fuzz/README.md)
+	@command -v cargo-fuzz >/dev/null || $(CARGO) install --locked --quiet cargo-fuzz
+	@cd fuzz && for target in $(if $(FUZZ_TARGETS),$(FUZZ_TARGETS),$$($(CARGO) fuzz list)); do \
 	    mkdir -p corpus/$$target; \
-	    $(CARGO) +nightly fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; \
+	    $(CARGO) fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; \
 	done
 
 # --- bench --------------------------------------------------------------------

@@ -1,24 +1,9 @@
 //! Heads nobody should send: none may panic, none may be read as two different requests.
 
-use http::{Parsed, request};
-use proptest::prelude::*;
+mod checks;
 
-/// The requests in `bytes`, when they come in pieces of `step` bytes; whether they end in a refusal.
-fn requests(bytes: &[u8], step: usize) -> (Vec<String>, bool) {
-    let (mut found, mut from, mut looked, mut here) = (Vec::new(), 0, 0, 0);
-    loop {
-        match request::parse(&bytes[from..here], &mut looked) {
-            Parsed::Request(request, used) => {
-                found.push(format!("{request:?}"));
-                from += used + (request.body as usize).min(bytes.len() - from - used);
-                here = here.max(from);
-            }
-            Parsed::More if here == bytes.len() => return (found, false),
-            Parsed::More => here = (here + step).min(bytes.len()),
-            Parsed::Refused(_) => return (found, true),
-        }
-    }
-}
+use checks::requests;
+use proptest::prelude::*;
 
 fn head() -> impl Strategy<Value = String> {
     let line = prop_oneof![
@@ -45,6 +30,6 @@ proptest! {
 
     #[test]
     fn no_bytes_make_it_panic(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
-        requests(&bytes, 7);
+        checks::stream(&bytes);
     }
 }
