@@ -4,9 +4,13 @@
 #[allow(dead_code)]
 #[path = "../../crates/source/src/spec.rs"]
 mod spec;
+#[allow(dead_code)]
+#[path = "../../crates/source/src/spelling.rs"]
+mod spelling;
 
-/// What the file expects of its crate.
+/// What the files expect of their crate.
 pub type Id = Box<[u8]>;
+use spec::IdType;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| {
     let text = String::from_utf8_lossy(data);
