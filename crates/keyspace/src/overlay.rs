@@ -11,6 +11,8 @@
 //!   others add or remove meanwhile are no conflict, unless the overlay read or wrote them by name.
 //! - O6: SWAPDB renames databases for what comes after it; cells stay where their keys stood at the snapshot, and the
 //!   commit exchanges the databases when it has applied them.
+//! - O7: what was read near another key is looked at where it stands and only marked; it becomes a key the overlay knows when
+//!   it is written, or before the commit ([`Overlay::adopt_read`]).
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
 //! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
@@ -105,6 +107,29 @@ struct Near {
     keys: Wide<NearKey>,
     /// Parts of the hash order that were read whole: database and start to end (exclusive).
     ranges: BTreeMap<(usize, u64), u64>,
+    /// How many of them were looked at (O7).
+    read: std::cell::Cell<usize>,
+}
+
+impl Near {
+    /// A key that stands here, which counts as read from now on (O7).
+    #[inline]
+    fn look_at(&self, db: usize, key: &[u8]) -> Option<&Owned> {
+        if self.ranges.is_empty() {
+            return None;
+        }
+        let near = self.keys.find(hash_bytes(key), |near| near.db == db && *near.key == *key)?;
+        if !near.read.replace(true) {
+            self.read.set(self.read.get() + 1);
+        }
+        Some(&near.owned)
+    }
+
+    fn take(&mut self, db: usize, hash: u64, key: &[u8]) -> Option<Owned> {
+        let near = self.keys.take(hash, |near| near.db == db && *near.key == *key)?;
+        self.read.set(self.read.get() - usize::from(near.read.get()));
+        Some(near.owned)
+    }
 }
 
 struct NearKey {
@@ -112,6 +137,7 @@ struct NearKey {
     db: usize,
     key: Box<[u8]>,
     owned: Owned,
+    read: std::cell::Cell<bool>,
 }
 
 impl Half for NearKey {
@@ -182,11 +208,30 @@ impl Overlay {
 
     /// Keys known.
     pub fn len(&self) -> usize {
-        self.slots.len()
+        self.slots.len() + self.near.read.get()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.slots.len() == 0
+        self.len() == 0
+    }
+
+    /// How many keys of what was read near others were looked at.
+    pub fn near_read(&self) -> usize {
+        self.near.read.get()
+    }
+
+    /// Makes what was looked at near other keys known, so that a commit checks it (O7). Cost: O(keys read near others).
+    pub fn adopt_read(&mut self) {
+        if self.near.read.take() == 0 {
+            return;
+        }
+        for near in std::mem::take(&mut self.near.keys).into_iter().filter(|near| near.read.get()) {
+            let cell = self.make(near.db, near.hash, &near.key);
+            if !std::mem::replace(&mut cell.loaded, true) {
+                cell.base = Some(near.owned);
+            }
+        }
+        self.near.ranges.clear();
     }
 
     /// Makes room for so many more keys.
@@ -259,7 +304,7 @@ impl Overlay {
     /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
     pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: Vec<(u64, Box<[u8]>, Owned)>) {
         for (hash, key, owned) in keys {
-            self.near.keys.insert(NearKey { hash, db, key, owned });
+            self.near.keys.insert(NearKey { hash, db, key, owned, read: Default::default() });
         }
         self.near.ranges.insert((db, from), to);
     }
@@ -283,8 +328,8 @@ impl Overlay {
         if !range.is_some_and(|((range_db, _), to)| *range_db == db && hash < *to) {
             return false;
         }
-        let found = self.near.keys.take(hash, |near| near.db == db && *near.key == *key);
-        self.insert(db, hash, key, found.map(|near| near.owned));
+        let found = self.near.take(db, hash, key);
+        self.insert(db, hash, key, found);
         true
     }
 
@@ -338,10 +383,13 @@ impl Overlay {
         match self.known(db, key).map(|at| &self.slots[at].cell) {
             Some(cell) if cell.loaded || cell.dirty => cell.current().filter(|owned| is_live(owned, now_ms)),
             _ if self.flushed.contains(&db) => None,
-            _ => {
-                self.missing.borrow_mut().push((db, key.into()));
-                None
-            }
+            _ => match self.near.look_at(db, key) {
+                Some(owned) => Some(owned).filter(|owned| is_live(owned, now_ms)),
+                None => {
+                    self.missing.borrow_mut().push((db, key.into()));
+                    None
+                }
+            },
         }
     }
 
@@ -431,6 +479,7 @@ impl Overlay {
     /// Empties a database.
     pub(crate) fn flush(&mut self, db: usize) {
         let db = self.physical(db);
+        self.adopt_read();
         for slot in self.slots.iter_mut().filter(|slot| slot.db == db) {
             slot.cell.now = None;
             slot.cell.dirty = true;
@@ -451,9 +500,14 @@ impl Overlay {
         if let Some(place) = self.known(db, key) {
             return place;
         }
+        let hash = hash_bytes(key);
+        if let Some(owned) = self.near.take(db, hash, key) {
+            self.insert(db, hash, key, Some(owned));
+            return self.last.get();
+        }
         // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
         self.missing.get_mut().push((db, key.into()));
-        self.place_or_new(db, hash_bytes(key), key)
+        self.place_or_new(db, hash, key)
     }
 
     /// What a key holds, to be changed or taken; None if there is no such key. `fits` may refuse. Cost: O(1).
@@ -493,7 +547,8 @@ impl Overlay {
     }
 
     /// Everything it knows, sorted by hash.
-    pub(crate) fn into_cells(self) -> (Snapshot, u64, Vec<Intent>) {
+    pub(crate) fn into_cells(mut self) -> (Snapshot, u64, Vec<Intent>) {
+        self.adopt_read();
         let intents = self.slots.into_sorted().map(|slot| Intent {
             hash: slot.hash,
             db: slot.db as u32,
@@ -516,7 +571,8 @@ impl Overlay {
     }
 
     /// Applies everything at one LSN, or nothing (O2). The view given back still holds the locks: `finish` it.
-    pub fn commit(self, now_ms: u64) -> Result<Changes, Lost> {
+    pub fn commit(mut self, now_ms: u64) -> Result<Changes, Lost> {
+        self.adopt_read();
         if !self.snapshot.is_current() {
             return Err(Lost(Changes::default()));
         }

@@ -754,7 +754,13 @@ fn what_is_read_near_a_key_is_what_is_read_key_by_key() {
         let key = name(dice.below(21_000));
         let hash = stdx::hash::hash_bytes(key.as_bytes());
         let s = overlay.snapshot().lsn();
-        if !overlay.knows(0, key.as_bytes()) && overlay.adopt(0, key.as_bytes()) {
+        let looked_at = overlay.near_read();
+        let shown = dice.below(2) == 0
+            && View::overlay(&keyspace, &mut overlay, 0, 1).string(key.as_bytes()).unwrap().is_some();
+        overlay.take_missing();
+        if shown {
+            adopted += overlay.near_read() - looked_at;
+        } else if !overlay.knows(0, key.as_bytes()) && overlay.adopt(0, key.as_bytes()) {
             adopted += 1;
         } else {
             overlay.load(0, [key.as_bytes()]);
@@ -774,6 +780,79 @@ fn what_is_read_near_a_key_is_what_is_read_key_by_key() {
     }
     assert!(!overlay.has_missing());
     assert!(adopted > 1_500, "{adopted} of 3000 were near another");
+}
+
+/// Reads everything around key 0 of so many, and returns the overlay and the keys it holds without knowing them.
+fn overlay_with_near(keyspace: &Arc<Keyspace>, name: &dyn Fn(u64) -> String) -> (Overlay, Vec<String>) {
+    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
+    let hash = stdx::hash::hash_bytes(name(0).as_bytes());
+    let (mut near, mut names) = (Vec::new(), Vec::new());
+    let to = keyspace.read_near(overlay.snapshot().lsn(), 0, hash, 100, &mut |hash, key, owned| {
+        names.push(String::from_utf8_lossy(key).into_owned());
+        near.push((hash, Box::from(key), owned));
+    });
+    overlay.insert_near(0, hash, to, near);
+    assert!(names.len() > 2 && overlay.is_empty());
+    (overlay, names)
+}
+
+#[test]
+fn what_was_looked_at_near_a_key_is_checked_and_what_was_not_is_not() {
+    let name = |i: u64| format!("key {i}");
+    let seen = |overlay: &mut Overlay, keyspace: &Arc<Keyspace>, key: &str| {
+        let view = View::overlay(keyspace, overlay, 0, 1);
+        view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8_lossy(&s.to_vec()).into_owned())
+    };
+    // What others do meanwhile to the key that was read, and to one that was only there.
+    for (read_changes, written_after) in [(false, false), (true, false), (false, true), (true, true)] {
+        let keyspace = Keyspace::new(1);
+        (0..20_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
+        let (mut overlay, near) = overlay_with_near(&keyspace, &name);
+        assert_eq!(seen(&mut overlay, &keyspace, &near[0]), get(&keyspace, &near[0], 1));
+        assert_eq!(seen(&mut overlay, &keyspace, &near[0]), get(&keyspace, &near[0], 1));
+        assert!(!overlay.has_missing());
+        assert_eq!((overlay.len(), overlay.near_read()), (1, 1));
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        view.put_string(b"other", b"1", None);
+        if written_after {
+            view.put_string(near[0].as_bytes(), b"mine", None);
+        }
+        // Changed in place: what it was is known without a question.
+        assert!(view.set_expire(near[2].as_bytes(), Some(50_000)));
+        drop(view);
+        assert!(!overlay.has_missing());
+        assert_eq!(seen(&mut overlay, &keyspace, &near[2]), get(&keyspace, &near[2], 1));
+        drop(set(&keyspace, &near[1], "theirs", None, 1));
+        if read_changes {
+            drop(set(&keyspace, &near[0], "theirs", None, 1));
+        }
+        assert_eq!(overlay.commit(1).is_err(), read_changes);
+        let expected = match (read_changes, written_after) {
+            (true, _) => Some("theirs"),
+            (false, true) => Some("mine"),
+            (false, false) => near[0].strip_prefix("key "),
+        };
+        assert_eq!(get(&keyspace, &near[0], 1).as_deref(), expected);
+        keyspace.check_invariants();
+    }
+}
+
+#[test]
+fn a_flush_takes_what_was_looked_at_near_a_key_with_it() {
+    let name = |i: u64| format!("key {i}");
+    let keyspace = Keyspace::new(1);
+    (0..2_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
+    let (mut overlay, near) = overlay_with_near(&keyspace, &name);
+    let view = View::overlay(&keyspace, &mut overlay, 0, 1);
+    assert!(view.string(near[0].as_bytes()).unwrap().is_some());
+    drop(view);
+    overlay.flush(0);
+    let view = View::overlay(&keyspace, &mut overlay, 0, 1);
+    assert!(near.iter().all(|key| view.string(key.as_bytes()).unwrap().is_none()));
+    drop(view);
+    assert!(!overlay.has_missing());
+    assert!(overlay.commit(1).is_ok());
+    assert_eq!(keyspace.len(0), 0);
 }
 
 #[test]

@@ -88,6 +88,7 @@ pub fn start(
             let listeners = listeners.take().unwrap_or_default();
             std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                 stdx::threads::own_arena();
+                stdx::threads::prompt();
                 stdx::stacks::observable();
                 serve(EventLoop::new(id, server, listeners, load), backend);
             })

@@ -508,6 +508,7 @@ impl Hub {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (add, mut added) = mpsc::unbounded_channel::<(Arc<Source>, Opened)>();
         std::thread::Builder::new().name("sources".into()).spawn(move || {
+            stdx::threads::prompt();
             runtime.block_on(async move {
                 while let Some((source, opened)) = added.recv().await {
                     let _ = opened.send(serve(source));

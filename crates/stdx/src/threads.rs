@@ -30,6 +30,47 @@ pub fn own_arena() {
     use_arena(create_arena());
 }
 
+/// The time on a processor an event loop asks for at once: the least that Linux gives.
+#[cfg(target_os = "linux")]
+const PROMPT_SLICE_NS: u64 = 100_000;
+
+/// Lets the calling thread, an event loop, run soon after it was woken up: it asks for many short turns on a processor in
+/// place of few long ones (its share stays the same), and so, from Linux 6.12 on, takes the place of a thread that is in
+/// the middle of a longer turn, demoted ones included. Without, loops beside a script on two cores waited for a core for
+/// 1.4–3.6 ms at the 99.9th percentile, with it 0.7–0.9. What the system refuses is left as it is.
+pub fn prompt() {
+    #[cfg(target_os = "linux")]
+    // SAFETY: plain system calls on the calling thread; the structure is of the size it says.
+    unsafe {
+        /// `struct sched_attr` of Linux in its first version.
+        #[repr(C)]
+        struct Attributes {
+            size: u32,
+            policy: u32,
+            flags: u64,
+            nice: i32,
+            priority: u32,
+            runtime: u64,
+            deadline: u64,
+            period: u64,
+        }
+        let thread = libc::syscall(libc::SYS_gettid) as libc::id_t;
+        let attributes = Attributes {
+            size: size_of::<Attributes>() as u32,
+            policy: libc::SCHED_OTHER as u32,
+            flags: 0,
+            nice: libc::getpriority(libc::PRIO_PROCESS, thread),
+            priority: 0,
+            runtime: PROMPT_SLICE_NS,
+            deadline: 0,
+            period: 0,
+        };
+        if libc::sched_getscheduler(0) == libc::SCHED_OTHER {
+            libc::syscall(libc::SYS_sched_setattr, 0, &raw const attributes, 0);
+        }
+    }
+}
+
 /// Makes the calling thread one that never preempts another when it wakes up, but has its share of the processor: for
 /// threads that may hold locks which event loops need.
 pub fn yielding() {

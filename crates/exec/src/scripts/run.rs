@@ -476,8 +476,8 @@ impl Reader {
     }
 
     /// Whether the script has read a good part of the neighbours it was given.
-    pub(super) fn roams(&self) -> bool {
-        self.adopted * 4 > self.neighbours
+    pub(super) fn roams(&self, overlay: &Overlay) -> bool {
+        (self.adopted + overlay.near_read()) * 4 > self.neighbours
     }
 
     fn request(&self, overlay: &Overlay, asked: Asked, keys: usize) -> ReadKeys {
