@@ -61,7 +61,7 @@ bench-bystander: ## what a bystander sees of every long command, beside Redis 8 
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- bystander $(BENCH_ARGS)
 
 .PHONY: bench-cache
-bench-cache: ## hit ratios on real traces, beside Redis 8 and the optimum (an hour; TRACES=directory)
+bench-cache: ## hit ratios on real traces, beside Redis 8 and the optimum (some minutes; TRACES=directory)
 	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh
 	@$(CARGO) build --release --quiet -p evenkeel -p evenkeel-bench
 	@EVENKEEL_PEERS='$(PEERS)' $(CARGO) run --release --quiet -p evenkeel-bench -- cache $(if $(TRACES),--traces '$(TRACES)') $(BENCH_ARGS)

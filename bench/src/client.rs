@@ -26,6 +26,16 @@ impl Client {
         }
     }
 
+    /// Sends encoded commands, whose replies [`Client::read`] gives one by one.
+    pub fn write(&mut self, commands: &[u8]) -> io::Result<()> {
+        self.stream.get_mut().write_all(commands)
+    }
+
+    /// The next reply; an error reply is a value like others.
+    pub fn read(&mut self) -> io::Result<Value> {
+        Value::read(&mut self.stream)
+    }
+
     /// Sends one command written as words separated by spaces.
     pub fn words(&mut self, line: &str) -> io::Result<Value> {
         let mut command = Vec::new();

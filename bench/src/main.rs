@@ -61,6 +61,7 @@ Parts:
                                           (not part of all)
   touch        what eviction costs a GET  --rounds 9 --conns 50 --requests 60000
   cache        hit ratios on real traces  --traces DIR --names web07,.. --permille 5,20,100 --requests 1000000
+                                          --pipeline 64 --parallel CORES --value BYTES (not part of all)
 
 For all parts:
   --md FILE         also write the report as Markdown
@@ -191,6 +192,10 @@ fn run(part: &str, mut options: Options) -> Result<(), String> {
     Ok(())
 }
 
+fn cores() -> u64 {
+    std::thread::available_parallelism().map_or(1, |cores| cores.get() as u64)
+}
+
 /// Runs one part; `compact` halves rounds and takes sizes that fit into minutes.
 fn measure(
     part: &str,
@@ -314,6 +319,11 @@ fn measure(
                 names: options.list("names"),
                 permille: options.numbers_or("permille", &[5, 20, 100])?,
                 requests: options.number("requests", 1_000_000)? as usize,
+                way: cache::Way {
+                    pipeline: options.number("pipeline", 64)? as usize,
+                    value: options.number("value", 0)? as usize,
+                },
+                parallel: options.number("parallel", cores())? as usize,
             };
             cache::run(targets, &options)?
         }
