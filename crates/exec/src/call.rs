@@ -452,7 +452,16 @@ fn run(
         Run::Whole(handler) => whole(server, local, session, command, handler, args, out),
         Run::Exec => {
             let mark = out.len();
-            let mut act = Act { server, local, session, out, view: None, in_script: false, in_multi: false };
+            let mut act = Act {
+                server,
+                local,
+                session,
+                out,
+                view: None,
+                in_script: false,
+                in_multi: false,
+                committed: false,
+            };
             match actions::perform(&mut act, command, args) {
                 Ok(flow) => flow,
                 Err(error) => {
@@ -705,6 +714,7 @@ pub(crate) fn step(
                 view: Some(view),
                 in_script: act.in_script,
                 in_multi: true,
+                committed: false,
             };
             actions::perform(&mut inner, command, args).map(Some)
         }

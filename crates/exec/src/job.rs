@@ -729,6 +729,13 @@ pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) 
     None
 }
 
+/// Drops bytes, elsewhere if they are many.
+pub(crate) fn drop_bytes(bytes: Vec<u8>) {
+    if bytes.capacity() >= MANY_BYTES {
+        discard(bytes);
+    }
+}
+
 /// Drops something that may be large elsewhere.
 pub fn discard(thing: impl Send + 'static) {
     stdx::reclaim::defer(MANY_BYTES, move || drop(thing));

@@ -166,6 +166,8 @@ pub enum Mail {
     Read(Box<ReadKeys>),
     /// A script's thread has something performed.
     Errand(Box<Errand>),
+    /// What a committed script or transaction still has to do.
+    Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<(usize, Box<[u8]>)>),
     Publish(Published),

@@ -35,8 +35,9 @@ pub struct Queue {
     keyed: usize,
     /// `SET key value`, without options.
     sets: usize,
-    /// Commands that can run over an overlay, and be run again.
-    portable: usize,
+    /// Commands that change which scripts and functions there are, and commands that use or add some.
+    changes: usize,
+    uses: usize,
     /// EVAL and its kin, and of these the calls of functions.
     scripts: usize,
     functions: usize,
@@ -44,30 +45,51 @@ pub struct Queue {
     hungry: usize,
     /// Commands that take as long as the keyspace is large.
     tours: usize,
+    /// Actions that may take long.
+    slow: usize,
 }
 
-/// Actions that change nothing by themselves, or whose effect an overlay's commit keeps: a transaction of them and of
-/// functions of the keyspace may be dropped and run again.
-const PORTABLE: &[&str] = &[
-    "acl|whoami",
-    "client|getname",
-    "client|id",
-    "client|info",
-    "command|count",
+/// Actions that take effect at their place in a transaction that runs over an overlay, and may be repeated; SCRIPT LOAD is
+/// one that a script's engine performs. All others wait for the commit.
+const AT_PLACE: &[&str] = &["script|exists", "script|load", "script|show", "select", "unwatch"];
+
+/// Actions that may take longer than a loop has.
+const SLOW: &[&str] = &[
+    "client|kill",
+    "client|list",
+    "command",
+    "command|docs",
+    "command|info",
+    "command|list",
     "config|get",
-    "echo",
+    "evenkeel|phases",
+    "evenkeel|source",
+    "evenkeel|stalls",
+    "evenkeel|waits",
+    "evenkeel|why",
+    "function|dump",
+    "function|load",
+    "function|restore",
     "info",
-    "lastsave",
-    "ping",
-    "publish",
-    "role",
-    "script|exists",
-    "script|load",
-    "select",
-    "spublish",
-    "time",
-    "unwatch",
+    "latency|doctor",
+    "latency|histogram",
+    "memory|doctor",
+    "memory|malloc-stats",
+    "memory|stats",
+    "pubsub|channels",
+    "pubsub|numsub",
+    "pubsub|shardchannels",
+    "pubsub|shardnumsub",
 ];
+
+/// Actions that change which scripts and functions there are.
+const CHANGES: &[&str] =
+    &["function|delete", "function|flush", "function|load", "function|restore", "script|flush"];
+
+/// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deeds`).
+pub(crate) fn is_deed(command: &Command) -> bool {
+    matches!(command.run, Run::Exec) && !is_script(command) && !AT_PLACE.contains(&command.name)
+}
 
 /// Whether a command runs a script.
 pub(crate) fn is_script(command: &Command) -> bool {
@@ -76,14 +98,6 @@ pub(crate) fn is_script(command: &Command) -> bool {
 
 fn is_function(command: &Command) -> bool {
     matches!(command.name, "fcall" | "fcall_ro")
-}
-
-fn is_portable(command: &Command) -> bool {
-    match command.run {
-        Run::Read(_) | Run::Write(_) | Run::Whole(_) => true,
-        Run::Exec => is_script(command) || PORTABLE.contains(&command.name),
-        Run::Container => false,
-    }
 }
 
 #[derive(Default)]
@@ -147,14 +161,20 @@ impl Queue {
         self.keyed == self.len
     }
 
-    /// Whether it can be run over an overlay: none of its commands does anything before the commit.
+    /// Whether it can be run over an overlay: it has no scripts that may depend on what others of its commands only do with
+    /// the commit.
     pub fn is_portable(&self) -> bool {
-        self.portable == self.len
+        self.changes == 0 || self.uses == 0
     }
 
     /// Whether only running it shows how long it takes.
     pub fn is_open_ended(&self) -> bool {
         self.scripts + self.tours > 0
+    }
+
+    /// Whether it has actions that may take long.
+    pub fn has_slow_actions(&self) -> bool {
+        self.slow > 0
     }
 
     /// Whether it has an EVAL or EVALSHA, and whether an FCALL.
@@ -177,8 +197,11 @@ impl Queue {
         self.hungry += usize::from(command.has(command::table::DENYOOM));
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));
         self.sets += usize::from(command.name == "set" && args.len() == 3);
-        self.portable += usize::from(is_portable(command));
         if !matches!(command.run, Run::Read(_) | Run::Write(_)) {
+            let is_one_of = |names: &[&str]| usize::from(names.contains(&command.name));
+            self.changes += is_one_of(CHANGES);
+            self.uses += usize::from(is_script(command) || command.name == "script|load");
+            self.slow += is_one_of(SLOW);
             self.scripts += usize::from(is_script(command));
             self.functions += usize::from(is_function(command));
             self.tours += usize::from(command.name == "keys");
@@ -323,24 +346,41 @@ mod tests {
     }
 
     #[test]
-    fn what_it_may_be_run_over_is_known() {
-        let mut queue = Queue::default();
-        let mut push = |words: &[&[u8]]| {
-            let owned = OwnedArgs::from_slices(words);
-            queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
-            (queue.is_portable(), queue.is_open_ended(), queue.has_scripts())
+    fn how_it_may_be_run_is_known() {
+        let queued = |commands: &[&[&[u8]]]| {
+            let mut queue = Queue::default();
+            for words in commands {
+                let owned = OwnedArgs::from_slices(words);
+                queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
+            }
+            (queue.is_portable(), queue.is_open_ended(), queue.has_scripts(), queue.has_slow_actions())
         };
-        assert_eq!(push(&[b"PUBLISH", b"a", b"1"]), (true, false, (false, false)));
-        assert_eq!(push(&[b"SCAN", b"0"]), (true, false, (false, false)));
-        assert_eq!(push(&[b"KEYS", b"*"]), (true, true, (false, false)));
-        assert_eq!(push(&[b"FCALL_RO", b"f", b"0"]), (true, true, (false, true)));
-        assert_eq!(push(&[b"EVALSHA", b"f", b"0"]), (true, true, (true, true)));
-        assert_eq!(push(&[b"CONFIG", b"SET", b"a", b"b"]), (false, true, (true, true)));
+        let (set, flush): (&[&[u8]], &[&[u8]]) = (&[b"CONFIG", b"SET", b"a", b"b"], &[b"FUNCTION", b"FLUSH"]);
+        let (call, eval): (&[&[u8]], &[&[u8]]) = (&[b"FCALL_RO", b"f", b"0"], &[b"EVALSHA", b"f", b"0"]);
+        let none = (false, false);
+        assert_eq!(queued(&[&[b"PUBLISH", b"a", b"1"], &[b"SCAN", b"0"], set]), (true, false, none, false));
+        assert_eq!(queued(&[&[b"KEYS", b"*"], &[b"CLIENT", b"LIST"]]), (true, true, none, true));
+        assert_eq!(queued(&[call, set]), (true, true, (false, true), false));
+        assert_eq!(queued(&[call, eval]), (true, true, (true, true), false));
+        assert_eq!(queued(&[flush, set]), (true, false, none, false));
+        assert_eq!(queued(&[flush, call]), (false, true, (false, true), false));
+        assert_eq!(
+            queued(&[&[b"SCRIPT", b"LOAD", b"x"], &[b"SCRIPT", b"FLUSH"]]),
+            (false, false, none, false)
+        );
     }
 
     #[test]
-    fn every_portable_action_exists() {
+    fn every_action_that_is_named_exists() {
         let exists = |name: &&str| command::places::all().iter().any(|command| command.name == *name);
-        assert!(PORTABLE.iter().all(exists));
+        assert!([AT_PLACE, SLOW, CHANGES].concat().iter().all(exists));
+    }
+
+    #[test]
+    fn what_waits_for_the_commit_is_known() {
+        let is =
+            |name: &str| is_deed(command::places::all().iter().find(|command| command.name == name).unwrap());
+        assert!(["subscribe", "config|set", "publish", "echo"].iter().all(|name| is(name)));
+        assert!(!["select", "eval", "fcall", "script|load", "get", "keys"].iter().any(|name| is(name)));
     }
 }

@@ -8,7 +8,7 @@
 //!
 //! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
 //!   at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
-//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once.
+//! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once (`scripts/deeds.rs`).
 //! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed since.
 //! - C4: a script that once needed a thread is remembered, and goes there at once.
 //! - C5: script threads take no shard lock: loops read keys for them.
@@ -17,10 +17,14 @@
 //! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
 //!   part of the dataset.
 
+mod deeds;
 mod run;
 mod transaction;
 
+pub use deeds::{Deeds, advance_deeds, waiting_deeds};
 pub(crate) use run::Reader;
+
+use deeds::Deed;
 use run::{Ground, Limit, run_once};
 use transaction::Transaction;
 
@@ -171,8 +175,7 @@ impl ScriptJob {
 /// What a script told the outside, until its commit (C2).
 #[derive(Default)]
 struct Told {
-    published: Vec<(bool, Vec<u8>, Vec<u8>)>,
-    logged: Vec<(i32, Vec<u8>)>,
+    deeds: Vec<Deed>,
     /// With their databases.
     effects: Vec<(usize, OwnedArgs)>,
     /// EXEC: the database it leaves its client in.
@@ -182,8 +185,7 @@ struct Told {
 impl Told {
     /// Takes what was told after it.
     fn append(&mut self, mut next: Told) {
-        self.published.append(&mut next.published);
-        self.logged.append(&mut next.logged);
+        self.deeds.append(&mut next.deeds);
         self.effects.append(&mut next.effects);
     }
 
@@ -205,7 +207,7 @@ enum Halt {
 /// to be committed (C7).
 pub struct Running {
     /// Whose it is.
-    client: u64,
+    pub client: u64,
     pub name: String,
     /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
     pub is_script: bool,
@@ -484,8 +486,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     run_with_engine(act, run)
 }
 
-/// Runs a transaction for a client that is out of it already: inline first, unless it is long. Its commands have to be
-/// portable (E1).
+/// Runs a transaction for a client that is out of it already: inline first, unless it is long. It has to be portable (E1).
 pub(crate) fn start_exec(
     act: &mut Act<'_, '_>,
     queue: crate::queue::Queue,
@@ -493,7 +494,7 @@ pub(crate) fn start_exec(
     long: bool,
 ) -> Started {
     let run = ScriptRun {
-        body: Body::Exec(Box::new(Transaction::new(queue, watch))),
+        body: Body::Exec(Box::new(Transaction::new(queue, watch, act.session.info.clone()))),
         words: Arc::default(),
         declared: 0,
         db: act.session.db,
@@ -535,6 +536,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
                 view: None,
                 in_script,
                 in_multi: true,
+                committed: false,
             };
             let ground = Ground::Overlay(&mut overlay, Some(&mut inner));
             run_once(&server, lua, &run, ground, limit, None, &mut out)
@@ -555,13 +557,35 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         }
         if settle(&server, act.local, overlay, &mut told) {
             act.local.count_within(&server, &mut lua.tally);
-            told.selected.into_iter().for_each(|db| act.session.select(db));
             run.forget_watched(&server, act.local);
-            return Started::Done;
+            if deeds::do_few(&server, &mut told) {
+                told.selected.into_iter().for_each(|db| act.session.select(db));
+                return Started::Done;
+            }
+            return do_deeds(act, run, mark, told);
         }
         act.out.truncate(mark);
     }
     send_away(act, run)
+}
+
+/// Does what a script that ran inline and is committed has to do; its reply stands behind `mark`.
+fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
+    let reply = act.out.as_bytes()[mark..].to_vec();
+    act.out.truncate(mark);
+    let deeds = Deeds::new(run, (reply, mark), told, None);
+    match advance_deeds(act.server, act.local, Some(act.session), deeds) {
+        Some(Delivery { bytes, stream: None, .. }) => {
+            act.session.hushed = false;
+            act.out.set_resp3(act.session.resp3);
+            act.out.encoded(&bytes);
+            return Started::Done;
+        }
+        Some(delivery) => act.local.works.push(Work::Deliver(delivery)),
+        None => {}
+    }
+    act.local.away = true;
+    Started::Away
 }
 
 /// What a script or function is known by.
@@ -613,7 +637,7 @@ impl Scripts {
     }
 }
 
-/// Commits and tells; false if the race was lost.
+/// Commits; false if the race was lost.
 fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut Told) -> bool {
     if overlay.is_dirty() {
         match overlay.commit(local.now_ms) {
@@ -636,17 +660,7 @@ fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut 
             return false;
         }
     }
-    tell(server, told);
     true
-}
-
-fn tell(server: &Server, told: &mut Told) {
-    for (level, message) in told.logged.drain(..) {
-        write_log(level, &message);
-    }
-    for (shard, channel, message) in told.published.drain(..) {
-        server.pubsub.publish(server, shard, &channel, || crate::pubsub::Shared::Own((&*message).into()));
-    }
 }
 
 fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
@@ -743,16 +757,16 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         job.overlay.take().into_iter().for_each(Overlay::dispose);
         job.out = format!("-{refusal}\r\n").into_bytes();
         job.told = Told::default();
-        return Some(deliver(server, local, job));
+        return deliver(server, local, job);
     }
     match job.ended {
-        Err(Halt::Killed) => return Some(deliver_killed(server, local, job)),
-        Ok(()) if job.is_killed() => return Some(deliver_killed(server, local, job)),
+        Err(Halt::Killed) => return deliver_killed(server, local, job),
+        Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
         // It could not go on: what it asked for did not come.
         Err(Halt::Elsewhere) => {
             return again(server, local, job);
         }
-        Ok(()) if job.run.is_touched() => return Some(deliver_untrue(server, local, job)),
+        Ok(()) if job.run.is_touched() => return deliver_untrue(server, local, job),
         Ok(()) => {}
     }
     if let Some(commit) = job.commit.take() {
@@ -765,13 +779,13 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         job.races.remember(|| overlay.hashes());
     }
     if settle(server, local, overlay, &mut job.told) {
-        return Some(deliver(server, local, job));
+        return deliver(server, local, job);
     }
     again(server, local, job)
 }
 
 /// A script was killed: nothing of it has happened (C1).
-fn deliver_killed(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Delivery {
+fn deliver_killed(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     let before = match job.run.body {
         Body::Exec(_) => "EXECABORT Transaction discarded because of:",
         _ => "ERR",
@@ -783,7 +797,7 @@ fn deliver_killed(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -
 }
 
 /// The answer of an EXEC whose watched keys were touched: nothing of it has happened.
-fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Delivery {
+fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     let mut out = Reply::new(job.run.resp3);
     out.null_array();
     job.out = out.into_bytes();
@@ -792,26 +806,31 @@ fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -
     deliver(server, local, job)
 }
 
-/// A script is done and committed: what it told the outside is told, the reply is ready.
-pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Delivery {
+/// A script is done and committed: the reply, unless there is more to do than a few deeds.
+pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     local.count_within(server, &mut job.tally);
-    tell(server, &mut job.told);
     job.run.forget_watched(server, local);
     job.listed = None;
     let spent = Some(Spent { lost: job.races.lost, ..job.spent });
-    let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
-    let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };
-    job::discard(job);
-    delivery
+    if deeds::do_few(server, &mut job.told) {
+        let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
+        let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };
+        job::discard(job);
+        return Some(delivery);
+    }
+    let ScriptJob { run, out, told, overlay, commit, .. } = *job;
+    job::discard((overlay, commit));
+    server.send(local.id, Mail::Deeds(Deeds::new(run, (out, 0), told, spent)));
+    None
 }
 
 /// A race was lost: the script runs again on a new snapshot, unless it was killed.
 pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     if job.is_killed() {
-        return Some(deliver_killed(server, local, job));
+        return deliver_killed(server, local, job);
     }
     if job.run.is_touched() {
-        return Some(deliver_untrue(server, local, job));
+        return deliver_untrue(server, local, job);
     }
     job.races.lose(&server.keyspace, job.run.client, local.now_ms);
     submit(server, local, job);
@@ -836,8 +855,9 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
     let args = errand.words.args();
     match (call::resolve(args), session) {
         (Ok(command), Some(session)) => {
-            let mut act =
-                Act { server, local, session, out: &mut out, view: None, in_script: true, in_multi: true };
+            let out = &mut out;
+            let (in_script, in_multi, committed) = (true, true, false);
+            let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed };
             if let Err(error) = crate::actions::perform(&mut act, command, args) {
                 out.clear();
                 out.error(&error.text());
@@ -864,6 +884,7 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
         view: None,
         in_script: true,
         in_multi: true,
+        committed: false,
     };
     let ground = Ground::Held(&mut *view, &mut inner);
     let (_, mut told) = run_once(&server, &mut lua, run, ground, Limit::default(), None, &mut out);
@@ -874,7 +895,7 @@ fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
     if let Some(sink) = server.keyspace.sink() {
         told.tell_effects(sink, view.changes().lsn);
     }
-    tell(&server, &mut told);
+    told.deeds.into_iter().for_each(|deed| deeds::say(&server, deed));
     act.view = Some(view);
 }
 

@@ -191,6 +191,8 @@ pub struct Session {
     pub subs: Subscriptions,
     pub no_touch: bool,
     pub no_evict: bool,
+    /// Messages wait until the reply that is being made is written.
+    pub hushed: bool,
     /// Close when everything written so far is sent (QUIT, errors of the protocol).
     pub closing: bool,
     /// Cancels what runs for this client on a worker, when it goes.
@@ -232,6 +234,7 @@ impl Session {
             subs: Subscriptions::default(),
             no_touch: false,
             no_evict: false,
+            hushed: false,
             closing: false,
             cancel: Arc::default(),
             away: None,

@@ -7,9 +7,9 @@
 //! - T2: a command that fails while running leaves the others applied.
 //! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
 //!   the watched keys belong to what that commit checks.
-//! - T4: a queue with scripts or KEYS in it, or a long one that also publishes or asks for something else, runs like a
-//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`). Only a queue in which a command does
-//!   something at once (CONFIG SET, SUBSCRIBE …) runs under the locks however long it takes.
+//! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
+//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`). Only a queue that has scripts and also
+//!   changes which scripts and functions there are (FUNCTION LOAD …) runs under the locks however long it takes.
 
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
@@ -195,7 +195,8 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Ok(start_job(act, multi));
     }
     let portable = multi.queue.is_portable();
-    if portable && (long || multi.queue.is_open_ended()) {
+    let slow = multi.queue.has_slow_actions() && !multi.sources;
+    if portable && (long || slow || multi.queue.is_open_ended()) {
         return Ok(run_over(act, multi, long));
     }
     let shards = shards_needed(act.session, &multi.queue);

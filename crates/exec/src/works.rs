@@ -6,7 +6,7 @@
 use crate::actions::keys::{self, Keys};
 use crate::job::{self, BulkJob, Delivery, Job};
 use crate::mail::ReadKeys;
-use crate::scripts::{self, ScriptJob};
+use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
 use crate::{Local, Server, actions, sources, transaction};
 use keyspace::{Commit, Progress};
@@ -77,6 +77,9 @@ pub struct Works {
     queue: VecDeque<Work>,
     /// Work that waits for a snapshot: too many are open.
     waiting: VecDeque<Owner>,
+    /// Deeds that wait for an answer by mail.
+    #[allow(clippy::vec_box, reason = "they come and go boxed")]
+    pub(crate) acting: Vec<Box<Deeds>>,
 }
 
 /// Whether a piece of work is over.
@@ -235,7 +238,7 @@ fn end(server: &Arc<Server>, local: &mut Local, owner: Owner, committed: bool) -
     match (owner, committed) {
         (Owner::Job(job), true) => Some(job::deliver(server, local, job)),
         (Owner::Job(job), false) => job::again(server, local, job),
-        (Owner::Script(job), true) => Some(scripts::deliver(server, local, job)),
+        (Owner::Script(job), true) => scripts::deliver(server, local, job),
         (Owner::Script(job), false) => scripts::again(server, local, job),
         // It only reads.
         (Owner::Keys(_), _) => None,

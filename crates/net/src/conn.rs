@@ -612,6 +612,9 @@ impl Conn {
     pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>) {
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
+        self.session.hushed = false;
+        // HELLO may have come with it.
+        self.out.set_resp3(self.session.resp3);
         if self.session.mutes_reply() {
             return;
         }
@@ -668,12 +671,15 @@ impl Conn {
 
     /// Whether a short message is copied to `out`: its buffer must not grow by leaps.
     fn takes_messages(&self) -> bool {
-        self.stream.is_none() && self.behind.is_empty() && self.out.len() < MESSAGES_MAX
+        !self.session.hushed
+            && self.stream.is_none()
+            && self.behind.is_empty()
+            && self.out.len() < MESSAGES_MAX
     }
 
     /// Whether messages that had to wait can be written: also while its command waits for something.
     fn has_messages(&self) -> bool {
-        !self.behind.is_empty() && self.stream.is_none() && self.written() < OUT_HIGH
+        !self.behind.is_empty() && !self.session.hushed && self.stream.is_none() && self.written() < OUT_HIGH
     }
 
     /// Writes some of the messages that had to wait.

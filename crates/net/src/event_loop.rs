@@ -643,7 +643,16 @@ impl EventLoop {
 
     fn open<T: Transport>(&mut self, io: &mut T, letter: Mail) {
         match letter {
-            Mail::Reply { client, bytes, stream } => self.deliver(client, bytes, stream, None),
+            Mail::Reply { client, bytes, stream } => {
+                match exec::scripts::waiting_deeds(&mut self.local, client) {
+                    Some(mut deeds) => {
+                        deeds.answered(&bytes, stream);
+                        self.do_deeds(deeds);
+                    }
+                    None => self.deliver(client, bytes, stream, None),
+                }
+            }
+            Mail::Deeds(deeds) => self.do_deeds(deeds),
             Mail::Job(job) => {
                 let client = job.client;
                 let mark = self.local.enter(Part::Commit, client);
@@ -681,6 +690,17 @@ impl EventLoop {
             }
             Mail::Shutdown => self.stopping = true,
         }
+    }
+
+    /// A slice of what a committed script or transaction still has to do.
+    fn do_deeds(&mut self, deeds: Box<exec::scripts::Deeds>) {
+        let client = deeds.client();
+        let slot = self.by_id.get(&client);
+        let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
+        let mark = self.local.enter(Part::Commit, client);
+        let done = exec::scripts::advance_deeds(&self.server, &mut self.local, session, deeds);
+        self.local.leave(&self.server, Part::Commit, client, mark);
+        done.into_iter().for_each(|done| self.deliver_done(done));
     }
 
     fn deliver_done(&mut self, done: exec::job::Delivery) {

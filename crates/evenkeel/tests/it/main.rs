@@ -6,6 +6,7 @@
 //!
 //! A family's tests live in the file of its name: add `mod family;` below.
 
+mod acts;
 mod attackers;
 mod backends;
 mod company;

@@ -166,7 +166,7 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let search = Search::new(act, Filter::parse(args, Form::List)?);
     let few = search.is_short();
     let mut listing = Listing { search, pages: VecDeque::new(), bytes: 0, begun: false };
-    if act.in_multi || act.in_script || few {
+    if act.is_pressed() || few {
         while listing.fill(act.out, usize::MAX) {}
         return Ok(Flow::Done);
     }
@@ -431,7 +431,7 @@ fn kill(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let me = filter.fits(&act.session.info, act.session.id, act.local.now_ms)
         && filter.ids.as_ref().is_none_or(|ids| ids.contains(&act.session.id));
     let search = Search::new(act, filter);
-    let at_once = act.in_multi || act.in_script || me || search.is_short();
+    let at_once = act.is_pressed() || me || search.is_short();
     let mut killing = Killing { search, old, killed: 0 };
     if at_once {
         while killing.fill(act.out, 0) {}
@@ -508,8 +508,8 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         Some(_) => return Err(Error::new("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")),
     };
     let client = command::options::int(args.at(2))?;
-    if act.view.is_some() {
-        // Taking the client off its keys needs locks, and the transaction holds some.
+    if act.in_multi {
+        // Taking the client off its keys needs locks, and the transaction may hold some.
         return Err(Error::new("ERR CLIENT UNBLOCK is not allowed in a transaction"));
     }
     let (park, id) = (&act.server.park, u64::try_from(client).unwrap_or(0));

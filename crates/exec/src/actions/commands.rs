@@ -67,7 +67,7 @@ fn info_all(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 fn tell(act: &mut Act<'_, '_>, commands: Vec<Option<&'static Command>>) -> Result<Flow, Error> {
     act.out.array(commands.len());
     let mut facts = Facts { commands, next: 0 };
-    if act.in_multi || act.in_script {
+    if act.is_pressed() {
         while facts.fill(act.out, usize::MAX) {}
         return Ok(Flow::Done);
     }

@@ -67,12 +67,16 @@ fn auth(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn authenticate(server: &Server, session: &mut Session, user: &[u8], password: &[u8]) -> Result<(), Error> {
-    let expected = server.config.live.requirepass.get();
-    if user != USER || !expected.is_empty() && !same(&expected, password) {
+    if !is_right(server, user, password) {
         return Err(Error::new("WRONGPASS invalid username-password pair or user is disabled."));
     }
     session.authenticated = true;
     Ok(())
+}
+
+fn is_right(server: &Server, user: &[u8], password: &[u8]) -> bool {
+    let expected = server.config.live.requirepass.get();
+    user == USER && (expected.is_empty() || same(&expected, password))
 }
 
 /// Compares in a time that tells nothing about where the two differ.
@@ -158,6 +162,13 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     out.bulk(b"modules");
     out.array(0);
     Ok(Flow::Done)
+}
+
+/// The version of the protocol (is it the third?) that a HELLO which is yet to come will change to.
+pub(crate) fn will_speak(server: &Server, args: Args<'_>) -> Option<bool> {
+    let greeting = Greeting::parse(args).ok()?;
+    let known = greeting.user.is_none_or(|(user, password)| is_right(server, user, password));
+    greeting.resp3.filter(|_| known)
 }
 
 /// Changes the version of the protocol, from this reply on.

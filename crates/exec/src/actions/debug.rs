@@ -132,7 +132,7 @@ fn http_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// `DEBUG SLEEP seconds`: what is no number is 0, as in Redis.
 fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
-    if act.view.is_some() {
+    if act.in_multi {
         return Err(Error::new("ERR DEBUG SLEEP is not allowed in a transaction: others would have to wait"));
     }
     let seconds = stdx::num::parse_f64(seconds).unwrap_or(0.0).clamp(0.0, 1e9);
@@ -275,7 +275,7 @@ struct Populate {
 /// `DEBUG POPULATE count [prefix] [size]`, in slices. Nobody is notified of the keys, as in Redis.
 fn populate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     const RANGE: Error = Error::new("ERR value is out of range, must be positive");
-    if act.view.is_some() {
+    if act.in_multi {
         return Err(Error::new("ERR DEBUG POPULATE is not allowed in a transaction"));
     }
     let number = |arg| u64::try_from(command::options::int(arg)?).map_err(|_| RANGE);
@@ -381,7 +381,7 @@ fn digest_value(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 
 /// Runs something that may take very long on a thread of its own; the reply comes by mail.
 fn on_a_thread(act: &mut Act<'_, '_>, work: impl FnOnce(&mut Reply) + Send + 'static) -> Result<Flow, Error> {
-    if act.view.is_some() {
+    if act.in_multi {
         return Err(Error::new("ERR digests are not computed in a transaction: others would have to wait"));
     }
     aside(act, "digest", work)

@@ -19,7 +19,7 @@ fn docs(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     };
     act.out.map(commands.len());
     let mut docs = Docs { commands, next: 0 };
-    if act.in_multi || act.in_script {
+    if act.is_pressed() {
         while docs.fill(act.out, usize::MAX) {}
         return Ok(Flow::Done);
     }

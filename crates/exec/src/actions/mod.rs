@@ -38,6 +38,15 @@ pub struct Act<'a, 'k> {
     pub view: Option<&'a mut View<'k>>,
     pub in_script: bool,
     pub in_multi: bool,
+    /// A transaction's commit is done: no locks are held, and the answer may come in pieces or by mail.
+    pub committed: bool,
+}
+
+impl Act<'_, '_> {
+    /// Whether the whole answer is needed when it returns: locks are held, or a script waits for it.
+    pub(crate) fn is_pressed(&self) -> bool {
+        (self.in_multi || self.in_script) && !self.committed
+    }
 }
 
 /// Performs a command that is no function of the keyspace.
@@ -94,13 +103,13 @@ pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
 
 pub(crate) use pubsub::{leave_all, leave_some};
 
-/// Has the clerk collect an answer; the client is parked until it comes. In a transaction, which cannot wait, it is
-/// collected at once.
+/// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait ([`Act::is_pressed`]) gets it at
+/// once.
 pub(crate) fn elsewhere(
     act: &mut Act<'_, '_>,
     collect: impl FnOnce(&mut Reply) + Send + 'static,
 ) -> Result<Flow, Error> {
-    if act.in_multi || act.in_script {
+    if act.is_pressed() {
         collect(act.out);
         return Ok(Flow::Done);
     }
@@ -116,14 +125,14 @@ pub(crate) fn elsewhere(
     Ok(Flow::Parked(None))
 }
 
-/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. In a transaction,
-/// which cannot wait, it is collected at once. The thread is not demoted: `collect` may take shard locks.
+/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who cannot wait
+/// ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard locks.
 pub(crate) fn aside(
     act: &mut Act<'_, '_>,
     thread: &str,
     collect: impl FnOnce(&mut Reply) + Send + 'static,
 ) -> Result<Flow, Error> {
-    if act.in_multi || act.in_script {
+    if act.is_pressed() {
         collect(act.out);
         return Ok(Flow::Done);
     }

@@ -86,8 +86,7 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
 /// How far a command of `count` names goes in this slice, and whether there is more to do. What holds locks or runs in a
 /// script goes to the end.
 fn stretch(act: &Act<'_, '_>, from: usize, count: usize) -> (usize, bool) {
-    let whole = act.in_multi || act.in_script;
-    let end = if whole { count } else { count.min(from + AT_A_STRETCH) };
+    let end = if act.is_pressed() { count } else { count.min(from + AT_A_STRETCH) };
     (end, end < count)
 }
 
@@ -174,7 +173,7 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
     }
     // A long payload is not copied.
     let payload = || match &act.local.incoming {
-        Some(words) if !act.in_multi && !act.in_script => Shared::Word(words.clone(), 2),
+        Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };
     let sent = act.server.pubsub.publish(act.server, shard, args.at(1), payload);

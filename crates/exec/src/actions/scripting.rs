@@ -278,7 +278,10 @@ fn script_debug(_: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 /// Ends every long script (or function): nothing of it was applied, so it can always be killed.
 fn kill(act: &mut Act<'_, '_>, functions: bool) -> Result<Flow, Error> {
     let mut killed = false;
-    let is_meant = |running: &Running| if functions { running.is_function } else { running.is_script };
+    let me = act.session.id;
+    let is_meant = |running: &Running| {
+        running.client != me && if functions { running.is_function } else { running.is_script }
+    };
     for running in act.server.scripts.running.lock().iter().filter(|running| is_meant(running)) {
         running.kill.store(true, Ordering::Relaxed);
         killed = true;
@@ -337,7 +340,9 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
 }
 
 fn function_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let has_script = |running: &&Arc<Running>| running.is_script || running.is_function;
+    let me = act.session.id;
+    let has_script =
+        |running: &&Arc<Running>| running.client != me && (running.is_script || running.is_function);
     let running = act.server.scripts.running.lock().iter().find(has_script).cloned();
     let (libraries, functions) = {
         let libraries = act.server.scripts.libraries.lock();

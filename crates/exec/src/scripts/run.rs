@@ -58,6 +58,8 @@ pub(super) struct Runner<'a, 'b, 'k> {
     in_script: bool,
     pub(super) db: usize,
     pub(super) random: u64,
+    /// The version of the protocol a transaction's commands answer in.
+    pub(super) resp3: bool,
     args: OwnedArgs,
     pub(super) told: Told,
     pub(super) tally: Tally,
@@ -88,6 +90,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             in_script: true,
             db: run.db,
             random: run.random,
+            resp3: run.resp3,
             args: OwnedArgs::new(),
             told: Told::default(),
             tally: std::mem::take(&mut lua.tally),
@@ -101,8 +104,16 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     }
 
     /// Runs commands of a transaction from now on.
-    pub(super) fn of_transaction(self, db: usize, random: u64) -> Runner<'a, 'b, 'k> {
-        Runner { in_script: false, db, random, ..self }
+    pub(super) fn of_transaction(self, db: usize, random: u64, resp3: bool) -> Runner<'a, 'b, 'k> {
+        Runner { in_script: false, db, random, resp3, ..self }
+    }
+
+    /// Leaves a command of a transaction for after the commit: its answer belongs at that place of the reply.
+    pub(super) fn later(&mut self, command: &Command, args: resp::Args<'_>, index: usize, at: usize) {
+        self.told.deeds.push(Deed::Act { at, index, db: self.db });
+        if command.name == "hello" {
+            self.resp3 = crate::actions::connection::will_speak(self.server, args).unwrap_or(self.resp3);
+        }
     }
 
     /// Runs a command of a transaction and appends its reply, be it an error; false if the run has to end before it or
@@ -116,7 +127,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         if self.interrupt().is_some() {
             return false;
         }
-        if let Err(error) = self.counted(command, args, self.run.resp3) {
+        if let Err(error) = self.counted(command, args, self.resp3) {
             self.reply.clear();
             self.reply.error(&error.text());
         }
@@ -330,7 +341,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             "publish" | "spublish" => {
                 let shard = command.name == "spublish";
                 let sent = self.server.pubsub.matching(shard, args.at(1));
-                self.told.published.push((shard, args.at(1).to_vec(), args.at(2).to_vec()));
+                self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
                 self.reply.int(sent as i64);
                 return Ok(());
             }
@@ -365,6 +376,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             view,
             in_script: self.in_script,
             in_multi: true,
+            committed: false,
         };
         crate::actions::perform(&mut inner, command, args).map(|_| ())
     }
@@ -585,7 +597,7 @@ impl Host for Runner<'_, '_, '_> {
     }
 
     fn log(&mut self, level: i32, message: &[u8]) {
-        self.told.logged.push((level, message.to_vec()));
+        self.told.deeds.push(Deed::Log(level, message.to_vec()));
     }
 
     fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String> {

@@ -5,8 +5,9 @@
 //!                                  └─ longer ─► a script's thread ─► watched keys untouched? ─► commit ─► reply
 //! ```
 //!
-//! - E1: none of its commands does anything before the commit (`Queue::is_portable`), so all that is said of a script (C1 to
-//!   C7) is true of it as a whole. A command that fails, be it a script, leaves the others applied.
+//! - E1: none of its commands does anything before the commit: what is no function of the keyspace is done with it
+//!   (`deeds.rs`). So all that is said of a script (C1 to C7) is true of it as a whole. A command that fails, be it a script,
+//!   leaves the others applied.
 //! - E2: the watched keys are among those the commit checks; their mark tells of a touch before the snapshot.
 //! - E3: SCRIPT KILL and FUNCTION KILL end the whole of it if such a thing is in it: nothing is applied, EXECABORT is the
 //!   answer.
@@ -16,18 +17,35 @@
 use super::run::{Ground, Limit, Runner, run_script};
 use super::*;
 use crate::actions::{connection, scripting};
-use crate::queue::{Queue, is_script};
+use crate::queue::{Queue, is_deed, is_script};
+use crate::session::ClientInfo;
 use std::collections::HashSet;
 
 /// See the module.
 pub struct Transaction {
     queue: Queue,
     watch: Watch,
+    info: Arc<ClientInfo>,
 }
 
 impl Transaction {
-    pub(super) fn new(queue: Queue, watch: Watch) -> Transaction {
-        Transaction { queue, watch }
+    pub(super) fn new(queue: Queue, watch: Watch, info: Arc<ClientInfo>) -> Transaction {
+        Transaction { queue, watch, info }
+    }
+
+    /// Its client.
+    pub(super) fn info(&self) -> &Arc<ClientInfo> {
+        &self.info
+    }
+
+    /// The `i`-th command. Panics past the end.
+    pub(super) fn at(&self, i: usize) -> (&'static Command, resp::Args<'_>) {
+        self.queue.at(i)
+    }
+
+    /// Its words, if they are many.
+    pub(super) fn kept(&self, i: usize) -> Option<Arc<OwnedArgs>> {
+        self.queue.kept(i)
     }
 
     /// Whether a watched key was touched.
@@ -55,32 +73,37 @@ impl Transaction {
         mut reader: Option<&mut Reader>,
         out: &mut Vec<u8>,
     ) -> (Result<(), Halt>, Told) {
-        let (mut db, mut random, mut told, mut at) = (run.db, run.random, Told::default(), 0);
+        let (mut db, mut random, mut resp3) = (run.db, run.random, run.resp3);
+        let (mut told, mut at) = (Told::default(), 0);
         if self.has_expired(server, run, overlay, &mut reader) {
-            write(out, |out| out.null_array(), run);
+            write(out, |out| out.null_array(), resp3);
             return (Ok(()), told);
         }
-        write(out, |out| out.array(self.queue.len()), run);
+        write(out, |out| out.array(self.queue.len()), resp3);
         while at < self.queue.len() {
             let ground = Ground::Overlay(&mut *overlay, act.as_deref_mut());
             let reader = reader.as_deref_mut();
             if needs_engine(self.queue.at(at).0) {
-                let ended = self.script(server, lua, (run, db, at), ground, limit, reader, (out, &mut told));
+                let place = Place { run, db, at, resp3 };
+                let ended = self.script(server, lua, place, ground, limit, reader, (out, &mut told));
                 if ended.is_err() {
                     return (ended, told);
                 }
                 at += 1;
                 continue;
             }
-            let mut runner = Runner::new(server, lua, run, ground, limit, reader).of_transaction(db, random);
+            let runner = Runner::new(server, lua, run, ground, limit, reader);
+            let mut runner = runner.of_transaction(db, random, resp3);
             while at < self.queue.len() && !needs_engine(self.queue.at(at).0) {
                 let (command, args) = self.queue.at(at);
-                if !runner.queued(command, args, out) {
+                if is_deed(command) {
+                    runner.later(command, args, at, out.len());
+                } else if !runner.queued(command, args, out) {
                     break;
                 }
                 at += 1;
             }
-            (db, random) = (runner.db, runner.random);
+            (db, random, resp3) = (runner.db, runner.random, runner.resp3);
             told.append(std::mem::take(&mut runner.told));
             lua.tally = std::mem::take(&mut runner.tally);
             if let Some(halt) = runner.halt {
@@ -97,7 +120,7 @@ impl Transaction {
         &self,
         server: &Arc<Server>,
         lua: &mut LuaState,
-        (run, db, at): (&ScriptRun, usize, usize),
+        place: Place<'_>,
         ground: Ground<'_, '_, '_>,
         limit: Limit<'_>,
         reader: Option<&mut Reader>,
@@ -107,9 +130,10 @@ impl Transaction {
             return Err(halt);
         }
         let (mark, began_ns) = (out.len(), stdx::clock::mono_ns());
-        let ended = match self.asked_for(server, lua, (run, db, at)) {
+        let Place { at, resp3, .. } = place;
+        let ended = match self.asked_for(server, lua, place) {
             Ok(Order::Keep(sha)) => {
-                write(out, |out| out.bulk(&sha.hex()), run);
+                write(out, |out| out.bulk(&sha.hex()), resp3);
                 Ok(())
             }
             // It would not end in time.
@@ -125,7 +149,7 @@ impl Transaction {
                 ended
             }
             Err(error) => {
-                write(out, |out| out.error(&error.text()), run);
+                write(out, |out| out.error(&error.text()), resp3);
                 Ok(())
             }
         };
@@ -139,7 +163,7 @@ impl Transaction {
         &self,
         server: &Server,
         lua: &mut LuaState,
-        (run, db, at): (&ScriptRun, usize, usize),
+        Place { run, db, at, resp3 }: Place<'_>,
     ) -> Result<Order, Error> {
         let (command, args) = self.queue.at(at);
         if !is_script(command) {
@@ -150,7 +174,7 @@ impl Transaction {
         let short = memory.may_run_short(run.short)?;
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
-        let ScriptRun { client, resp3, now_ms, loop_id, .. } = *run;
+        let ScriptRun { client, now_ms, loop_id, .. } = *run;
         Ok(Order::Run(ScriptRun {
             body,
             words,
@@ -206,6 +230,15 @@ impl Transaction {
     }
 }
 
+/// A command of a transaction, and what those before it left behind.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    run: &'a ScriptRun,
+    db: usize,
+    at: usize,
+    resp3: bool,
+}
+
 /// What a command with a script in it asks for.
 enum Order {
     Run(ScriptRun),
@@ -217,8 +250,8 @@ fn needs_engine(command: &Command) -> bool {
 }
 
 /// Appends a piece of reply.
-fn write(out: &mut Vec<u8>, piece: impl FnOnce(&mut Reply), run: &ScriptRun) {
-    let mut reply = Reply::new(run.resp3);
+fn write(out: &mut Vec<u8>, piece: impl FnOnce(&mut Reply), resp3: bool) {
+    let mut reply = Reply::new(resp3);
     piece(&mut reply);
     out.extend_from_slice(reply.as_bytes());
 }
