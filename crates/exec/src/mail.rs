@@ -2,7 +2,7 @@
 
 use crate::job::Job;
 use command::Stream;
-use keyspace::{Chunk, Keyspace, Owned};
+use keyspace::{Chunk, KeyBatches, Keyspace, Owned};
 use parking_lot::{Condvar, Mutex};
 use resp::OwnedArgs;
 use rustix::event::{EventfdFlags, eventfd};
@@ -46,7 +46,10 @@ impl Asked {
 pub struct ReadKeys {
     pub lsn: keyspace::Lsn,
     pub asked: Asked,
+    /// What the named ones were.
     pub found: Vec<Option<Owned>>,
+    /// What the words' keys were.
+    pub batches: KeyBatches,
     /// How many keys around the first are read along with it, up to which hash, and what they are.
     pub near: usize,
     pub until: u64,
@@ -64,7 +67,7 @@ const NEAR_AT_ONCE: usize = 100;
 #[derive(Default)]
 pub struct Around {
     pub to: u64,
-    pub keys: Vec<(u64, Box<[u8]>, Owned)>,
+    pub keys: KeyBatches,
 }
 
 impl ReadKeys {
@@ -73,7 +76,7 @@ impl ReadKeys {
         if let Some((db, position, want)) = self.part {
             return keyspace.extend_chunk(self.lsn, db, position, want, &mut self.chunk);
         }
-        let from = self.found.len();
+        let from = self.found.len() + self.batches.len();
         let end = (from + count).min(self.asked.len());
         match &self.asked {
             Asked::Named(keys) => {
@@ -83,10 +86,10 @@ impl ReadKeys {
             Asked::Words(words, db, places) => {
                 let words = words.args();
                 let batch = places[from..end].iter().map(|(hash, at)| (*hash, *db, words.at(*at as usize)));
-                keyspace.read_batch(self.lsn, batch, &mut self.found);
+                keyspace.read_many(self.lsn, batch, &mut self.batches);
             }
         }
-        self.found.len() == self.asked.len() && self.read_around(keyspace)
+        end == self.asked.len() && self.read_around(keyspace)
     }
 
     /// Reads some of what stands near the first key; true when that is enough.
@@ -96,9 +99,7 @@ impl ReadKeys {
         let around = &mut self.around;
         let from = if around.to == 0 { hash_bytes(first) } else { around.to };
         let before = around.keys.len();
-        around.to = keyspace.read_near(self.lsn, *db, from, NEAR_AT_ONCE, &mut |hash, key, owned| {
-            around.keys.push((hash, key.into(), owned));
-        });
+        around.to = keyspace.read_near(self.lsn, *db, from, NEAR_AT_ONCE, &mut around.keys);
         // Nothing is read where too much is going on.
         let stuck = around.to == from || around.to >= self.until;
         self.near = self.near.saturating_sub((around.keys.len() - before).max(NEAR_AT_ONCE / 4));

@@ -41,7 +41,7 @@ use crate::{Local, Server, Session};
 use command::places;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
-use keyspace::{Announce, Chunk, Commit, Overlay, Owned, Snapshot, View};
+use keyspace::{Announce, Chunk, Commit, KeyBatches, Overlay, Snapshot, View};
 use parking_lot::{Condvar, Mutex};
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};

@@ -37,7 +37,7 @@ pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
 pub use evict::{Evicted, Policy};
 pub use guard::{Guarded, Protection};
 pub use intent::{Commit, Progress, Words};
-pub use overlay::{Chunk, Conflict, Lost, Overlay};
+pub use overlay::{Chunk, Conflict, KeyBatches, Lost, Overlay};
 pub use record::Announce;
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};

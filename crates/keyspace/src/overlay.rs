@@ -18,6 +18,7 @@
 //! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
 //! is done in pieces instead (`intent.rs`).
 
+mod near;
 mod slots;
 
 use crate::entry::{EntryRef, Owned};
@@ -27,13 +28,15 @@ use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::shard::Shard;
 use crate::view::{Changes, Class, View};
 use crate::{Keyspace, shard_of};
-use slots::{Half, Slot, Slots, Wide};
+pub use near::KeyBatches;
+use near::Near;
+use slots::{Slot, Slots};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
-use value::{Kind, ValueRef};
+use value::{Kind, StrRef, Value, ValueRef};
 
 #[derive(Default)]
 pub(crate) struct Cell {
@@ -101,49 +104,51 @@ pub struct Chunk {
     pub next: Option<u64>,
 }
 
-/// Keys read along with one that was asked for, because a script that reads many keys would wait for each.
-#[derive(Default)]
-struct Near {
-    keys: Wide<NearKey>,
-    /// Parts of the hash order that were read whole: database and start to end (exclusive).
-    ranges: BTreeMap<(usize, u64), u64>,
-    /// How many of them were looked at (O7).
-    read: std::cell::Cell<usize>,
+/// A key as an overlay sees it.
+#[derive(Clone, Copy)]
+pub(crate) enum Seen<'a> {
+    Value { value: &'a Value, expire_ms: Option<u64> },
+    Text { bytes: &'a [u8], raw: bool, expire_ms: Option<u64> },
 }
 
-impl Near {
-    /// A key that stands here, which counts as read from now on (O7).
+impl<'a> Seen<'a> {
     #[inline]
-    fn look_at(&self, db: usize, key: &[u8]) -> Option<&Owned> {
-        if self.ranges.is_empty() {
-            return None;
+    pub(crate) fn value(self) -> ValueRef<'a> {
+        match self {
+            Seen::Value { value, .. } => value.as_ref(),
+            Seen::Text { bytes, .. } => ValueRef::Str(StrRef::Flat(bytes)),
         }
-        let near = self.keys.find(hash_bytes(key), |near| near.db == db && *near.key == *key)?;
-        if !near.read.replace(true) {
-            self.read.set(self.read.get() + 1);
-        }
-        Some(&near.owned)
     }
 
-    fn take(&mut self, db: usize, hash: u64, key: &[u8]) -> Option<Owned> {
-        let near = self.keys.take(hash, |near| near.db == db && *near.key == *key)?;
-        self.read.set(self.read.get() - usize::from(near.read.get()));
-        Some(near.owned)
+    #[inline]
+    pub(crate) fn expire_ms(self) -> Option<u64> {
+        match self {
+            Seen::Value { expire_ms, .. } | Seen::Text { expire_ms, .. } => expire_ms,
+        }
+    }
+
+    /// Whether it is a string for which OBJECT ENCODING must answer `raw`.
+    pub(crate) fn is_raw(self) -> bool {
+        match self {
+            Seen::Value { value, .. } => matches!(value, Value::Str(s) if s.is_raw()),
+            Seen::Text { raw, .. } => raw,
+        }
+    }
+
+    /// Shares the value; a short string is copied.
+    pub(crate) fn to_owned(self) -> Owned {
+        let value = match self {
+            Seen::Value { value, .. } => value.clone(),
+            Seen::Text { bytes, raw, .. } => near::text(bytes, raw),
+        };
+        Owned { value, expire_ms: self.expire_ms() }
     }
 }
 
-struct NearKey {
-    hash: u64,
-    db: usize,
-    key: Box<[u8]>,
-    owned: Owned,
-    read: std::cell::Cell<bool>,
-}
-
-impl Half for NearKey {
+impl<'a> From<&'a Owned> for Seen<'a> {
     #[inline]
-    fn half(&self) -> u32 {
-        self.hash as u32
+    fn from(owned: &'a Owned) -> Seen<'a> {
+        Seen::Value { value: &owned.value, expire_ms: owned.expire_ms }
     }
 }
 
@@ -200,7 +205,7 @@ impl Overlay {
     pub fn dispose(self) {
         let Overlay { snapshot, slots, near, chunks, .. } = self;
         drop(snapshot);
-        let known = slots.len() + near.keys.len() + chunks.len() * 64;
+        let known = slots.len() + near.len() + chunks.len() * 64;
         if known > FEW_KEYS {
             stdx::reclaim::defer(known * 100, move || drop((slots, near, chunks)));
         }
@@ -208,7 +213,7 @@ impl Overlay {
 
     /// Keys known.
     pub fn len(&self) -> usize {
-        self.slots.len() + self.near.read.get()
+        self.slots.len() + self.near.read()
     }
 
     pub fn is_empty(&self) -> bool {
@@ -217,21 +222,21 @@ impl Overlay {
 
     /// How many keys of what was read near others were looked at.
     pub fn near_read(&self) -> usize {
-        self.near.read.get()
+        self.near.read()
     }
 
     /// Makes what was looked at near other keys known, so that a commit checks it (O7). Cost: O(keys read near others).
     pub fn adopt_read(&mut self) {
-        if self.near.read.take() == 0 {
+        if self.near.read() == 0 {
             return;
         }
-        for near in std::mem::take(&mut self.near.keys).into_iter().filter(|near| near.read.get()) {
-            let cell = self.make(near.db, near.hash, &near.key);
+        let mut near = std::mem::take(&mut self.near);
+        near.drain_read(|db, hash, key, owned| {
+            let cell = self.make(db, hash, key);
             if !std::mem::replace(&mut cell.loaded, true) {
-                cell.base = Some(near.owned);
+                cell.base = owned;
             }
-        }
-        self.near.ranges.clear();
+        });
     }
 
     /// Makes room for so many more keys.
@@ -291,7 +296,9 @@ impl Overlay {
 
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
-        self.flushed.contains(&db) || self.known(db, key).is_some_and(|at| self.slots[at].cell.loaded)
+        self.flushed.contains(&db)
+            || self.known(db, key).is_some_and(|at| self.slots[at].cell.loaded)
+            || self.near.holds(db, key)
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
@@ -302,34 +309,31 @@ impl Overlay {
     }
 
     /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
-    pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: Vec<(u64, Box<[u8]>, Owned)>) {
-        for (hash, key, owned) in keys {
-            self.near.keys.insert(NearKey { hash, db, key, owned, read: Default::default() });
-        }
-        self.near.ranges.insert((db, from), to);
+    pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: KeyBatches) {
+        self.near.add_range(db, from, to, keys);
+    }
+
+    /// Adds keys as somebody else read them at this overlay's snapshot ([`Keyspace::read_many`]). If it has too many
+    /// already they stay unknown. O(keys).
+    pub fn insert_many(&mut self, db: usize, keys: KeyBatches) {
+        self.near.add(db, u64::MAX, keys);
     }
 
     /// Where the next part of the hash order begins that was read whole.
     pub fn near_end(&self, db: usize, hash: u64) -> u64 {
-        let next = self.near.ranges.range((db, hash)..).next();
-        next.filter(|((range_db, _), _)| *range_db == db).map_or(u64::MAX, |((_, from), _)| *from)
+        self.near.end(db, hash)
     }
 
     /// Learns a key from what was read near others; false if it was not.
     pub fn adopt(&mut self, db: usize, key: &[u8]) -> bool {
-        if self.near.ranges.is_empty() {
-            return false;
-        }
-        if self.flushed.contains(&db) {
-            return false;
-        }
         let hash = hash_bytes(key);
-        let range = self.near.ranges.range(..=(db, hash)).next_back();
-        if !range.is_some_and(|((range_db, _), to)| *range_db == db && hash < *to) {
+        if self.flushed.contains(&db) || !self.near.covers(db, hash) {
             return false;
         }
-        let found = self.near.take(db, hash, key);
-        self.insert(db, hash, key, found);
+        if !self.known(db, key).is_some_and(|at| self.slots[at].cell.loaded) {
+            let found = self.near.take(db, hash, key);
+            self.insert(db, hash, key, found.flatten());
+        }
         true
     }
 
@@ -378,19 +382,17 @@ impl Overlay {
     }
 
     #[inline]
-    pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<&Owned> {
+    pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<Seen<'_>> {
         let db = self.physical(db);
-        match self.known(db, key).map(|at| &self.slots[at].cell) {
-            Some(cell) if cell.loaded || cell.dirty => cell.current().filter(|owned| is_live(owned, now_ms)),
+        let seen = match self.known(db, key).map(|at| &self.slots[at].cell) {
+            Some(cell) if cell.loaded || cell.dirty => cell.current().map(Seen::from),
             _ if self.flushed.contains(&db) => None,
-            _ => match self.near.look_at(db, key) {
-                Some(owned) => Some(owned).filter(|owned| is_live(owned, now_ms)),
-                None => {
-                    self.missing.borrow_mut().push((db, key.into()));
-                    None
-                }
-            },
-        }
+            _ => self.near.look_at(db, key).unwrap_or_else(|| {
+                self.missing.borrow_mut().push((db, key.into()));
+                None
+            }),
+        };
+        seen.filter(|seen| seen.expire_ms().is_none_or(|at| at > now_ms))
     }
 
     // ----- the whole (O5) ------------------------------------------------------------------------------------------
@@ -501,8 +503,8 @@ impl Overlay {
             return place;
         }
         let hash = hash_bytes(key);
-        if let Some(owned) = self.near.take(db, hash, key) {
-            self.insert(db, hash, key, Some(owned));
+        if let Some(base) = self.near.take(db, hash, key) {
+            self.insert(db, hash, key, base);
             return self.last.get();
         }
         // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
@@ -678,6 +680,43 @@ impl Keyspace {
         keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
         found: &mut Vec<Option<Owned>>,
     ) {
+        self.each_fetched(keys, |shard, hash, db, key| {
+            found.push(read_at(&self.sequence, shard, db, hash, key, s));
+        });
+    }
+
+    /// The same for very many keys.
+    pub fn read_many<'a>(
+        &self,
+        s: Lsn,
+        keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
+        found: &mut KeyBatches,
+    ) {
+        self.each_fetched(keys, |shard, hash, db, key| {
+            let before = shard.pre.at(db, key, s);
+            let made = match before.is_none() && !shard.intents.is_empty() {
+                true => shard.intents.at(&self.sequence, db, hash, key, s),
+                false => None,
+            };
+            let room = found.room();
+            match (before, &made) {
+                (Some(Some(owned)), _) | (None, Some(Some(owned))) => room.push_owned(hash, key, owned),
+                (Some(None), _) | (None, Some(None)) => room.push_absent(hash, key),
+                (None, None) => match shard.dbs[db].find(hash, key) {
+                    Some(entry) => room.push_entry(hash, entry),
+                    None => room.push_absent(hash, key),
+                },
+            }
+        });
+    }
+
+    /// Gives the shard of each key, locked, to `f`. Takes each shard's lock once for neighbours, and fetches their keys into the
+    /// cache together.
+    fn each_fetched<'a>(
+        &self,
+        keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
+        mut f: impl FnMut(&Shard, u64, usize, &'a [u8]),
+    ) {
         let mut guard: Option<(usize, stdx::locks::Guard<'_, Shard>)> = None;
         let ahead = keys.clone();
         for (i, (hash, db, key)) in keys.enumerate() {
@@ -691,7 +730,7 @@ impl Keyspace {
                 guard = Some((shard, taken));
             }
             if let Some((_, guard)) = &guard {
-                found.push(read_at(&self.sequence, guard.get(shard), db, hash, key, s));
+                f(guard.get(shard), hash, db, key);
             }
         }
     }
@@ -732,17 +771,10 @@ impl Keyspace {
         keys.len()
     }
 
-    /// The keys around a hash as they were at `s`, about `count` of them, given to `f`; returns the end (exclusive) of the
+    /// The keys around a hash as they were at `s`, about `count` of them, added to `found`; returns the end (exclusive) of the
     /// part of the hash order from `hash` on that this is all of. Returns `hash` itself, having read nothing, where too much
     /// is going on. Cost: O(count) under one shard's lock.
-    pub fn read_near(
-        &self,
-        s: Lsn,
-        db: usize,
-        hash: u64,
-        count: usize,
-        f: &mut dyn FnMut(u64, &[u8], Owned),
-    ) -> u64 {
+    pub fn read_near(&self, s: Lsn, db: usize, hash: u64, count: usize, found: &mut KeyBatches) -> u64 {
         let shard_id = shard_of(hash);
         let guard = self.shards.lock_one(shard_id);
         let shard = guard.get(shard_id);
@@ -754,7 +786,7 @@ impl Keyspace {
             let next = shard.dbs[db].visit_line(to, &mut |at, entry| {
                 seen += 1;
                 if at >= to && shard.pre.at(db, entry.key(), s).is_none() {
-                    f(at, entry.key(), entry.to_owned());
+                    found.room().push_entry(at, entry);
                 }
             });
             match next {
@@ -773,7 +805,7 @@ impl Keyspace {
         for (key, before) in shard.pre.iter_at(db, s) {
             let at = hash_bytes(key);
             if let (true, Some(before)) = ((hash..to).contains(&at), before) {
-                f(at, key, before.clone());
+                found.room().push_owned(at, key, before);
             }
         }
         to

@@ -392,9 +392,7 @@ impl<'k> View<'k> {
     pub fn value(&self, key: &[u8]) -> Option<ValueRef<'_>> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.value()),
-            Store::Overlay(overlay) => {
-                overlay.get(self.db, key, self.now_ms).map(|owned| owned.value.as_ref())
-            }
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.value()),
             Store::Open => None,
         }
     }
@@ -413,7 +411,7 @@ impl<'k> View<'k> {
     pub fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.expire_ms()),
-            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|owned| owned.expire_ms),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.expire_ms()),
             Store::Open => None,
         }
     }
@@ -422,7 +420,7 @@ impl<'k> View<'k> {
     pub fn owned(&self, key: &[u8]) -> Option<Owned> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.to_owned()),
-            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).cloned(),
+            Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.to_owned()),
             Store::Open => None,
         }
     }
@@ -431,9 +429,9 @@ impl<'k> View<'k> {
     pub fn is_raw(&self, key: &[u8]) -> bool {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).is_some_and(|entry| entry.is_raw()),
-            Store::Overlay(overlay) => overlay
-                .get(self.db, key, self.now_ms)
-                .is_some_and(|owned| matches!(&owned.value, Value::Str(s) if s.is_raw())),
+            Store::Overlay(overlay) => {
+                overlay.get(self.db, key, self.now_ms).is_some_and(|seen| seen.is_raw())
+            }
             Store::Open => false,
         }
     }
@@ -461,7 +459,7 @@ impl<'k> View<'k> {
         let found = match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| (entry.value(), entry.expire_ms())),
             Store::Overlay(overlay) => {
-                overlay.get(self.db, key, self.now_ms).map(|owned| (owned.value.as_ref(), owned.expire_ms))
+                overlay.get(self.db, key, self.now_ms).map(|seen| (seen.value(), seen.expire_ms()))
             }
             Store::Open => None,
         };

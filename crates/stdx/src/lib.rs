@@ -1,5 +1,6 @@
 //! Clock, numbers, glob patterns, pages, queues: what every crate may use. Has never heard of Redis.
 
+pub mod bits;
 pub mod cache;
 pub mod clock;
 pub mod glob;

@@ -143,7 +143,7 @@ fn count_bits(s: StrRef<'_>, bits: Range<usize>, budget: &mut Budget<'_>) -> Res
     for run in s.runs(bytes) {
         if let str::Run::Bytes(bytes) = run {
             budget.charge(1 + bytes.len() / BYTES_PER_STEP)?;
-            count += kernel::count_ones(bytes);
+            count += stdx::bits::count_ones(bytes);
         }
     }
     Ok(count - u64::from(before.count_ones()) - u64::from(after.count_ones()))

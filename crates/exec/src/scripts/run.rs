@@ -496,6 +496,7 @@ impl Reader {
         ReadKeys {
             lsn: overlay.snapshot().lsn(),
             found: Vec::with_capacity(keys),
+            batches: KeyBatches::default(),
             asked,
             near: 0,
             until: u64::MAX,
@@ -560,29 +561,20 @@ impl Reader {
         }
         self.neighbours += around.keys.len();
         if around.to > first {
-            let rest = around.keys.into_iter().filter(|(_, key, _)| !overlay.knows(db, key)).collect();
-            overlay.insert_near(db, first, around.to, rest);
+            overlay.insert_near(db, first, around.to, around.keys);
         }
         true
     }
 
-    /// Loads the keys a script declares. They come to stand in the overlay as they are declared: most scripts go through
-    /// them in that order.
+    /// Loads the keys a script declares.
     pub(super) fn load_declared(&mut self, overlay: &mut Overlay, run: &ScriptRun) {
         let keys = run.keys();
         let at = |i: usize| (hash_bytes(keys.at(i)), (BEFORE_KEYS + i) as u32);
         let mut places: Vec<(u64, u32)> = (0..keys.len()).map(at).collect();
         places.sort_unstable();
         let asked = Asked::Words(run.words.clone(), run.db, places);
-        let Some(read) = self.ask(self.request(overlay, asked, keys.len())) else { return };
-        let ReadKeys { asked: Asked::Words(_, _, places), found, .. } = *read else { return };
-        let mut bases: Vec<(u64, Option<Owned>)> = vec![(0, None); keys.len()];
-        for ((hash, word), base) in places.into_iter().zip(found) {
-            bases[word as usize - BEFORE_KEYS] = (hash, base);
-        }
-        overlay.reserve(keys.len());
-        for (key, (hash, base)) in keys.iter().zip(bases) {
-            overlay.insert(run.db, hash, key, base);
+        if let Some(read) = self.ask(self.request(overlay, asked, 0)) {
+            overlay.insert_many(run.db, read.batches);
         }
     }
 }

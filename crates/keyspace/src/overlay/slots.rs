@@ -79,10 +79,6 @@ impl<T: Half> Wide<T> {
         Some(found.remove().0)
     }
 
-    pub(super) fn into_iter(self) -> impl Iterator<Item = T> {
-        self.parts.into_iter().flatten()
-    }
-
     /// Makes room for so many more.
     pub(super) fn reserve(&mut self, more: usize) {
         if self.parts.len() == 1 && self.len + more > TOGETHER {

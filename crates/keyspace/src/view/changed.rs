@@ -19,7 +19,7 @@ impl View<'_> {
             }
             Store::Overlay(overlay) => overlay
                 .get(self.db, key, self.now_ms)
-                .map(|owned| Item { value: owned.value.as_ref(), times: owned.expire_ms.into() }),
+                .map(|seen| Item { value: seen.value(), times: seen.expire_ms().into() }),
             Store::Open => None,
         }
     }
