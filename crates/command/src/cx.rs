@@ -74,15 +74,24 @@ pub struct Budget<'a> {
     cancelled: Option<&'a std::sync::atomic::AtomicBool>,
     /// On a thread of background work: lets others go on when its turn is over.
     turn: Option<&'a Turn>,
+    /// How often it was asked, and the most that was charged at once.
+    #[cfg(test)]
+    pub(crate) looks: (usize, usize),
 }
 
 impl<'a> Budget<'a> {
     pub const fn steps(steps: usize) -> Budget<'a> {
-        Budget { steps, cancelled: None, turn: None }
+        Budget {
+            steps,
+            cancelled: None,
+            turn: None,
+            #[cfg(test)]
+            looks: (0, 0),
+        }
     }
 
     pub const fn unlimited(cancelled: Option<&'a std::sync::atomic::AtomicBool>) -> Budget<'a> {
-        Budget { steps: usize::MAX, cancelled, turn: None }
+        Budget { cancelled, ..Budget::steps(usize::MAX) }
     }
 
     /// The run takes turns with its like: each charge may be the end of one.
@@ -95,6 +104,16 @@ impl<'a> Budget<'a> {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),
         }
+        #[cfg(test)]
+        (self.looks = (self.looks.0, self.looks.1.max(steps)));
+        self.pause()
+    }
+
+    /// Lets others go on, where what is done was charged for before: amid a change, which must not end for want of steps. An
+    /// error only if the run is dropped with all it changed.
+    pub(crate) fn pause(&mut self) -> Result<(), Error> {
+        #[cfg(test)]
+        (self.looks.0 += 1);
         if let Some(turn) = self.turn {
             turn.check();
         }

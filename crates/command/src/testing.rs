@@ -49,6 +49,9 @@ pub(crate) struct Db {
     pub dirty: u64,
     pub streamed: bool,
     pub blocked: Option<crate::Block>,
+    /// How often the last command looked at its budget, and the most it charged at once.
+    pub looks: usize,
+    pub most: usize,
 }
 
 /// What a run gave.
@@ -57,6 +60,7 @@ struct Ran {
     result: Result<(), Error>,
     changes: Changes,
     effects: Vec<OwnedArgs>,
+    looks: (usize, usize),
 }
 
 impl Db {
@@ -79,6 +83,8 @@ impl Db {
             dirty: 0,
             streamed: false,
             blocked: None,
+            looks: 0,
+            most: 0,
         }
     }
 
@@ -209,6 +215,7 @@ impl Db {
         let name = |key: &[u8]| key.escape_ascii().to_string();
         self.dirty = ran.changes.dirty;
         self.effects = ran.effects.clone();
+        (self.looks, self.most) = ran.looks;
         self.events.extend(ran.changes.events.iter().map(|e| format!("{}:{}", e.name, name(&e.key))));
         self.ready.extend(ran.changes.ready.iter().map(|(_, key)| name(key)));
     }
@@ -218,8 +225,8 @@ impl Db {
             Run::Whole(_) => View::open(&self.keyspace, self.db, self.now_ms),
             _ => View::locked(&self.keyspace, shards(command, args), self.db, self.now_ms),
         };
-        let (result, outcome, effects) = self.handle(&mut view, command, args, out);
-        let ran = Ran { result, outcome, effects, changes: view.finish() };
+        let (result, outcome, effects, looks) = self.handle(&mut view, command, args, out);
+        let ran = Ran { result, outcome, effects, looks, changes: view.finish() };
         // An expired key may have been swept on the way; that counts one each.
         let swept = ran.changes.events.iter().filter(|event| event.name == "expired").count() as u64;
         assert!(ran.result.is_ok() || ran.changes.dirty <= swept, "{args:?}: an error after a change");
@@ -232,7 +239,7 @@ impl Db {
         let mut keys = Vec::new();
         command.each_key(args, &mut |i, _| keys.push(args.at(i)));
         overlay.load(self.db, keys);
-        let (result, outcome, effects) = loop {
+        let (result, outcome, effects, looks) = loop {
             let mut view = View::overlay(&self.keyspace, &mut overlay, self.db, self.now_ms);
             let done = self.handle(&mut view, command, args, out);
             drop(view);
@@ -243,7 +250,7 @@ impl Db {
         };
         let changes = overlay.commit(self.now_ms).expect("nobody else is here");
         assert!(result.is_ok() || changes.dirty == 0, "{args:?}: an error after a change");
-        Ran { result, outcome, effects, changes }
+        Ran { result, outcome, effects, looks, changes }
     }
 
     fn handle(
@@ -252,13 +259,13 @@ impl Db {
         command: &Command,
         args: Args<'_>,
         out: &mut Reply,
-    ) -> (Result<(), Error>, Outcome, Vec<OwnedArgs>) {
+    ) -> (Result<(), Error>, Outcome, Vec<OwnedArgs>, (usize, usize)) {
         let mut cx = Cx::new(view, out, self.caller, Budget::steps(self.steps), self.runs);
         let result = match command.run {
             Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => handler(&mut cx, args),
             Run::Exec | Run::Container => panic!("{} is not a function of the keyspace", command.name),
         };
-        (result, cx.outcome, cx.effects)
+        (result, cx.outcome, cx.effects, cx.budget.looks)
     }
 }
 

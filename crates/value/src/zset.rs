@@ -23,6 +23,7 @@ mod bound;
 mod entry;
 
 use std::mem::ManuallyDrop;
+use std::ops::ControlFlow::{self, Continue};
 use std::ops::Range;
 use std::ptr::NonNull;
 
@@ -40,6 +41,9 @@ const PACKED_MAX: usize = 128;
 /// Below this many members, and this many bytes of them, a pair becomes a leaf again.
 const PACKED_AGAIN: usize = PACKED_MAX / 2;
 const PACKED_AGAIN_BYTES: u64 = LEAF_MAX as u64 / 2;
+
+/// Members of a range that are removed between two pauses.
+const PIECE: usize = 64;
 
 /// Flag of the tree: Redis would call the set a skiplist.
 const SKIP: u8 = 1;
@@ -291,19 +295,64 @@ impl ZSet {
     /// Removes the members of a range of ranks, as far as they exist; returns how many. O(log n) for the order and
     /// O(min(k, n - k)) for finding by member.
     pub fn remove_rank_range(&mut self, ranks: Range<usize>) -> usize {
-        let end = ranks.end.min(self.len());
-        if ranks.start >= end {
-            return 0;
+        self.remove_ranks(ranks, &mut |_| Continue(())).unwrap_or_default()
+    }
+
+    /// The same, with a `pause` after every [`PIECE`] members that were looked at, which may break it off: then None, and some
+    /// of the range are gone or none.
+    pub fn remove_ranks(
+        &mut self,
+        ranks: Range<usize>,
+        pause: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Option<usize> {
+        let (start, end) = (ranks.start, ranks.end.min(self.len()));
+        if start >= end {
+            return Some(0);
         }
-        let ranks = ranks.start..end;
+        if self.is_pair() && end - start > self.len() / 2 {
+            self.keep_others(start..end, pause)?;
+            return Some(end - start);
+        }
+        let mut left = end;
+        while left > start {
+            // From behind, so that the others keep their ranks.
+            let piece = start.max(left.saturating_sub(PIECE))..left;
+            left = piece.start;
+            let len = piece.len();
+            self.remove_few(piece);
+            if pause(len).is_break() {
+                return None;
+            }
+        }
+        Some(end - start)
+    }
+
+    fn remove_few(&mut self, ranks: Range<usize>) {
         if self.is_pair() {
-            self.change_pair(|pair| pair.remove_range(ranks.clone()));
-        } else {
-            let mut order = self.take_order();
-            order.remove_range(ranks.clone());
-            *self = ZSet::settled(order);
+            return self.change_pair(|pair| pair.remove_few(ranks));
         }
-        ranks.len()
+        let mut order = self.take_order();
+        order.remove_range(ranks);
+        *self = ZSet::settled(order);
+    }
+
+    /// Removes most members of a pair: the few that stay are put into a new trie. O(n - k).
+    fn keep_others(
+        &mut self,
+        ranks: Range<usize>,
+        pause: &mut dyn FnMut(usize) -> ControlFlow<()>,
+    ) -> Option<()> {
+        let (mut order, mut members) = (self.order().clone(), Trie::new());
+        order.remove_range(ranks);
+        for (i, entry) in order.iter_from(0).enumerate() {
+            members.insert(decode(entry));
+            if i % PIECE == PIECE - 1 && pause(PIECE).is_break() {
+                return None;
+            }
+        }
+        *self = ZSet::from_pair(Arc::new(Pair { members, order }));
+        self.change_pair(|_| ());
+        Some(())
     }
 
     /// Removes all members.
@@ -410,19 +459,11 @@ impl Pair {
         with_item(member, score, |item| self.order.insert(&to, item));
     }
 
-    fn remove_range(&mut self, ranks: Range<usize>) {
-        if ranks.len() <= self.order.len() / 2 {
-            for entry in self.order.iter_from(ranks.start).take(ranks.len()) {
-                self.members.remove(member(entry));
-            }
-            return self.order.remove_range(ranks);
+    fn remove_few(&mut self, ranks: Range<usize>) {
+        for entry in self.order.iter_from(ranks.start).take(ranks.len()) {
+            self.members.remove(member(entry));
         }
         self.order.remove_range(ranks);
-        let mut members = Trie::new();
-        for entry in self.order.iter_from(0) {
-            members.insert(decode(entry));
-        }
-        self.members = members;
     }
 }
 

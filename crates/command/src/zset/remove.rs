@@ -6,6 +6,7 @@ use crate::table::{Command, KeySpec, RW_DELETE, Run, WRITE, acl};
 use crate::{Cx, Error};
 use keyspace::{Class, View};
 use resp::Args;
+use std::ops::ControlFlow::{Break, Continue};
 use std::ops::Range;
 use value::{LexBound, ScoreBound, ZSet};
 
@@ -103,17 +104,27 @@ pub(super) fn take(
     if ranks.is_empty() {
         return Ok(());
     }
-    if cx.view.zset(key)?.is_some_and(|set| set.len() == ranks.len()) {
+    let len = cx.view.zset(key)?.map_or(0, ZSet::len);
+    if len == ranks.len() {
         cx.view.remove(key);
         cx.view.changed(key, Class::ZSet, event);
         cx.view.notify(key, Class::Generic, "del");
         return Ok(());
     }
+    cx.charge(removal_steps(ranks.len(), len))?;
+    let mut refused = None;
     if let Some(set) = cx.view.zset_mut(key)? {
-        set.remove_rank_range(ranks);
+        let budget = &mut cx.budget;
+        set.remove_ranks(ranks, &mut |_| match budget.pause() {
+            Ok(()) => Continue(()),
+            Err(error) => {
+                refused = Some(error);
+                Break(())
+            }
+        });
         cx.view.changed(key, Class::ZSet, event);
     }
-    Ok(())
+    refused.map_or(Ok(()), Err)
 }
 
 #[cfg(test)]
@@ -171,5 +182,27 @@ mod tests {
         assert_eq!(db.line("zremrangebyrank z 10 -11"), "980");
         assert_eq!(db.line("zcard z"), "20");
         assert_eq!(db.line("zscore z m995"), "\"995\"");
+    }
+
+    #[test]
+    fn long_ranges_go_in_pieces() {
+        Db::both(|mut db| {
+            let words: Vec<String> = (0..4000).flat_map(|i| [i.to_string(), format!("m{i:04}")]).collect();
+            let words = ["zadd", "z"].into_iter().map(str::to_owned).chain(words).collect::<Vec<_>>();
+            // Few of many, most of them, and by popping: whatever is done, or is left, is looked at 64 at a time.
+            for (line, reply, pieces) in [
+                ("zremrangebyrank z 1 1280", "1280", 20),
+                ("zremrangebyscore z -inf 2719", "2720", 20),
+                ("zremrangebylex z [m0100 [m0739", "640", 10),
+            ] {
+                db.call(&words);
+                assert_eq!(db.line(line), reply);
+                assert!((pieces..pieces + 5).contains(&db.looks), "{line}: {}", db.looks);
+            }
+            db.call(&words);
+            db.line("zpopmax z 1280");
+            assert!((20..25).contains(&db.looks), "{}", db.looks);
+            assert_eq!(db.line("zcard z"), "2720");
+        });
     }
 }

@@ -198,3 +198,33 @@ fn a_set_becomes_a_skiplist_by_length_or_by_a_long_member_and_stays_one() {
     set.insert(&[b'y'; 65], 1.0);
     assert_eq!(set.encoding(), Enc::SkipList);
 }
+
+#[test]
+fn a_long_removal_pauses_and_can_be_broken_off_at_each_pause() {
+    let whole: ZSet = (0..3000).map(|i| (format!("m{i}"), f64::from(i % 50))).collect();
+    // Few of many, most of them, all but one.
+    for ranks in [10..700, 10..2700, 1..3000] {
+        let work = ranks.len().min(whole.len() - ranks.len());
+        let mut pauses = 0;
+        let mut set = whole.clone();
+        let gone = set.remove_ranks(ranks.clone(), &mut |members| {
+            assert!(members <= PIECE);
+            pauses += 1;
+            Continue(())
+        });
+        assert_eq!((gone, set.len()), (Some(ranks.len()), whole.len() - ranks.len()));
+        assert_eq!(pauses, if ranks.len() == work { work.div_ceil(PIECE) } else { work / PIECE });
+        set.check_invariants();
+        for last in 1..=pauses {
+            let (mut set, mut left) = (whole.clone(), last);
+            let broken = set.remove_ranks(ranks.clone(), &mut |_| {
+                left -= 1;
+                if left == 0 { ControlFlow::Break(()) } else { Continue(()) }
+            });
+            assert_eq!(broken, None);
+            set.check_invariants();
+            assert!(set.len() <= whole.len() && set.iter().all(|(member, _)| whole.score(member).is_some()));
+        }
+    }
+    assert_eq!(whole.len(), 3000);
+}
