@@ -7,7 +7,7 @@
 //! the question by looking at all keys, or nested tables would be written again at every level.
 //!
 //! * **J1** Nesting is bounded by `DEPTH_MAX` whatever the settings say (S4).
-//! * **J2** A text is encoded or decoded in O(length); the host is asked every thousand elements.
+//! * **J2** A text is encoded or decoded in O(length); the host is asked every thousand elements, and every 64 KB of texts.
 
 use crate::lua::{NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
@@ -16,6 +16,11 @@ use crate::text;
 
 /// The recursion's frames stay below a megabyte.
 const DEPTH_MAX: i32 = 3_500;
+
+/// Texts below this are not worth counting by their bytes.
+const SHORT: usize = 64;
+/// Bytes of a text that are gone through without asking the host (J2).
+const PIECE: usize = 64 << 10;
 
 pub(crate) fn push_library(s: &mut State<'_>) {
     s.push_table(0, 16);
@@ -190,10 +195,7 @@ impl Encoder {
     /// Writes the value on top of the stack, which stays there.
     fn value(&mut self, s: &mut State<'_>, depth: i32) -> Result<(), Raise> {
         let other = match s.view(-1) {
-            View::String(bytes) => {
-                write_string(bytes, &mut self.out);
-                return Ok(());
-            }
+            View::String(_) => return self.string(s, -1),
             View::Number(value) => return self.number(s, value),
             View::Other(Type::Table) => return self.table(s, depth + 1),
             View::Other(other) => other,
@@ -204,6 +206,33 @@ impl Encoder {
             Type::LightUserdata if s.light(-1) == 0 => self.out.extend_from_slice(b"null"),
             other => return refuse(s, other, "type not supported"),
         }
+        Ok(())
+    }
+
+    /// Writes the string there, and counts its bytes.
+    #[inline]
+    fn string(&mut self, s: &mut State<'_>, at: i32) -> Result<(), Raise> {
+        match s.bytes(at) {
+            Some(bytes) if bytes.len() <= PIECE => {
+                let len = bytes.len();
+                write_string(bytes, &mut self.out);
+                if len < SHORT { Ok(()) } else { s.tick_bytes(len) }
+            }
+            _ => self.long_string(s, at),
+        }
+    }
+
+    #[cold]
+    fn long_string(&mut self, s: &mut State<'_>, at: i32) -> Result<(), Raise> {
+        let len = s.len(at);
+        s.heavy(len)?;
+        self.out.push(b'"');
+        for start in (0..len).step_by(PIECE) {
+            let bytes = s.bytes(at).unwrap_or_default();
+            write_escaped(&bytes[start..len.min(start + PIECE)], &mut self.out);
+            s.check_stop()?;
+        }
+        self.out.push(b'"');
         Ok(())
     }
 
@@ -252,8 +281,8 @@ impl Encoder {
             if count > 1 {
                 self.out.push(b',');
             }
-            if let View::String(bytes) = s.view(-1) {
-                write_string(bytes, &mut self.out);
+            if s.type_of(-1) == Type::String {
+                self.string(s, -1)?;
             } else {
                 if !settled && s.type_of(-1) == Type::Table {
                     settled = self.has_keys_in_order(s, table)?;
@@ -355,7 +384,7 @@ impl Encoder {
                 self.out.push(b',');
             }
             match s.view(-2) {
-                View::String(key) => write_string(key, &mut self.out),
+                View::String(_) => self.string(s, -2)?,
                 View::Number(key) => {
                     self.out.push(b'"');
                     self.number(s, key)?;
@@ -400,6 +429,11 @@ const ESCAPES: [u8; 256] = {
 fn write_string(bytes: &[u8], out: &mut Vec<u8>) {
     out.reserve(bytes.len() + 2);
     out.push(b'"');
+    write_escaped(bytes, out);
+    out.push(b'"');
+}
+
+fn write_escaped(bytes: &[u8], out: &mut Vec<u8>) {
     let mut rest = bytes;
     loop {
         let plain = plain_prefix(rest);
@@ -415,7 +449,6 @@ fn write_string(bytes: &[u8], out: &mut Vec<u8>) {
         }
         rest = &rest[plain + 1..];
     }
-    out.push(b'"');
 }
 
 /// How many bytes from the start need no escape. Looks at 16 at a time; the last 16 (or 8) may overlap those before.
@@ -454,16 +487,18 @@ fn decode(s: &mut State<'_>) -> Outcome {
         return s.raise_arg(1, "expected 1 argument");
     }
     s.arg_text(1)?;
+    s.heavy(s.len(1))?;
     let mut data = s.session().buffer.take();
     data.clear();
     data.extend_from_slice(s.bytes(1).unwrap_or_default());
     if data.len() >= 2 && (data[0] == 0 || data[1] == 0) {
         return s.raise_here("JSON parser does not support UTF-16 or UTF-32");
     }
-    let mut parser = Parser { data: &data, at: 0, settings: s.session().json.get(), text: Vec::new() };
-    let token = parser.token();
+    let mut parser =
+        Parser { data: &data, at: 0, settings: s.session().json.get(), text: Vec::new(), pause_at: PIECE };
+    let token = parser.token(s);
     parser.value(s, token, 0)?;
-    let token = parser.token();
+    let token = parser.token(s);
     if token.kind != Kind::End {
         return parser.unexpected(s, "the end", &token);
     }
@@ -499,6 +534,9 @@ struct Token {
     at: usize,
 }
 
+/// The script must end: what is said of this is heard by nobody.
+const STOPPED: Token = Token { kind: Kind::Bad("script stopped"), at: 0 };
+
 impl Kind {
     fn name(self) -> &'static str {
         match self {
@@ -523,6 +561,8 @@ struct Parser<'a> {
     at: usize,
     settings: JsonSettings,
     text: Vec<u8>,
+    /// Where the host is asked next whether to go on (J2).
+    pause_at: usize,
 }
 
 impl Parser<'_> {
@@ -539,9 +579,22 @@ impl Parser<'_> {
         self.data.get(at).copied().unwrap_or(0)
     }
 
-    fn token(&mut self) -> Token {
+    /// Whether to go on from `at`. If not, whatever is found there ends the script.
+    #[inline]
+    fn may_go_on(&mut self, s: &State<'_>, at: usize) -> bool {
+        if at < self.pause_at {
+            return true;
+        }
+        self.pause_at = at + PIECE;
+        s.may_go_on()
+    }
+
+    fn token(&mut self, s: &State<'_>) -> Token {
         while matches!(self.byte(self.at), b' ' | b'\t' | b'\n' | b'\r') {
             self.at += 1;
+            if !self.may_go_on(s, self.at) {
+                return STOPPED;
+            }
         }
         let at = self.at;
         let simple = match self.byte(at) {
@@ -552,7 +605,7 @@ impl Parser<'_> {
             b']' => Kind::ArrayEnd,
             b':' => Kind::Colon,
             b',' => Kind::Comma,
-            b'"' => return self.string(),
+            b'"' => return self.string(s),
             _ => return Token { kind: self.word(), at },
         };
         self.at += 1;
@@ -585,11 +638,10 @@ impl Parser<'_> {
     }
 
     /// At the opening quote.
-    fn string(&mut self) -> Token {
+    fn string(&mut self, s: &State<'_>) -> Token {
         let opening = self.at;
         let start = opening + 1;
-        let plain =
-            memchr::memchr3(b'"', b'\\', 0, &self.data[start..]).map_or(self.data.len(), |i| start + i);
+        let Some(plain) = self.end_of_plain(s, start) else { return STOPPED };
         if self.byte(plain) == b'"' {
             self.at = plain + 1;
             return Token { kind: Kind::Plain { start, end: plain }, at: opening };
@@ -610,8 +662,22 @@ impl Parser<'_> {
                 },
                 _ => return Token { kind: Kind::Bad("unexpected end of string"), at },
             }
-            at = memchr::memchr3(b'"', b'\\', 0, &self.data[from..]).map_or(self.data.len(), |i| from + i);
+            let Some(next) = self.end_of_plain(s, from) else { return STOPPED };
+            at = next;
         }
+    }
+
+    /// Where what stands for itself from `from` on ends: at a quote, a backslash, a NUL, or the end. None: the script must end.
+    fn end_of_plain(&mut self, s: &State<'_>, mut from: usize) -> Option<usize> {
+        while self.may_go_on(s, from) {
+            let end = self.data.len().min(from + PIECE);
+            match memchr::memchr3(b'"', b'\\', 0, &self.data[from..end]) {
+                Some(i) => return Some(from + i),
+                None if end == self.data.len() => return Some(end),
+                None => from = end,
+            }
+        }
+        None
     }
 
     /// Appends what the escape at `at` stands for; returns where it ends.
@@ -687,7 +753,7 @@ impl Parser<'_> {
         self.descend(s, depth)?;
         s.push_table(0, 0);
         let table = s.top();
-        let mut token = self.token();
+        let mut token = self.token(s);
         if token.kind == Kind::ObjectEnd {
             return Ok(());
         }
@@ -697,18 +763,18 @@ impl Parser<'_> {
                 Kind::Escaped => s.push_bytes(&self.text),
                 _ => return self.unexpected(s, "object key string", &token),
             }
-            token = self.token();
+            token = self.token(s);
             if token.kind != Kind::Colon {
                 return self.unexpected(s, "colon", &token);
             }
-            token = self.token();
+            token = self.token(s);
             self.value(s, token, depth)?;
             s.raw_set(table);
             s.tick()?;
-            token = self.token();
+            token = self.token(s);
             match token.kind {
                 Kind::ObjectEnd => return Ok(()),
-                Kind::Comma => token = self.token(),
+                Kind::Comma => token = self.token(s),
                 _ => return self.unexpected(s, "comma or object end", &token),
             }
         }
@@ -722,7 +788,7 @@ impl Parser<'_> {
             s.push_ref(s.session().names().json_array);
             s.set_metatable(table);
         }
-        let mut token = self.token();
+        let mut token = self.token(s);
         if token.kind == Kind::ArrayEnd {
             return Ok(());
         }
@@ -730,10 +796,10 @@ impl Parser<'_> {
             self.value(s, token, depth)?;
             s.raw_set_i(table, i);
             s.tick()?;
-            token = self.token();
+            token = self.token(s);
             match token.kind {
                 Kind::ArrayEnd => return Ok(()),
-                Kind::Comma => token = self.token(),
+                Kind::Comma => token = self.token(s),
                 _ => return self.unexpected(s, "comma or array end", &token),
             }
         }

@@ -48,15 +48,17 @@ fn pack(s: &mut State<'_>) -> Outcome {
 
 /// Writes the value on top and pops it.
 fn write_value(s: &mut State<'_>, out: &mut Vec<u8>, level: u32) -> Result<(), Raise> {
+    let mut bytes = 0;
     match s.view(-1) {
-        View::String(bytes) => {
-            match bytes.len() {
+        View::String(text) => {
+            match text.len() {
                 n @ 0..=31 => out.push(0xa0 | n as u8),
                 n @ 32..=0xff => out.extend_from_slice(&[0xd9, n as u8]),
                 n @ 0x100..=0xffff => write_head(0xda, &(n as u16).to_be_bytes(), out),
                 n => write_head(0xdb, &(n as u32).to_be_bytes(), out),
             }
-            out.extend_from_slice(bytes);
+            out.extend_from_slice(text);
+            bytes = text.len();
         }
         View::Other(Type::Bool) => out.push(if s.bool(-1) { 0xc3 } else { 0xc2 }),
         View::Number(value) => write_number(value, out),
@@ -64,7 +66,7 @@ fn write_value(s: &mut State<'_>, out: &mut Vec<u8>, level: u32) -> Result<(), R
         _ => out.push(0xc0),
     }
     s.pop(1);
-    s.tick()
+    s.tick_bytes(bytes)
 }
 
 fn write_head(kind: u8, bytes: &[u8], out: &mut Vec<u8>) {
@@ -160,6 +162,7 @@ fn unpack_limit(s: &mut State<'_>) -> Outcome {
 /// limit nor offset, all values and nothing before them.
 fn unpack_from(s: &mut State<'_>, limit: i64, offset: i64) -> Outcome {
     s.arg_text(1)?;
+    s.heavy(s.len(1))?;
     let data = s.bytes(1).unwrap_or_default().to_vec();
     if limit < 0 || offset < 0 {
         return s.raise_here(format!(
@@ -265,7 +268,7 @@ impl<'a> Reader<'a> {
     fn string(&mut self, s: &mut State<'_>, len: usize) -> Result<(), Raise> {
         let bytes = self.take(s, len)?;
         s.push_bytes(bytes);
-        Ok(())
+        s.tick_bytes(len)
     }
 
     fn array(&mut self, s: &mut State<'_>, len: usize, depth: u32) -> Result<(), Raise> {

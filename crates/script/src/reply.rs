@@ -122,12 +122,13 @@ fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Res
     s.push_table(n.min(bytes.len()), 0);
     let table = s.top();
     for i in 0..n {
+        let from = next;
         next = match line(bytes, next) {
             Some((b'$', line, body)) => push_bulk(s, bytes, line, body)?,
             _ => push_at(s, bytes, next)?,
         };
         s.raw_set_i(table, i as i32 + 1);
-        s.tick()?;
+        s.tick_bytes(next - from)?;
     }
     Ok(next)
 }
@@ -137,10 +138,11 @@ fn push_map(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Resul
     s.push_ref(s.session().names().map);
     s.push_table(0, n.min(bytes.len()));
     for _ in 0..n {
+        let from = next;
         next = push_at(s, bytes, next)?;
         next = push_at(s, bytes, next)?;
         s.raw_set(-3);
-        s.tick()?;
+        s.tick_bytes(next - from)?;
     }
     s.raw_set(-3);
     Ok(next)
@@ -151,10 +153,11 @@ fn push_set(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Resul
     s.push_ref(s.session().names().set);
     s.push_table(0, n.min(bytes.len()));
     for _ in 0..n {
+        let from = next;
         next = push_at(s, bytes, next)?;
         s.push_bool(true);
         s.raw_set(-3);
-        s.tick()?;
+        s.tick_bytes(next - from)?;
     }
     s.raw_set(-3);
     Ok(next)
@@ -236,7 +239,9 @@ enum Open {
 pub(crate) fn encode(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> Result<(), Raise> {
     let mut open: Vec<Open> = Vec::new();
     loop {
+        let start = out.len();
         encode_top(s, out, wire, &mut open);
+        s.tick_bytes(out.len() - start)?;
         loop {
             s.tick()?;
             let Some(innermost) = open.last_mut() else {

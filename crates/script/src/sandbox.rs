@@ -489,6 +489,7 @@ fn concat(s: &mut State<'_>) -> Outcome {
             return s.raise_here(text);
         };
         out.extend_from_slice(text);
+        let bytes = text.len() + separator.len();
         s.pop(1);
         if i < i64::from(last) {
             out.extend_from_slice(&separator);
@@ -496,7 +497,7 @@ fn concat(s: &mut State<'_>) -> Outcome {
         if out.len() > TEXT_BYTES_MAX {
             return s.raise("not enough memory");
         }
-        s.tick()?;
+        s.tick_bytes(bytes)?;
         i += 1;
     }
     s.push_bytes(&out);

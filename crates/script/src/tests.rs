@@ -11,6 +11,8 @@ pub(crate) struct Map {
     pub(crate) logged: Vec<(i32, Vec<u8>)>,
     /// Interrupts allowed before the stop.
     pub(crate) patience: Option<u32>,
+    /// How often it was asked.
+    pub(crate) asked: u32,
     pub(crate) calls: u64,
 }
 
@@ -56,6 +58,7 @@ impl Host for Map {
     }
 
     fn interrupt(&mut self) -> Option<Stop> {
+        self.asked += 1;
         match &mut self.patience {
             None => None,
             Some(0) => Some(Stop::Killed),
@@ -402,5 +405,43 @@ fn deep_nesting_ends_in_errors() {
     ] {
         let reply = once(script);
         assert!(!reply.is_empty(), "{script}");
+    }
+}
+
+/// What takes long within one call of a library is not long between two looks at whether to go on.
+#[test]
+fn libraries_ask_within_a_long_text_whether_to_go_on() {
+    let prepare = [
+        ("", "cjson.encode(long)"),
+        ("", "cjson.encode({[long] = 1})"),
+        ("local list = {} for i = 1, 64 do list[i] = string.rep('x', 65536) end", "cjson.encode(list)"),
+        ("long = cjson.encode(long)", "cjson.decode(long)"),
+        ("long = cjson.encode({string.rep('\"\\n', 2097152)})", "cjson.decode(long)"),
+        ("long = string.rep(' ', 4194304) .. '1'", "cjson.decode(long)"),
+        ("local list = {} for i = 1, 64 do list[i] = string.rep('x', 65536) end", "cmsgpack.pack(list)"),
+        (
+            "local list = {} for i = 1, 64 do list[i] = string.rep('x', 65536) end long = cmsgpack.pack(list)",
+            "cmsgpack.unpack(long)",
+        ),
+        ("local list = {} for i = 1, 64 do list[i] = string.rep('x', 65536) end", "table.concat(list, ',')"),
+    ];
+    let begin = "local long = string.rep('x', 4194304) ";
+    let asked = |script: &str| {
+        let (mut engine, mut host) = (Engine::new(Limits::default()), Map::default());
+        let reply = eval(&mut engine, &mut host, script, &[], &[]);
+        assert!(!reply.starts_with('-') && !reply.starts_with("stopped"), "{script}: {reply}");
+        host.asked
+    };
+    for (before, call) in prepare {
+        let without = asked(&format!("{begin}{before} return 1"));
+        let with = asked(&format!("{begin}{before} local r = {call} return 1"));
+        // 4 MB, and a question for each 64 KB.
+        assert!(with >= without + 60, "{call}: {without} and {with}");
+        // And it ends where it is told to.
+        let (mut engine, mut host) = (Engine::new(Limits::default()), Map::default());
+        host.patience = Some(without + 20);
+        let reply =
+            eval(&mut engine, &mut host, &format!("{begin}{before} local r = {call} return 1"), &[], &[]);
+        assert_eq!(reply, "stopped: Killed", "{call}");
     }
 }

@@ -3,6 +3,11 @@
 
 use super::*;
 
+/// Elements between two questions to the host, and bytes that count as one.
+const TICKS: usize = 1024;
+const BYTES_PER_TICK: usize = 64;
+const _: () = assert!(TICKS.is_power_of_two());
+
 /// A Lua frame as Rust sees it: the arguments at 1.., what is pushed above them. Negative indices count from the top.
 pub(crate) struct State<'a> {
     pub(super) l: *mut lua_State,
@@ -51,8 +56,16 @@ impl<'a> State<'a> {
     /// For loops over much data: asks now and then whether the script may go on.
     #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), Raise> {
-        self.ticks += 1;
-        if self.ticks & 0x3ff == 0 { self.check_stop() } else { Ok(()) }
+        self.ticks = self.ticks.wrapping_add(1);
+        if (self.ticks as usize).is_multiple_of(TICKS) { self.check_stop() } else { Ok(()) }
+    }
+
+    /// The same for an element of so many bytes: a long one counts as several.
+    #[inline]
+    pub(crate) fn tick_bytes(&mut self, bytes: usize) -> Result<(), Raise> {
+        let before = self.ticks;
+        self.ticks = before.wrapping_add(1 + (bytes / BYTES_PER_TICK).min(TICKS) as u32);
+        if (before ^ self.ticks) as usize >= TICKS { self.check_stop() } else { Ok(()) }
     }
 
     pub(crate) fn check_stop(&mut self) -> Result<(), Raise> {
