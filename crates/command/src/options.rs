@@ -1,7 +1,8 @@
 //! Reading arguments: numbers, time-outs, keywords, with Redis's errors.
 
-use crate::{Cx, Error};
+use crate::{Budget, Cx, Error};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use stdx::glob::Match;
 
 /// `proto-max-bulk-len`.
 static MAX_STRING_BYTES: AtomicUsize = AtomicUsize::new(512 << 20);
@@ -128,7 +129,97 @@ impl<'a> ScanOptions<'a> {
         self.kind.is_none_or(|name| name.eq_ignore_ascii_case(kind.name().as_bytes()))
     }
 
-    pub fn matches(&self, name: &[u8]) -> bool {
-        self.pattern.is_none_or(|pattern| stdx::glob::matches(pattern, name, false))
+    /// Begins to visit elements.
+    pub(crate) fn walk<'o, 'b, 't>(&'o self, budget: &'b mut Budget<'t>) -> Walk<'o, 'b, 't> {
+        Walk::of(self.pattern, budget)
+    }
+}
+
+/// Steps for an element that is visited.
+const VISIT_STEPS: usize = 2;
+/// Bytes of a pattern that are looked at in a step, and at a stretch.
+const LOOKS_PER_STEP: usize = 32;
+const LOOKS: usize = 4096;
+/// Steps between two charges.
+const CHARGED: usize = 128;
+
+/// Elements that are visited one after the other, and matched against a pattern. It is charged for as it goes: how long a
+/// match takes only shows in the end.
+pub(crate) struct Walk<'o, 'b, 't> {
+    pattern: Option<&'o [u8]>,
+    budget: &'b mut Budget<'t>,
+    due: usize,
+    refused: Option<Error>,
+}
+
+impl<'o, 'b, 't> Walk<'o, 'b, 't> {
+    /// Through all that match a pattern; everything does if there is none.
+    pub(crate) fn of(pattern: Option<&'o [u8]>, budget: &'b mut Budget<'t>) -> Walk<'o, 'b, 't> {
+        Walk { pattern, budget, due: 0, refused: None }
+    }
+
+    /// Whether a visited element matches. Nothing does any more once the run has to end. O(pattern · name) at worst.
+    pub(crate) fn takes(&mut self, name: &[u8]) -> bool {
+        self.due += VISIT_STEPS;
+        if !self.may_go_on() {
+            return false;
+        }
+        let Some(pattern) = self.pattern else { return true };
+        let mut matching = Match::default();
+        loop {
+            let mut looks = LOOKS;
+            let verdict = matching.go_on(pattern, name, false, &mut looks);
+            self.due += (LOOKS - looks) / LOOKS_PER_STEP;
+            if !self.may_go_on() {
+                return false;
+            }
+            if let Some(verdict) = verdict {
+                return verdict;
+            }
+        }
+    }
+
+    fn may_go_on(&mut self) -> bool {
+        if self.due >= CHARGED && self.refused.is_none() {
+            self.refused = self.budget.charge(std::mem::take(&mut self.due)).err();
+        }
+        self.refused.is_none()
+    }
+
+    /// Errors: why it was broken off.
+    pub(crate) fn end(self) -> Result<(), Error> {
+        self.refused.map_or(Ok(()), Err)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::Db;
+
+    /// A pattern that has to be gone through again and again is charged for as it is.
+    #[test]
+    fn matching_a_slow_pattern_is_charged_for() {
+        let (pattern, name) = (format!("*{}b", "a".repeat(300)), "a".repeat(3000));
+        let mut db = Db::new();
+        db.run(&["sadd", "s", &name]);
+        db.run(&["hset", "h", &name, "1"]);
+        db.run(&["zadd", "z", "1", &name]);
+        db.run(&["rpush", "l", &name]);
+        db.run(&["set", &name, "1"]);
+        let scans: [&[&str]; 6] = [
+            &["sscan", "s", "0", "match", &pattern],
+            &["hscan", "h", "0", "match", &pattern],
+            &["zscan", "z", "0", "match", &pattern],
+            &["lscan", "l", "0", "match", &pattern],
+            &["scan", "0", "match", &pattern, "count", "1000"],
+            &["keys", &pattern],
+        ];
+        for words in scans {
+            db.steps = 1_000_000;
+            assert!(!db.run(words).contains("aaa"));
+            assert!(db.looks > 100 && db.most < 300, "{}: {} {}", words[0], db.looks, db.most);
+            db.steps = 1000;
+            assert_eq!(db.run(words), "-ERR internal: run dropped", "{}", words[0]);
+        }
     }
 }

@@ -18,6 +18,7 @@ use rdb::{
     CompressedString, Dialect, Failure, HashPayload, Item, ListPayload, SetPayload, Sink, ZSetPayload,
 };
 use roaring::Refused;
+use std::ops::ControlFlow::{Break, Continue};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use value::trie::NEVER;
 use value::{Elem, Hash, Ints, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
@@ -215,7 +216,7 @@ fn zset_body(set: &ZSet, charge: &mut Charge<'_>) -> Result<ZSetPayload, Error> 
 }
 
 fn hash_body(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<HashPayload, Error> {
-    let live = hash.live_len(now_ms);
+    let live = count_live(hash, now_ms, charge)?;
     let mut out = match hash.next_expiry() {
         // All that expire may have expired already; then the time says nothing, and does no harm.
         Some(soonest) => HashPayload::expiring(live, soonest.max(now_ms)),
@@ -223,14 +224,29 @@ fn hash_body(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<HashPa
     };
     out.reserve(hash.mem_bytes());
     let mut pace = Pace::new(charge);
-    for entry in hash.entries_from(0).filter(|entry| entry.expire_at > now_ms) {
+    for entry in hash.entries_from(0) {
         pace.tick(out.size_bytes())?;
+        if entry.expire_at <= now_ms {
+            continue;
+        }
         match entry.expire_at {
             NEVER => out.insert(entry.field, entry.value),
             at => out.insert_expiring(entry.field, entry.value, at),
         };
     }
     Ok(out)
+}
+
+fn count_live(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<usize, Error> {
+    let mut refused = None;
+    let live = hash.count_live(now_ms, &mut |fields| match charge(fields * WRITE_STEPS) {
+        Ok(()) => Continue(()),
+        Err(error) => {
+            refused = Some(error);
+            Break(())
+        }
+    });
+    live.ok_or_else(|| refused.unwrap_or(Error::Cancelled))
 }
 
 /// What a payload is of, if it is sound; see [`decode`].

@@ -22,48 +22,74 @@
 ///
 /// Cost: O(pattern · text) at worst, O(pattern + text) for patterns with at most one `*`.
 pub fn matches(pattern: &[u8], text: &[u8], nocase: bool) -> bool {
-    if text.is_empty() {
-        return pattern.is_empty();
-    }
-    let (mut p, mut t) = (0, 0);
-    // Where to resume: behind the last star, and the first byte of text it has not taken.
-    let mut retry: Option<(usize, usize)> = None;
-    while t < text.len() {
-        if pattern.get(p) == Some(&b'*') {
-            p += 1;
-            retry = Some((p, t));
-            if p == pattern.len() {
-                return true;
-            }
-            continue;
-        }
-        if let Some(next) = match_one(pattern, p, text[t], nocase) {
-            p = next;
-            t += 1;
-            continue;
-        }
-        match &mut retry {
-            None => return false,
-            Some((after_star, taken)) => {
-                *taken += 1;
-                (p, t) = (*after_star, *taken);
-            }
-        }
-    }
-    pattern[p..].iter().all(|&byte| byte == b'*')
+    Match::default().go_on(pattern, text, nocase, &mut { usize::MAX }).unwrap_or_default()
 }
 
-/// Match `byte` against the item at `p` (no star): where the next item starts, or `None`.
-fn match_one(pattern: &[u8], p: usize, byte: u8, nocase: bool) -> Option<usize> {
-    match pattern[p..] {
-        [] => None,
-        [b'?', ..] => Some(p + 1),
-        [b'[', ..] => {
-            let (found, next) = match_class(pattern, p + 1, byte, nocase);
-            found.then_some(next)
+/// A match that may stop on its way and go on later: it has to be given the same pattern and text each time.
+#[derive(Default)]
+pub struct Match {
+    /// The next item of the pattern, and the next byte of the text.
+    p: usize,
+    t: usize,
+    /// Where to resume: behind the last star, and the first byte of text it has not taken.
+    retry: Option<(usize, usize)>,
+}
+
+impl Match {
+    /// As [`matches`]; None once it has looked at `looks` bytes of the pattern without a verdict. What was looked at is taken
+    /// off `looks`.
+    pub fn go_on(&mut self, pattern: &[u8], text: &[u8], nocase: bool, looks: &mut usize) -> Option<bool> {
+        if text.is_empty() {
+            return Some(pattern.is_empty());
         }
-        [b'\\', escaped, ..] => same(escaped, byte, nocase).then_some(p + 2),
-        [literal, ..] => same(literal, byte, nocase).then_some(p + 1),
+        let Match { p, t, retry } = self;
+        let mut left = *looks;
+        while *t < text.len() {
+            if left == 0 {
+                *looks = 0;
+                return None;
+            }
+            if pattern.get(*p) == Some(&b'*') {
+                *p += 1;
+                left -= 1;
+                *retry = Some((*p, *t));
+                if *p == pattern.len() {
+                    *looks = left;
+                    return Some(true);
+                }
+                continue;
+            }
+            let (same, next) = match_one(pattern, *p, text[*t], nocase);
+            left = left.saturating_sub((next - *p).max(1));
+            if same {
+                (*p, *t) = (next, *t + 1);
+                continue;
+            }
+            match retry {
+                None => {
+                    *looks = left;
+                    return Some(false);
+                }
+                Some((after_star, taken)) => {
+                    *taken += 1;
+                    (*p, *t) = (*after_star, *taken);
+                }
+            }
+        }
+        *looks = left;
+        Some(pattern[*p..].iter().all(|&byte| byte == b'*'))
+    }
+}
+
+/// Whether `byte` matches the item at `p` (no star), and where the next item starts.
+#[inline]
+fn match_one(pattern: &[u8], p: usize, byte: u8, nocase: bool) -> (bool, usize) {
+    match pattern[p..] {
+        [] => (false, p),
+        [b'?', ..] => (true, p + 1),
+        [b'[', ..] => match_class(pattern, p + 1, byte, nocase),
+        [b'\\', escaped, ..] => (same(escaped, byte, nocase), p + 2),
+        [literal, ..] => (same(literal, byte, nocase), p + 1),
     }
 }
 
@@ -114,7 +140,8 @@ mod tests {
             ([b'*', rest @ ..], _) => (0..=text.len()).any(|taken| naive(rest, &text[taken..], nocase)),
             (_, []) => false,
             (_, [byte, rest @ ..]) => {
-                match_one(pattern, 0, *byte, nocase).is_some_and(|next| naive(&pattern[next..], rest, nocase))
+                let (same, next) = match_one(pattern, 0, *byte, nocase);
+                same && naive(&pattern[next..], rest, nocase)
             }
         }
     }
@@ -140,6 +167,30 @@ mod tests {
     }
 
     #[test]
+    fn a_match_that_stops_looks_at_no_more_than_it_may() {
+        let (pattern, text) = ([&b"a*".repeat(100)[..], b"b"].concat(), b"a".repeat(5000));
+        let (mut matching, mut slices) = (Match::default(), 0);
+        let verdict = loop {
+            let mut looks = 100;
+            let verdict = matching.go_on(&pattern, &text, false, &mut looks);
+            slices += 1;
+            match verdict {
+                Some(verdict) => break verdict,
+                None => assert_eq!(looks, 0),
+            }
+        };
+        assert!(!verdict && slices > 5000 / 100, "{slices}");
+        // An item is not divided: a class takes as long as it is.
+        let class = [&b"*["[..], &[b'x'; 1000], b"]"].concat();
+        let mut looks = 10;
+        assert_eq!(Match::default().go_on(&class, b"ax", false, &mut looks), None);
+        assert_eq!(looks, 0);
+        let mut looks = 10_000;
+        assert_eq!(Match::default().go_on(&class, b"ax", false, &mut looks), Some(true));
+        assert_eq!(looks, 10_000 - 1 - 2 * 1002);
+    }
+
+    #[test]
     fn verdicts_are_those_of_a_real_server() {
         let mut cases = 0;
         for line in include_str!("../tests/data/glob.txt").lines().filter(|line| !line.starts_with('#')) {
@@ -157,6 +208,9 @@ mod tests {
             let (pattern, text) = (pattern.as_bytes(), text.as_bytes());
             prop_assume!(!text.is_empty());
             prop_assert_eq!(matches(pattern, text, nocase), naive(pattern, text, nocase));
+            let mut slowly = Match::default();
+            let verdict = std::iter::repeat_with(|| slowly.go_on(pattern, text, nocase, &mut 1)).find_map(|v| v);
+            prop_assert_eq!(verdict, Some(naive(pattern, text, nocase)));
         }
 
         #[test]

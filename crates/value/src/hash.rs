@@ -18,6 +18,7 @@ use crate::packed::Packed;
 use crate::place;
 use crate::trie::{EntryKind, Iter, NEVER, Sixteen};
 use smallvec::SmallVec;
+use std::ops::ControlFlow::{self, Continue};
 
 /// The kind of a hash's entries.
 pub struct Fields;
@@ -35,6 +36,9 @@ pub struct Entry<'a> {
 pub struct Hash {
     fields: Packed<Fields>,
 }
+
+/// Expired fields that are counted between two pauses.
+const PIECE: usize = 64;
 
 const LISTPACK: u8 = 0;
 const LISTPACK_EX: u8 = 1;
@@ -244,12 +248,18 @@ impl Hash {
 
     /// Number of fields that have not expired. O(1) when none has, else O(expired · log n).
     pub fn live_len(&self, now: u64) -> usize {
-        let mut expired = 0;
+        self.count_live(now, &mut |_| Continue(())).unwrap_or_default()
+    }
+
+    /// The same, with a `pause` after every [`PIECE`] fields that have expired, which may break it off: then None.
+    pub fn count_live(&self, now: u64, pause: &mut dyn FnMut(usize) -> ControlFlow<()>) -> Option<usize> {
+        let (mut expired, mut broken) = (0, false);
         self.fields.expired(now, &mut |_| {
             expired += 1;
-            true
+            broken = expired % PIECE == 0 && pause(PIECE).is_break();
+            !broken
         });
-        self.len() - expired
+        (!broken).then(|| self.len() - expired)
     }
 
     /// Removes up to `limit` fields that have expired and tells them to `f` before; returns their number.

@@ -1,8 +1,8 @@
 //! EVENKEEL ITEMS: values with the time they have left, which is what HTTP shows of keys.
 
-use crate::hash::walk::write_hash;
+use crate::hash::{is_long, walk::write_hash};
 use crate::table::*;
-use crate::{Cx, Error, STREAM_FROM, Stream, string::STREAM_BYTES, write_string};
+use crate::{Cx, Error, Stream, string::STREAM_BYTES, write_string};
 use keyspace::Times;
 use resp::{Args, Reply};
 use value::{Hash, Held, Str, StrRef, Value, ValueRef};
@@ -51,7 +51,7 @@ fn write_short(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<bool, Error> {
             true
         }
         Some((ValueRef::Str(_), _)) => return Ok(false),
-        Some((ValueRef::Hash(hash), _)) if hash.len() > STREAM_FROM => return Ok(false),
+        Some((ValueRef::Hash(hash), _)) if is_long(hash) => return Ok(false),
         Some((ValueRef::Hash(hash), times)) => {
             let fields = hash.len();
             cx.charge(fields / 8 * STEPS)?;

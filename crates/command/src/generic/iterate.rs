@@ -1,6 +1,6 @@
 //! KEYS, SCAN, RANDOMKEY: the keyspace as a whole.
 
-use crate::options::{ScanOptions, cursor};
+use crate::options::{ScanOptions, Walk, cursor};
 use crate::table::*;
 use crate::{Cx, Error};
 use resp::{Args, Reply};
@@ -25,12 +25,12 @@ pub(crate) static COMMANDS: &[Command] = &[
 /// `KEYS pattern` inside MULTI or a script; outside, `exec` answers it in slices.
 fn keys(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let pattern = args.at(1);
-    let all = *pattern == *b"*";
     let (mark, mut count, mut cursor) = (cx.out.mark(), 0, 0);
+    let mut walk = Walk::of((*pattern != *b"*").then_some(pattern), &mut cx.budget);
     loop {
         let out = &mut *cx.out;
         cursor = cx.view.scan(cursor, 1000, &mut |key, _| {
-            if all || stdx::glob::matches(pattern, key, false) {
+            if walk.takes(key) {
                 out.bulk(key);
                 count += 1;
             }
@@ -39,6 +39,7 @@ fn keys(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             break;
         }
     }
+    walk.end()?;
     cx.out.array_at(mark, count);
     Ok(())
 }
@@ -51,12 +52,14 @@ fn scan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut found = Reply::new(false);
     let mut count = 0;
     // `exec` answers a large COUNT in slices; here it is bounded, and the caller asks again.
+    let mut walk = options.walk(&mut cx.budget);
     let next = cx.view.scan(cursor, options.count.min(1_000), &mut |key, of| {
-        if options.wants(of) && options.matches(key) {
+        if walk.takes(key) && options.wants(of) {
             found.bulk(key);
             count += 1;
         }
     });
+    walk.end()?;
     cx.out.array(2);
     cx.out.bulk(next.to_string().as_bytes());
     cx.out.array(count);

@@ -1,6 +1,6 @@
 //! Fields by name: HSET HMSET HSETNX, HGET HMGET, HLEN HSTRLEN HEXISTS, HDEL HGETDEL.
 
-use super::{is_due, per_argument, purge};
+use super::{is_due, live_len, per_argument, purge};
 use crate::table::*;
 use crate::{Cx, Error};
 use keyspace::Class;
@@ -147,10 +147,7 @@ fn hlen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let hash = cx.view.hash(args.at(1))?;
     let hit = hash.is_some();
     let len = match hash {
-        Some(hash) if is_due(hash, now) => {
-            cx.budget.charge(hash.len())?;
-            hash.live_len(now)
-        }
+        Some(hash) if is_due(hash, now) => live_len(hash, now, &mut cx.budget)?,
         Some(hash) => hash.len(),
         None => 0,
     };

@@ -14,9 +14,11 @@ pub(crate) mod walk;
 #[cfg(test)]
 mod tests;
 
-use crate::{Cx, Effect, Error};
+use crate::string::STREAM_BYTES;
+use crate::{Budget, Cx, Effect, Error, STREAM_FROM};
 use keyspace::View;
 use resp::Args;
+use std::ops::ControlFlow::{Break, Continue};
 use value::Hash;
 
 /// Expired fields a write removes besides those it names.
@@ -33,16 +35,39 @@ fn is_due(hash: &Hash, now: u64) -> bool {
     hash.next_expiry().is_some_and(|at| at <= now)
 }
 
+/// Whether all of a hash is too much to be answered in one go. O(1); O(fields) for small hashes with long values.
+#[inline]
+pub(crate) fn is_long(hash: &Hash) -> bool {
+    hash.len() > STREAM_FROM || hash.mem_bytes() > STREAM_BYTES
+}
+
+/// Steps for an expired field that is taken out of a copy, whose nodes are copied on the way, and for one that is counted.
+const DROP_STEPS: usize = 16;
+const COUNT_STEPS: usize = 2;
+
 /// The hash without its expired fields: a clone in O(1), unless some have expired.
 pub(crate) fn live(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<Option<Hash>, Error> {
     let now = cx.view.now_ms();
     let Some(hash) = cx.view.hash(key)? else { return Ok(None) };
     let mut hash = hash.clone();
-    if is_due(&hash, now) {
-        cx.charge(hash.len() * 4)?;
-        hash.remove_expired(now, usize::MAX, &mut |_| {});
+    while is_due(&hash, now) {
+        cx.charge(PURGE.min(hash.len()) * DROP_STEPS)?;
+        hash.remove_expired(now, PURGE, &mut |_| {});
     }
     Ok(Some(hash))
+}
+
+/// Fields that have not expired. O(1) if none has, else O(expired · log n).
+fn live_len(hash: &Hash, now: u64, budget: &mut Budget<'_>) -> Result<usize, Error> {
+    let mut refused = None;
+    let live = hash.count_live(now, &mut |fields| match budget.charge(fields * COUNT_STEPS) {
+        Ok(()) => Continue(()),
+        Err(error) => {
+            refused = Some(error);
+            Break(())
+        }
+    });
+    live.ok_or_else(|| refused.unwrap_or(Error::Cancelled))
 }
 
 /// Removes expired fields: those of `named` (every `step`-th word is a field), and [`PURGE`] more. To be called when

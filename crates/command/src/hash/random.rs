@@ -2,7 +2,7 @@
 
 use super::live;
 use crate::options::{int, is};
-use crate::set::random::distinct;
+use crate::set::random::{PIECE, distinct};
 use crate::table::*;
 use crate::{Cx, Error, Stream};
 use keyspace::View;
@@ -91,7 +91,10 @@ fn hrandfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     match ranks {
         None => cx.stream(All { hash, next: 0, form })?,
         Some(ranks) => {
-            ranks.iter().filter_map(|rank| hash.nth(*rank)).for_each(|pair| form.write(cx.out, pair))
+            for piece in ranks.chunks(PIECE) {
+                cx.charge(piece.len())?;
+                piece.iter().filter_map(|rank| hash.nth(*rank)).for_each(|pair| form.write(cx.out, pair));
+            }
         }
     }
     Ok(())

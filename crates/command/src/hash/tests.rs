@@ -496,3 +496,62 @@ fn a_write_finds_its_field_among_many_expired_ones() {
     db.check(&[("hlen h", "20")]);
     assert_eq!(db.line("hgetall h").matches('"').count(), 80);
 }
+
+/// Fields that have expired and are not swept cost whoever reads the hash: in pieces that are charged for, and no more than
+/// there are of them.
+#[test]
+fn expired_fields_are_passed_in_pieces() {
+    Db::both(|mut db| {
+        let fields = |range: std::ops::Range<usize>| range.map(|i| format!("f{i:04}")).collect::<Vec<_>>();
+        let mut set = vec!["hset".to_owned(), "h".into()];
+        set.extend(fields(0..3000).into_iter().flat_map(|field| [field.clone(), field]));
+        assert_eq!(db.run(&set.iter().map(String::as_str).collect::<Vec<_>>()), "3000");
+        let expire = |db: &mut Db, range: std::ops::Range<usize>, ms: &str| {
+            let (count, names) = (range.len().to_string(), fields(range));
+            let words =
+                ["hpexpire", "h", ms, "fields", &count].into_iter().chain(names.iter().map(String::as_str));
+            db.run(&words.collect::<Vec<_>>());
+        };
+        expire(&mut db, 0..1280, "10");
+        db.now_ms += 10;
+        // 20 pieces of 64; HGETALL and its like are streamed after that.
+        for (line, begin) in [("hlen h", "1720"), ("hgetall h", "["), ("hrandfield h 9999", "[")] {
+            assert!(db.line(line).starts_with(begin), "{line}");
+            assert!((20..24).contains(&db.looks), "{line}: {}", db.looks);
+            assert!(db.most <= 64 * 16, "{line}: {}", db.most);
+        }
+        assert!(db.line("dump h").len() > 1720);
+        assert!(db.looks >= 20 + 3000 / 64 && db.most <= 1000, "{} {}", db.looks, db.most);
+        db.steps = 500;
+        assert_eq!(db.line("hgetall h"), "-ERR internal: run dropped");
+    });
+    let mut db = Db::new();
+    let pairs: String = (0..100_000).map(|i| format!(" {i} {i}")).collect();
+    db.line(&format!("hset h{pairs}"));
+    db.line("hpexpire h 10 fields 1 77");
+    db.now_ms += 10;
+    // One field that has expired does not send who counts the others to a worker.
+    db.steps = 2000;
+    db.check(&[("hlen h", "99999")]);
+    assert!(db.line("hgetall h").len() > 1_000_000);
+}
+
+#[test]
+fn few_fields_with_long_values_are_streamed() {
+    Db::both(|mut db| {
+        let long = "x".repeat(50_000);
+        db.run(&["hset", "h", "a", &long, "b", &long, "c", "1"]);
+        assert_eq!(db.line("hgetall h"), format!("[\"a\", \"{long}\", \"b\", \"{long}\", \"c\", \"1\"]"));
+        assert!(db.streamed);
+        db.run(&["zadd", "z", "1", &format!("a{long}"), "2", &format!("b{long}"), "3", "c"]);
+        assert_eq!(db.line("zrange z 0 -1"), format!("[\"a{long}\", \"b{long}\", \"c\"]"));
+        assert!(db.streamed);
+        assert_eq!(db.line("zrange z 2 0 rev"), "[]");
+        assert_eq!(db.line("zrange z 0 -1 rev"), format!("[\"c\", \"b{long}\", \"a{long}\"]"));
+        db.run(&["sadd", "s", &format!("a{long}"), &format!("b{long}"), &format!("c{long}")]);
+        assert_eq!(db.line("smembers s").len(), 3 * 50_005);
+        assert!(db.streamed);
+        db.check(&[("hset h2 a 1", "1"), ("hgetall h2", "[\"a\", \"1\"]")]);
+        assert!(!db.streamed);
+    });
+}

@@ -1,9 +1,9 @@
 //! Whole hashes: HGETALL HKEYS HVALS, HSCAN. Large replies stream from a clone.
 
-use super::{is_due, live};
+use super::{is_due, is_long, live};
 use crate::options::ScanOptions;
 use crate::table::*;
-use crate::{Cx, Error, STREAM_FROM, Stream};
+use crate::{Cx, Error, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
 use value::{Hash, Held};
@@ -74,7 +74,7 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> 
     let hit = hash.is_some();
     match hash {
         None => part.header(cx.out, 0),
-        Some(hash) if hash.len() > STREAM_FROM => {
+        Some(hash) if is_long(hash) => {
             let hash = live(cx, key)?.unwrap_or_default();
             part.header(cx.out, hash.len());
             cx.stream(Fields { hash, part, next: 0 })?;
@@ -95,7 +95,7 @@ fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, part: Part) -> Result<(), Error> 
 /// Answers a hash none of whose fields has expired, as HGETALL does; of a large one what follows its length comes back.
 pub(crate) fn write_hash(out: &mut Reply, hash: Hash) -> Option<Box<dyn Stream>> {
     Part::Both.header(out, hash.len());
-    if hash.len() > STREAM_FROM {
+    if is_long(&hash) {
         return Some(Box::new(Fields { hash, part: Part::Both, next: 0 }));
     }
     hash.iter().for_each(|(field, value)| Part::Both.write(out, field, value));
@@ -151,12 +151,14 @@ fn hscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let options = ScanOptions::parse(args.from(3), &["novalues"])?;
     let part = if options.bare { Part::Fields } else { Part::Both };
     let (mut found, mut count) = (Reply::new(false), 0);
+    let mut walk = options.walk(&mut cx.budget);
     let next = hash.scan_entries(cursor, options.count, &mut |entry| {
-        if entry.expire_at > now && options.matches(entry.field) {
+        if walk.takes(entry.field) && entry.expire_at > now {
             part.write(&mut found, entry.field, entry.value);
             count += if options.bare { 1 } else { 2 };
         }
     });
+    walk.end()?;
     cx.out.array(2);
     cx.out.bulk(itoa::Buffer::new().format(next).as_bytes());
     cx.out.array(count);

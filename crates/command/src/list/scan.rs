@@ -11,7 +11,7 @@
 use super::{End, STREAM_BYTES, Slice, write, write_some};
 use crate::options::{ScanOptions, cursor, is};
 use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, Run, acl};
-use crate::{Cx, Error, STREAM_FROM};
+use crate::{Budget, Cx, Error, STREAM_FROM};
 use keyspace::cursors::Cursor;
 use resp::{Args, Reply};
 use std::ops::Range;
@@ -41,9 +41,7 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     (3..args.len()).filter(|i| Some(*i) != stable).for_each(|i| words.push(args.at(i)));
     let options = ScanOptions::parse(words.args(), &[])?;
     let visited = cx.view.list(key)?.map_or(0, List::len).min(options.count);
-    let streams = cx.caller.may_stream && options.pattern.is_none();
-    cx.charge(if streams { visited.min(STREAM_FROM) } else { visited })?;
-    let max = if streams { STREAM_FROM } else { usize::MAX };
+    cx.charge(visited.min(STREAM_FROM))?;
     let keyed = stdx::hash::hash_bytes(key) ^ cx.view.db() as u64;
     let (cursors, now_ms) = (cx.view.cursors(), cx.view.now_ms());
     let (mut rest, mut released) = (None, None);
@@ -51,27 +49,33 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let list = cursors.find(cursor, keyed, now_ms).ok_or(EXPIRED)?;
         let part = Part::of(&list, cursor.position, &options);
         released = part.is_last().then_some(cursor);
-        rest = part.write(cx.out, cursor.at(part.range.end), max);
+        let found = part.matching(&mut cx.budget)?;
+        rest = part.write(cx.out, cursor.at(part.range.end), found);
     } else if let Some(list) = cx.view.list(key)? {
         if list.is_small() && told == 0 {
             let whole = ScanOptions { count: usize::MAX, ..options };
-            rest = Part::of(list, 0, &whole).write(cx.out, 0, max);
+            let part = Part::of(list, 0, &whole);
+            let found = part.matching(&mut cx.budget)?;
+            rest = part.write(cx.out, 0, found);
         } else if stable.is_some() && told == 0 {
             let part = Part::of(list, 0, &options);
+            // Before the snapshot is kept: what is dropped here is run again.
+            let found = part.matching(&mut cx.budget)?;
             let cursor = if part.is_last() {
                 0
             } else {
                 cursors.keep(keyed, list, now_ms).ok_or(EXPIRED)?.at(part.range.end)
             };
-            rest = part.write(cx.out, cursor, max);
+            rest = part.write(cx.out, cursor, found);
         } else {
             let from = if told == 0 { 0 } else { name_to_position(told).saturating_sub(list.base()).max(0) };
             let part = Part::of(list, from as usize, &options);
-            rest = part.write(cx.out, position_to_name(list.base() + part.range.end as i64), max);
+            let found = part.matching(&mut cx.budget)?;
+            rest = part.write(cx.out, position_to_name(list.base() + part.range.end as i64), found);
         }
         cx.view.count_lookup(key, true);
     } else {
-        Part::of(&List::new(), 0, &options).write(cx.out, 0, max);
+        Part::of(&List::new(), 0, &options).write(cx.out, 0, None);
         cx.view.count_lookup(key, false);
     }
     released.into_iter().for_each(|cursor| cursors.release(cursor));
@@ -109,28 +113,37 @@ impl<'a> Part<'a> {
         self.range.end == self.list.len()
     }
 
-    /// Writes the reply; without a pattern up to `max` elements, and what is to be streamed after them is returned.
-    fn write(&self, out: &mut Reply, cursor: u64, max: usize) -> Option<Slice> {
-        out.array(2);
-        out.bulk((if self.is_last() { 0 } else { cursor }).to_string().as_bytes());
-        let mut left = self.range.clone();
-        let Some(_) = self.options.pattern else {
-            out.array(left.len());
-            let end = if max == usize::MAX { max } else { out.len() + STREAM_BYTES };
-            left.start += write_some(out, self.list, left.clone(), End::Left, max, end);
-            return (!left.is_empty()).then(|| Slice { list: self.list.clone(), left, from: End::Left });
-        };
-        let mut found = Reply::new(false);
-        let mut count = 0;
-        for elem in self.list.iter_from(left.start).take(left.len()) {
-            if elem.with(|text| self.options.matches(text)) {
+    /// The elements that match, written, and their number; None without a pattern.
+    fn matching(&self, budget: &mut Budget<'_>) -> Result<Option<(Reply, usize)>, Error> {
+        if self.options.pattern.is_none() {
+            return Ok(None);
+        }
+        let (mut found, mut count) = (Reply::new(false), 0);
+        let mut walk = self.options.walk(budget);
+        for elem in self.list.iter_from(self.range.start).take(self.range.len()) {
+            if elem.with(|text| walk.takes(text)) {
                 write(&mut found, elem);
                 count += 1;
             }
         }
-        out.array(count);
-        out.encoded(found.as_bytes());
-        None
+        walk.end()?;
+        Ok(Some((found, count)))
+    }
+
+    /// Writes the reply; without a pattern some elements, and what is to be streamed after them is returned.
+    fn write(&self, out: &mut Reply, cursor: u64, found: Option<(Reply, usize)>) -> Option<Slice> {
+        out.array(2);
+        out.bulk((if self.is_last() { 0 } else { cursor }).to_string().as_bytes());
+        if let Some((found, count)) = found {
+            out.array(count);
+            out.encoded(found.as_bytes());
+            return None;
+        }
+        let mut left = self.range.clone();
+        out.array(left.len());
+        let end = out.len() + STREAM_BYTES;
+        left.start += write_some(out, self.list, left.clone(), End::Left, STREAM_FROM, end);
+        (!left.is_empty()).then(|| Slice { list: self.list.clone(), left, from: End::Left })
     }
 }
 
@@ -284,7 +297,7 @@ mod tests {
         fill(&mut db, 0..100_000);
         let (cursor, found) = lscan(&mut db, &["0", "COUNT", "90000"]);
         assert!(db.streamed && found.len() == 90_000 && cursor != "0");
-        db.steps = 1000;
+        db.steps = 2000;
         assert_eq!(lscan(&mut db, &["0", "COUNT", "500", "MATCH", "*77"]).1.len(), 5);
         assert!(
             db.run(&["LSCAN", "l", "0", "COUNT", "5000", "MATCH", "*77"]).starts_with("-"),

@@ -1,6 +1,7 @@
 //! SADD, SREM, SISMEMBER, SMISMEMBER, SCARD, SMEMBERS, SMOVE, SSCAN.
 
 use crate::options::ScanOptions;
+use crate::string::STREAM_BYTES;
 use crate::table::{
     Command, DENYOOM, FAST, KeySpec, READONLY, RO, RO_ACCESS, RW_ACCESS_DELETE, RW_DELETE, RW_INSERT, Run,
     WRITE, acl,
@@ -158,10 +159,11 @@ fn smembers(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 /// Writes all members, without a header: large sets as a stream.
 pub(super) fn answer(cx: &mut Cx<'_, '_>, set: Set) -> Result<(), Error> {
-    if set.len() > STREAM_FROM {
-        return cx.stream(Members { set, next: 0 });
+    let mut members = Members { set, next: 0 };
+    // Few members may be long.
+    if members.set.len() > STREAM_FROM || members.fill(cx.out, STREAM_BYTES) {
+        return cx.stream(members);
     }
-    set.iter().for_each(|member| write(cx.out, member));
     Ok(())
 }
 
@@ -227,15 +229,17 @@ fn sscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return Ok(());
     };
     let options = ScanOptions::parse(args.from(3), &[])?;
-    cx.out.array(2);
     let mut found = Reply::new(false);
     let mut count = 0;
+    let mut walk = options.walk(&mut cx.budget);
     let next = set.scan(cursor, options.count, &mut |member| {
-        if member.with(|bytes| options.matches(bytes)) {
+        if member.with(|bytes| walk.takes(bytes)) {
             write(&mut found, member);
             count += 1;
         }
     });
+    walk.end()?;
+    cx.out.array(2);
     cx.out.bulk(next.to_string().as_bytes());
     cx.out.array(count);
     cx.out.encoded(found.as_bytes());

@@ -35,11 +35,16 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
+/// Steps for a member that is popped.
+const POP_STEPS: usize = 6;
+/// Members drawn between two looks at the budget.
+pub(crate) const PIECE: usize = 64;
+
 fn pop_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let len = view.set(args.at(1)).ok().flatten().map_or(0, Set::len);
     let count = args.get(2).and_then(stdx::num::parse_i64).unwrap_or(1).unsigned_abs() as usize;
     // All of them is one pointer, and the reply is streamed.
-    if count >= len { 1 } else { count * 6 }
+    if count >= len { 1 } else { count * POP_STEPS }
 }
 
 fn random_cost(view: &View<'_>, args: Args<'_>) -> usize {
@@ -81,10 +86,14 @@ fn spop(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return members::answer(cx, all);
     }
     let mut popped: Vec<Vec<u8>> = Vec::with_capacity(count);
+    cx.charge(count * POP_STEPS)?;
     for left in (len - count + 1..=len).rev() {
         let rank = cx.random_below(left);
         let member = cx.view.set_mut(key)?.and_then(|set| set.remove_nth(rank));
         popped.extend(member);
+        if left % PIECE == 0 {
+            cx.budget.pause()?;
+        }
     }
     popped.iter().for_each(|member| cx.out.bulk(member));
     cx.view.changed(key, Class::Set, "spop");
@@ -159,7 +168,10 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             members::answer(cx, all)
         }
         Some(ranks) => {
-            ranks.iter().filter_map(|rank| set.nth(*rank)).for_each(|member| write(cx.out, member));
+            for piece in ranks.chunks(PIECE) {
+                cx.budget.charge(piece.len())?;
+                piece.iter().filter_map(|rank| set.nth(*rank)).for_each(|member| write(cx.out, member));
+            }
             Ok(())
         }
     }
@@ -179,6 +191,9 @@ pub(crate) fn distinct(cx: &mut Cx<'_, '_>, wanted: usize, len: usize) -> Result
         let rank = if chosen.insert(rank) { rank } else { top };
         chosen.insert(rank);
         ranks.push(rank);
+        if ranks.len().is_multiple_of(PIECE) {
+            cx.budget.pause()?;
+        }
     }
     Ok(Some(ranks))
 }

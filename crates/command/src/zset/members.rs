@@ -360,8 +360,9 @@ fn zscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut found = Reply::new(false);
     let (mut count, mut text) = (0, Vec::new());
     let long = set.encoding() == Enc::SkipList;
+    let mut walk = options.walk(&mut cx.budget);
     let next = set.scan(cursor, options.count, &mut |member, score| {
-        if !options.matches(member) {
+        if !walk.takes(member) {
             return;
         }
         found.bulk(member);
@@ -376,6 +377,7 @@ fn zscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             count += 1;
         }
     });
+    walk.end()?;
     cx.out.array(2);
     cx.out.bulk(next.to_string().as_bytes());
     cx.out.array(count);

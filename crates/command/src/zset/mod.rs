@@ -10,6 +10,7 @@ pub(crate) mod random;
 pub(crate) mod range;
 pub(crate) mod remove;
 
+use crate::string::STREAM_BYTES;
 use crate::{Error, STREAM_FROM, Stream};
 use keyspace::View;
 use resp::{Args, Reply};
@@ -72,6 +73,16 @@ struct Slice {
     reverse: bool,
 }
 
+impl Slice {
+    /// So many are dealt with.
+    fn pass(&mut self, members: usize) {
+        match self.reverse {
+            true => self.ranks.end -= members,
+            false => self.ranks.start += members,
+        }
+    }
+}
+
 /// What is written of each member.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
@@ -117,11 +128,13 @@ fn answer(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slice
 
 /// `answer` without the header.
 fn pieces(out: &mut Reply, set: &ZSet, slice: Slice, form: Form) -> Option<Slices> {
-    if slice.ranks.len() > STREAM_FROM {
-        return Some(Slices { set: set.clone(), left: slice, form });
+    let mut left = slice;
+    // Few members may be long.
+    if left.ranks.len() <= STREAM_FROM {
+        let written = write(out, set, &left, form, out.len().saturating_add(STREAM_BYTES));
+        left.pass(written);
     }
-    write(out, set, &slice, form, usize::MAX);
-    None
+    (!left.ranks.is_empty()).then(|| Slices { set: set.clone(), left, form })
 }
 
 /// Writes members of a slice until the reply is `end` bytes long; returns how many. At least one, if there is one.
@@ -152,11 +165,7 @@ impl Stream for Slices {
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
         let end = out.len().saturating_add(room);
         let written = write(out, &self.set, &self.left, self.form, end);
-        if self.left.reverse {
-            self.left.ranks.end -= written;
-        } else {
-            self.left.ranks.start += written;
-        }
+        self.left.pass(written);
         !self.left.ranks.is_empty()
     }
 

@@ -13,8 +13,57 @@ use keyspace::{Snapshot, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use stdx::glob::Match;
 
-/// Keys matched under one lock and in one slice: one segment has at most 1,000.
+/// Bytes of a pattern that are looked at under one lock, and in one slice: some 25 µs.
+const LOOKS: usize = 16 * 1024;
+
+/// Keys on their way through a pattern. What a slice has no time for is decided in the next ones, without a lock.
+#[derive(Default)]
+struct Sieve {
+    open: VecDeque<Box<[u8]>>,
+    /// How far the first of them is.
+    matching: Match,
+    /// What may be looked at yet.
+    looks: usize,
+}
+
+impl Sieve {
+    /// Whether a key matches, if there is time to find out.
+    fn takes(&mut self, pattern: Option<&[u8]>, key: &[u8]) -> bool {
+        let Some(pattern) = pattern else { return true };
+        match Match::default().go_on(pattern, key, false, &mut self.looks) {
+            Some(verdict) => verdict,
+            None => {
+                self.open.push_back(key.into());
+                false
+            }
+        }
+    }
+
+    /// Begins a slice: decides what is left of those before, and tells which of them match. False if some are left still.
+    fn begin(&mut self, pattern: Option<&[u8]>, f: &mut dyn FnMut(&[u8])) -> bool {
+        self.looks = LOOKS;
+        while let (Some(pattern), Some(key)) = (pattern, self.open.front()) {
+            let Some(verdict) = self.matching.go_on(pattern, key, false, &mut self.looks) else {
+                return false;
+            };
+            if verdict {
+                f(key);
+            }
+            self.open.pop_front();
+            self.matching = Match::default();
+        }
+        true
+    }
+}
+
+/// What of a pattern has to be looked at: nothing of one that matches everything.
+fn needed(pattern: &[u8]) -> Option<&[u8]> {
+    (*pattern != *b"*").then_some(pattern)
+}
+
+/// KEYS: one segment, of at most 1,000 keys, is gone through under one lock and in one slice.
 pub struct Keys {
     client: u64,
     spent: Spent,
@@ -22,6 +71,7 @@ pub struct Keys {
     server: Arc<Server>,
     db: usize,
     pattern: Box<[u8]>,
+    sieve: Sieve,
     now_ms: u64,
     /// The next segment; None: all seen.
     position: Option<u64>,
@@ -40,33 +90,44 @@ const PIECE: usize = 32 * 1024;
 /// Keys a SCAN may visit at a stretch.
 pub(crate) const SCAN_AT_ONCE: usize = 1000;
 
-/// A SCAN with a large COUNT.
+/// Bytes of a pattern times keys that are matched at a stretch.
+const MATCHED_AT_ONCE: usize = 4096;
+
+/// A SCAN with a large COUNT, or a pattern that may take long.
 struct Scan {
     server: Arc<Server>,
     db: usize,
     args: OwnedArgs,
+    sieve: Sieve,
     cursor: u64,
     left: usize,
+    /// It has come to the end of the keys.
+    walked: bool,
     found: usize,
     pieces: VecDeque<Vec<u8>>,
     encoded: Reply,
     sending: bool,
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` with a COUNT of more than [`SCAN_AT_ONCE`]; None if that is not
-/// what it says. Cost: O(count) in slices; memory O(reply).
+/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` with a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may
+/// have to be gone through again and again; None if that is not what it says. Cost: O(count · (pattern + key)) at best, in slices;
+/// memory O(reply).
 pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Option<Flow> {
     let cursor = command::options::cursor(args.at(1)).ok()?;
     let options = ScanOptions::parse(args.from(2), &["type"]).ok()?;
-    if options.count <= SCAN_AT_ONCE {
+    if options.count <= SCAN_AT_ONCE
+        && !options.pattern.is_some_and(|pattern| is_slow(pattern, options.count))
+    {
         return None;
     }
     Some(Flow::Stream(Box::new(Scan {
         server: server.clone(),
         db: session.db,
         args: args.to_owned(),
+        sieve: Sieve::default(),
         cursor,
         left: options.count,
+        walked: false,
         found: 0,
         pieces: VecDeque::new(),
         encoded: Reply::new(session.resp3),
@@ -74,17 +135,34 @@ pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>
     })))
 }
 
+/// Whether matching so many keys may take longer than a slice. Only what stands behind a star is looked at again.
+fn is_slow(pattern: &[u8], keys: usize) -> bool {
+    let before_star = pattern.iter().position(|byte| *byte == b'*').unwrap_or(pattern.len());
+    let behind = pattern.len().saturating_sub(before_star + 1);
+    behind * keys + pattern.len() > MATCHED_AT_ONCE
+}
+
 impl Scan {
     /// Visits some more keys; true when enough were visited, or all.
     fn collect(&mut self) -> bool {
         let Ok(options) = ScanOptions::parse(self.args.args().from(2), &["type"]) else { return true };
         let (encoded, found) = (&mut self.encoded, &mut self.found);
+        let mut take = |key: &[u8]| {
+            encoded.bulk(key);
+            *found += 1;
+        };
+        if !self.sieve.begin(options.pattern, &mut take) {
+            return false;
+        }
+        if self.left == 0 || self.walked {
+            return true;
+        }
         let count = self.left.min(SCAN_AT_ONCE);
+        let sieve = &mut self.sieve;
         let mut view = View::open(&self.server.keyspace, self.db, stdx::clock::wall_ms());
         self.cursor = view.scan(self.cursor, count, &mut |key, kind| {
-            if options.wants(kind) && options.matches(key) {
-                encoded.bulk(key);
-                *found += 1;
+            if options.wants(kind) && sieve.takes(options.pattern, key) {
+                take(key);
             }
         });
         // A walk writes to the table what long commits left to be written: somebody may have waited for that.
@@ -93,10 +171,11 @@ impl Scan {
             self.server.send(0, Mail::Ready(ready));
         }
         self.left -= count;
+        self.walked = self.cursor == 0;
         if self.encoded.len() >= PIECE {
             self.pieces.push_back(self.encoded.take());
         }
-        self.cursor == 0 || self.left == 0
+        (self.walked || self.left == 0) && self.sieve.open.is_empty()
     }
 }
 
@@ -138,6 +217,7 @@ pub(crate) fn start(server: &Arc<Server>, local: &mut Local, session: &Session, 
         server: server.clone(),
         db: session.db,
         pattern: args.at(1).into(),
+        sieve: Sieve::default(),
         now_ms: stdx::clock::wall_ms(),
         position: Some(0),
         found: 0,
@@ -191,6 +271,7 @@ impl Keys {
 
     fn reopen(&mut self) -> bool {
         self.position = Some(0);
+        self.sieve = Sieve::default();
         self.found = 0;
         self.encoded.clear();
         self.pieces.clear();
@@ -200,22 +281,30 @@ impl Keys {
         self.snapshot.is_some()
     }
 
-    fn collect(&mut self, position: u64) {
-        let Some(snapshot) = &self.snapshot else { return };
-        let all = *self.pattern == *b"*";
-        let (pattern, now, encoded, found) = (&self.pattern, self.now_ms, &mut self.encoded, &mut self.found);
-        self.position =
-            self.server.keyspace.visit_at(snapshot.lsn(), self.db, position, &mut |key, expire, _| {
-                let live = expire.is_none_or(|at| at > now);
-                if live && (all || stdx::glob::matches(pattern, key, false)) {
-                    encoded.bulk(key);
-                    *found += 1;
-                }
-            });
+    /// A slice: goes on with keys that are not decided, else through the next segment. False when there is nothing to do.
+    fn collect(&mut self) -> bool {
+        let Some(snapshot) = &self.snapshot else { return true };
+        let (pattern, now, encoded, found) =
+            (needed(&self.pattern), self.now_ms, &mut self.encoded, &mut self.found);
+        let mut take = |key: &[u8]| {
+            encoded.bulk(key);
+            *found += 1;
+        };
+        if self.sieve.begin(pattern, &mut take) {
+            let Some(position) = self.position else { return false };
+            let sieve = &mut self.sieve;
+            self.position =
+                self.server.keyspace.visit_at(snapshot.lsn(), self.db, position, &mut |key, expire, _| {
+                    if expire.is_none_or(|at| at > now) && sieve.takes(pattern, key) {
+                        take(key);
+                    }
+                });
+        }
         if self.encoded.len() >= PIECE {
             self.piece_bytes += self.encoded.len();
             self.pieces.push_back(self.encoded.take());
         }
+        true
     }
 }
 
@@ -233,14 +322,11 @@ impl Stream for Keys {
                 return false;
             }
         }
-        match self.position {
-            Some(position) => self.collect(position),
-            None => {
-                self.snapshot = None;
-                self.pieces.push_back(self.encoded.take());
-                out.array(self.found);
-                self.sending = true;
-            }
+        if !self.collect() {
+            self.snapshot = None;
+            self.pieces.push_back(self.encoded.take());
+            out.array(self.found);
+            self.sending = true;
         }
         true
     }
@@ -249,5 +335,37 @@ impl Stream for Keys {
         if self.sending {
             held(Held::own(self, self.piece_bytes));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_slice_has_no_time_for_is_decided_in_the_next() {
+        let pattern = format!("*{}?", "a".repeat(100));
+        let keys: Vec<String> = (0..50).map(|i| "a".repeat(90 + 10 * (i % 3)) + &"b".repeat(900)).collect();
+        let (mut sieve, mut found, mut slices) = (Sieve::default(), 0, 1);
+        assert!(sieve.begin(Some(pattern.as_bytes()), &mut |_| panic!("there is nothing yet")));
+        for key in &keys {
+            found += usize::from(sieve.takes(Some(pattern.as_bytes()), key.as_bytes()));
+        }
+        assert!(!sieve.open.is_empty() && sieve.looks == 0);
+        while !sieve.begin(Some(pattern.as_bytes()), &mut |_| found += 1) {
+            assert_eq!(sieve.looks, 0);
+            slices += 1;
+        }
+        assert!(slices > 5, "{slices}");
+        let matching = |key: &&String| stdx::glob::matches(pattern.as_bytes(), key.as_bytes(), false);
+        assert_eq!(found, keys.iter().filter(matching).count());
+        assert!(needed(b"*").is_none() && sieve.takes(needed(b"*"), b"anything"));
+    }
+
+    #[test]
+    fn patterns_that_are_gone_through_once_are_not_slow() {
+        assert!(!is_slow(&[b'a'; 1000], 1000));
+        assert!(!is_slow(b"user:*", 1000) && !is_slow(b"*:name", 500) && !is_slow(b"*", 1000));
+        assert!(is_slow(b"*:name", 1000) && is_slow(&b"*a".repeat(300), 10) && is_slow(&[b'['; 5000], 1));
     }
 }
