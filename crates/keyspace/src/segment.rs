@@ -19,7 +19,8 @@
 //!   and then never lowered).
 //! - G3: pages belong to one segment and hold its entries only. `dead` counts bytes of dead entries; before a page is
 //!   added with more than a quarter dead, the segment is compacted instead. So pages follow what lives.
-//! - G4: `next_expire` is never later than the soonest expiry in the segment, of a key or of a hash's field.
+//! - G4: `next_expire` is never later than the soonest expiry in the segment, of a key or of a hash's field; without `fields`
+//!   no hash has fields that expire. So a split looks into none of them where none has.
 //! - G6: a segment has marks (`evict/marks.rs`) once eviction looked at it or put something there; they say of every slot
 //!   whether an entry stands there, and whether it expires.
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.
@@ -69,6 +70,8 @@ struct Header {
     page_count: u16,
     len: u16,
     expires: u16,
+    /// Some hash may have fields that expire (G4).
+    fields: bool,
     /// G6. All-zero is none.
     marks: Option<Box<Marks>>,
 }
@@ -350,17 +353,18 @@ impl Segment {
         }
     }
 
-    /// Lowers the bound of G4.
-    fn note_due(self, at: u64) {
+    /// A field of a hash expires then (G4).
+    fn note_field(self, at: u64) {
         let header = &mut self.table_mut().header;
         header.next_expire = header.next_expire.min(at);
+        header.fields = true;
     }
 
-    /// `note_expire`, and the soonest expiry of a hash's fields.
-    fn note_entry(self, entry: Raw) {
+    /// `note_expire`, and if hashes may have `fields` that expire, the soonest of them: asking costs a cache miss.
+    fn note_entry(self, entry: Raw, fields: bool) {
         self.note_expire(entry.expire_ms());
-        if let Some(at) = EntryRef::new(entry).field_expiry() {
-            self.note_due(at);
+        if fields && let Some(at) = EntryRef::new(entry).field_expiry() {
+            self.note_field(at);
         }
     }
 
@@ -380,7 +384,7 @@ impl Segment {
             let hash = hash_bytes(entry.key());
             let half = halves[(hash >> bit & 1) as usize];
             let to = half.link(hash, half.take_over(entry));
-            half.note_entry(entry);
+            half.note_entry(entry, self.table().header.fields);
             half.take_mark(to, self, from);
         }
         self.free_table();
@@ -396,7 +400,7 @@ impl Segment {
             let mut walk = Walk::new(half);
             while let Some((from, entry)) = walk.next() {
                 let to = merged.link(hash_bytes(entry.key()), merged.take_over(entry));
-                merged.note_entry(entry);
+                merged.note_entry(entry, half.table().header.fields);
                 merged.take_mark(to, half, from);
             }
             half.free_table();
@@ -841,7 +845,7 @@ impl Directory {
     /// Says that a field of a key's hash expires at `at` (G4).
     pub(crate) fn field_expires(&mut self, hash: u64, at: u64) {
         if let Some(segment) = self.segment(hash) {
-            segment.note_due(at);
+            segment.note_field(at);
         }
     }
 
@@ -938,7 +942,7 @@ impl Directory {
                     assert!(table.header.next_expire <= at, "G4");
                 }
                 if let Some(at) = EntryRef::new(entry).field_expiry() {
-                    assert!(table.header.next_expire <= at, "G4: a field");
+                    assert!(table.header.next_expire <= at && table.header.fields, "G4: a field");
                 }
             }
             for (line, expected) in over.into_iter().enumerate() {
