@@ -28,6 +28,8 @@ const OFFSETS_FROM: usize = 4;
 const LIST_MAX: usize = 4096;
 const WORDS: usize = 1024;
 const CHUNK: u64 = 1 << 16;
+/// Steps for what stands before the containers.
+const BUCKET_STEPS: usize = 2;
 
 /// Wholly set containers, above which a bitmap is not written: 16 times those of all 32-bit numbers.
 const FULL_MAX: u128 = 1 << 20;
@@ -287,6 +289,8 @@ fn read_portable(
     if count > CHUNK as usize {
         return Err(Refused::Malformed);
     }
+    // A container is charged for when it is read; here there may be none.
+    charge(BUCKET_STEPS)?;
     let mut headers = Bytes(bytes.take(count * 4)?);
     if flags.is_empty() || count >= OFFSETS_FROM {
         bytes.take(count * 4)?;
@@ -466,5 +470,28 @@ mod tests {
             assert_eq!(encode(bits, true, stop), Err(Error::Cancelled));
             assert!(matches!(decode(&bytes, true, stop), Err(Refused::Stopped(Error::Cancelled))));
         }
+    }
+
+    /// Buckets of the wide form without containers: each is little, and there may be very many.
+    #[test]
+    fn what_is_empty_is_charged_for_too() {
+        const BUCKETS: u32 = 20_000;
+        let mut bytes = u64::from(BUCKETS).to_le_bytes().to_vec();
+        (0..BUCKETS).for_each(|upper| {
+            [upper, COOKIE, 0].iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
+        });
+        let (mut charged, mut most) = (0, 0);
+        let bits = decode(&bytes, true, &mut |steps| {
+            (charged, most) = (charged + steps, most.max(steps));
+            Ok(())
+        });
+        assert!(bits.is_ok_and(|bits| bits.is_empty() && bits.mem_bytes() < 1000));
+        assert!(charged >= BUCKETS as usize && most < 100, "{charged} {most}");
+        let mut left = 100usize;
+        let stopped = decode(&bytes, true, &mut |steps| {
+            left = left.checked_sub(steps).ok_or(Error::Budget)?;
+            Ok(())
+        });
+        assert!(matches!(stopped, Err(Refused::Stopped(Error::Budget))));
     }
 }
