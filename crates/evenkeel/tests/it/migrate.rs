@@ -88,6 +88,73 @@ fn nobody_waits_for_a_server_that_does_not_answer() {
     client.expect("GET k", "\"v\"");
 }
 
+/// A server that answers what it is sent with these lines, one after the other, and then goes. It tells what it was sent.
+fn scripted(lines: &'static [&'static str]) -> (u16, std::thread::JoinHandle<String>) {
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = target.local_addr().expect("its address").port();
+    let told = std::thread::spawn(move || {
+        let (mut asked, _) = target.accept().expect("a connection");
+        let (mut told, mut bytes, mut answered) = (Vec::new(), [0; 4096], 0);
+        while answered < lines.len() {
+            let len = asked.read(&mut bytes).expect("a command");
+            told.extend_from_slice(&bytes[..len]);
+            let commands = told.windows(2).filter(|two| two[0] == b'*' && two[1].is_ascii_digit()).count();
+            for line in lines.iter().take(commands).skip(answered) {
+                asked.write_all(format!("{line}\r\n").as_bytes()).expect("an answer");
+                answered += 1;
+            }
+            assert!(len > 0, "it went after {commands} commands");
+        }
+        String::from_utf8_lossy(&told).into_owned()
+    });
+    (port, told)
+}
+
+/// What happens to the keys of one MIGRATE of which something goes wrong on the way is what a real server does.
+#[test]
+fn keys_that_were_taken_are_gone_whatever_becomes_of_the_others() {
+    const READING: &str = "-IOERR error or timeout reading to target instance";
+    const BUSY: &str = "-ERR Target instance replied with error: BUSYKEY there";
+    let cases: [(&[&str], &str, &str); 5] = [
+        (&["+OK", "+OK", "+OK", "+OK"], "+OK", "[(nil), (nil), (nil)]"),
+        (&["+OK", "+OK", "-BUSYKEY there", "+OK"], BUSY, "[(nil), \"2\", (nil)]"),
+        (&["+OK", "-BUSYKEY there", "+OK", "-OTHER"], BUSY, "[\"1\", (nil), \"3\"]"),
+        (&["+OK", "+OK"], READING, "[(nil), \"2\", \"3\"]"),
+        // What it objected to says more than that it went.
+        (&["+OK", "+OK", "-BUSYKEY there"], BUSY, "[(nil), \"2\", \"3\"]"),
+    ];
+    for server in [Some(Server::start()), Server::redis(&[])].into_iter().flatten() {
+        let mut client = server.client();
+        for (lines, reply, left) in cases {
+            client.expect("MSET a 1 b 2 c 3", "+OK");
+            let (port, told) = scripted(lines);
+            client.expect(&format!("MIGRATE 127.0.0.1 {port} \"\" 0 5000 KEYS a none b c"), reply);
+            client.expect("MGET a b c", left);
+            let told = told.join().expect("it was asked");
+            assert_eq!(
+                told.matches("RESTORE").count(),
+                3,
+                "all keys are under way before the first is answered: {told}"
+            );
+        }
+    }
+}
+
+#[test]
+fn very_many_keys_move() {
+    let (here, there) = (Server::start(), Server::start());
+    let (mut a, mut b) = (here.client(), there.client());
+    let keys: Vec<String> = (0..3000).map(|i| format!("key:{i}")).collect();
+    let pairs: Vec<String> = keys.iter().map(|key| format!("{key} {}", key.repeat(30))).collect();
+    a.expect(&format!("MSET {}", pairs.join(" ")), "+OK");
+    b.expect("SET key:1234 taken", "+OK");
+    let busy = "-ERR Target instance replied with error: BUSYKEY Target key name already exists.";
+    a.expect(&migrate(&there, &format!("\"\" 0 5000 KEYS {}", keys.join(" "))), busy);
+    a.expect("DBSIZE", ":1");
+    b.expect("DBSIZE", ":3000");
+    b.expect("STRLEN key:2999", &format!(":{}", 30 * "key:2999".len()));
+}
+
 #[test]
 fn who_changes_a_key_while_it_moves_does_not_lose_the_change() {
     let target = TcpListener::bind("127.0.0.1:0").expect("a port");

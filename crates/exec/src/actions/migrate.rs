@@ -9,6 +9,8 @@
 //! - M2: a key is removed here only if what it was when it was sent is what it is when it goes. Who changes it meanwhile
 //!   makes the job start over; as with all long writes, writers of its keys wait once it has lost several races.
 //! - M3: at most [`AT_ONCE`] are under way: each holds a snapshot and a thread, of which there are not many.
+//! - M4: keys are sent [`AHEAD`] bytes at a time before the replies to them are read, so that many small ones do not wait for a
+//!   round trip each. A key is gone here once the other server has said that it took it, whatever becomes of the others.
 
 use super::{Act, PLAIN, Row};
 use crate::call::Flow;
@@ -26,6 +28,9 @@ pub(super) const ACTIONS: &[Row] = &[Row("migrate", migrate, PLAIN)];
 
 /// Moves under way at a time (M3).
 const AT_ONCE: usize = 16;
+
+/// Bytes that are sent before replies are awaited (M4). The other server may have to keep that many while it answers.
+const AHEAD: usize = 256 * 1024;
 
 /// Longest reply of the other server that is read.
 const LINE_MAX: u64 = 4096;
@@ -195,12 +200,28 @@ fn converse<'a>(plan: &Plan<'_>, parcels: &[Parcel<'a>], taken: &mut Vec<&'a [u8
     if let Some(error) = refused {
         return Err(error);
     }
-    for parcel in parcels {
-        hand_over(&mut socket, plan, parcel).map_err(|_| WRITING)?;
-        match answer(&mut replies)? {
-            None => taken.push(parcel.key),
-            error => refused = refused.or(error),
+    let mut batch = Vec::new();
+    let (mut from, mut to) = (0, 0);
+    while let Some(parcel) = parcels.get(to) {
+        hand_over(plan, parcel, &mut batch);
+        to += 1;
+        if batch.len() < AHEAD && to < parcels.len() {
+            continue;
         }
+        let sent = socket.write_all(&batch);
+        // Of what could not be sent as a whole something may have been taken: that is gone from here.
+        for parcel in &parcels[from..to] {
+            match answer(&mut replies) {
+                Ok(None) => taken.push(parcel.key),
+                Ok(error) => refused = refused.or(error),
+                Err(_) if sent.is_err() => break,
+                // What it objected to before says more.
+                Err(failure) => return Err(refused.unwrap_or(failure)),
+            }
+        }
+        sent.map_err(|_| refused.clone().unwrap_or_else(|| WRITING.to_owned()))?;
+        from = to;
+        batch.clear();
     }
     refused.map_or(Ok(()), Err)
 }
@@ -233,15 +254,13 @@ fn greet(socket: &mut TcpStream, plan: &Plan<'_>) -> std::io::Result<()> {
     socket.write_all(&out)
 }
 
-fn hand_over(socket: &mut TcpStream, plan: &Plan<'_>, parcel: &Parcel<'_>) -> std::io::Result<()> {
+fn hand_over(plan: &Plan<'_>, parcel: &Parcel<'_>, out: &mut Vec<u8>) {
     let ttl = parcel.ttl_ms.to_string();
     let mut words: Vec<&[u8]> = vec![b"RESTORE", parcel.key, ttl.as_bytes(), &parcel.payload];
     if plan.replace {
         words.push(b"REPLACE");
     }
-    let mut out = Vec::with_capacity(parcel.payload.len() + parcel.key.len() + 100);
-    encode(&words, &mut out);
-    socket.write_all(&out)
+    encode(&words, out);
 }
 
 fn encode(words: &[&[u8]], out: &mut Vec<u8>) {
