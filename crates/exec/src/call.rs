@@ -265,6 +265,9 @@ fn admit(
     if full && litters_again(session, command) {
         return wait_for_reclaim(server, session, local);
     }
+    if server.pubsub.announces_too_much() && command.is_write() {
+        return retry(session, local);
+    }
     let littered = if full { stdx::reclaim::deferred() } else { 0 };
     let number = command::places::of(command);
     session.info.runs(number);

@@ -161,11 +161,11 @@ pub(crate) fn notify(server: &Server, events: &[Event]) {
         if wanted & notify::KEYSPACE != 0 {
             let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
             channel.extend_from_slice(&event.key);
-            server.pubsub.publish(server, false, &channel, || Shared::Own(event.name.as_bytes().into()));
+            server.pubsub.announce(server, false, &channel, || Shared::Own(event.name.as_bytes().into()));
         }
         if wanted & notify::KEYEVENT != 0 {
             let channel = format!("__keyevent@{}__:{}", event.db, event.name);
-            server.pubsub.publish(server, false, channel.as_bytes(), || Shared::Own((&*event.key).into()));
+            server.pubsub.announce(server, false, channel.as_bytes(), || Shared::Own((&*event.key).into()));
         }
     }
 }
@@ -201,7 +201,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         local.leaving.push(session.id);
     }
     crate::transaction::leave(server, local, session);
-    crate::actions::leave_all(server, local, session, true);
+    crate::actions::leave_all(server, local, session);
     server.clients.remove(session.id);
 }
 

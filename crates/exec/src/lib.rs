@@ -127,6 +127,8 @@ pub struct Local {
     pub(crate) lua: Option<Box<scripts::LuaState>>,
     /// This loop's subscribers.
     pub subscribers: pubsub::Subscribers,
+    /// Messages nobody waits for, on their way through the patterns, one after the other.
+    pub(crate) announced: std::collections::VecDeque<Box<pubsub::Passing>>,
     /// The words of the command that is about to run, if they are many: whoever keeps them takes a share instead of a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
     /// The hash of the first argument of the command that is about to run, if that is known.
@@ -161,6 +163,7 @@ impl Local {
             leaving: Vec::new(),
             lua: None,
             subscribers: pubsub::Subscribers::default(),
+            announced: std::collections::VecDeque::new(),
             incoming: None,
             key_hash: None,
             asked: 0,
@@ -168,6 +171,14 @@ impl Local {
             arrived: Vec::new(),
             recorder: server.stats.recorder(),
         }
+    }
+
+    /// A message nobody waits for goes on from here.
+    pub fn announce(&mut self, passing: Box<pubsub::Passing>) {
+        if self.announced.is_empty() {
+            self.works.push(works::Work::Announce);
+        }
+        self.announced.push_back(passing);
     }
 
     /// Counts the commands that ran within another one.

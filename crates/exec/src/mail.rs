@@ -171,6 +171,8 @@ pub enum Mail {
     Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<(usize, Box<[u8]>)>),
+    /// A message nobody waits for, that has patterns to pass.
+    Announce(Box<crate::pubsub::Passing>),
     Publish(Published),
     /// Close this client, its replies so far unsent.
     Kill {

@@ -5,11 +5,13 @@
 //! ```
 //!
 //! - B1: the shared table knows only how many subscribers each loop has; who they are each loop knows itself. So
-//!   PUBLISH costs O(loops + patterns), and the fan-out is each loop's work, in slices.
+//!   PUBLISH costs O(loops + patterns) (see B5), and the fan-out is each loop's work, in slices.
 //! - B2: the count answered is the number of subscriptions that matched when the message was sent.
 //! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest there was when
 //!   it began, so it can stop anywhere: who left meanwhile gets nothing more, who came later gets nothing of it.
 //! - B4: a message is encoded once per protocol version; its subscribers share the bytes.
+//! - B5: patterns are gone through some 10 µs at a time, for there may be very many, and each may take long. Who comes to
+//!   listen meanwhile may get the message or not.
 
 use crate::Server;
 use crate::mail::{Mail, Published};
@@ -19,12 +21,21 @@ use std::collections::BTreeMap;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use stdx::glob::Match;
 
 /// Deliveries under way above which PUBLISH waits: who publishes faster than messages can be delivered would fill the
 /// memory.
 const BACKLOG: usize = 100_000;
 /// Channels looked at under one lock.
 const PAGE: usize = 256;
+/// Bytes of patterns looked at under one lock (B5), and what a pattern costs besides, in such bytes.
+const LOOKS: usize = 8 * 1024;
+const PATTERN_LOOKS: usize = 32;
+/// Patterns that are gone through in one go, about.
+pub const FEW_PATTERNS: usize = LOOKS / PATTERN_LOOKS;
+/// Messages nobody waits for (keyspace events, a script's) that may wait for their turn through the patterns. Above that,
+/// writers wait.
+const ANNOUNCED_MAX: usize = 10_000;
 /// Payloads above this are not copied to each subscriber's buffer but sent from where they are.
 const SHARED: usize = 16 * 1024;
 
@@ -212,12 +223,85 @@ impl FanOut {
     }
 }
 
+/// How far a message is on its way through the patterns (B5).
+#[derive(Default)]
+struct Passage {
+    /// The last pattern it has passed.
+    after: Option<Arc<[u8]>>,
+    /// The one it stopped in, if it did.
+    at: Option<Arc<[u8]>>,
+    matching: Match,
+}
+
+impl Passage {
+    /// Goes on, and tells which patterns match. True if there are more. O(1): some 10 µs.
+    fn go_on<'t>(
+        &mut self,
+        patterns: &'t Table,
+        channel: &[u8],
+        f: &mut dyn FnMut(&'t Arc<[u8]>, &'t Counts),
+    ) -> bool {
+        let (start, mut passed, mut looks) = (self.after.take(), None::<&Arc<[u8]>>, LOOKS);
+        let from = start.clone().map_or(Bound::Unbounded, Bound::Excluded);
+        for (pattern, counts) in patterns.range::<Arc<[u8]>, _>((from, Bound::Unbounded)) {
+            if self.at.take().is_some_and(|at| at != *pattern) {
+                // Nobody has it any more.
+                self.matching = Match::default();
+            }
+            let Some(verdict) = self.matching.go_on(pattern, channel, false, &mut looks) else {
+                self.at = Some(pattern.clone());
+                self.after = passed.cloned().or(start);
+                return true;
+            };
+            self.matching = Match::default();
+            if verdict {
+                f(pattern, counts);
+            }
+            looks = looks.saturating_sub(PATTERN_LOOKS);
+            passed = Some(pattern);
+        }
+        false
+    }
+}
+
+/// A message that has not passed all patterns yet.
+pub struct Passing {
+    channel: Arc<[u8]>,
+    payload: Shared,
+    /// Who listens to the channel itself has not got it yet.
+    direct: Option<Kind>,
+    passage: Passage,
+    /// Subscriptions it matched so far.
+    sent: usize,
+}
+
+impl Passing {
+    fn send(
+        &mut self,
+        pubsub: &PubSub,
+        server: &Server,
+        kind: Kind,
+        pattern: Option<&Arc<[u8]>>,
+        counts: &Counts,
+    ) {
+        for (loop_id, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
+            let count = *n as usize;
+            self.sent += count;
+            pubsub.backlog.fetch_add(count, Ordering::Relaxed);
+            let (channel, payload, pattern) = (self.channel.clone(), self.payload.clone(), pattern.cloned());
+            server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload, count }));
+        }
+    }
+}
+
 /// The shared part.
 #[derive(Default)]
 pub struct PubSub {
     tables: Mutex<Tables>,
     /// Deliveries that are under way.
     backlog: AtomicUsize,
+    /// Messages nobody waits for that have patterns to pass.
+    announced: AtomicUsize,
 }
 
 impl PubSub {
@@ -248,50 +332,108 @@ impl PubSub {
         }
     }
 
-    /// Sends a message on its way and tells how many subscriptions it matched. O(loops + patterns).
+    /// Whether so many messages wait for their turn that nobody may cause more.
+    #[inline]
+    pub fn announces_too_much(&self) -> bool {
+        self.announced.load(Ordering::Relaxed) > ANNOUNCED_MAX
+    }
+
+    /// Sends a message on its way and tells how many subscriptions it matched; with very many patterns, or slow ones, it has
+    /// to go on ([`PubSub::pass`]). O(loops), and some 10 µs for patterns.
     pub fn publish(
         &self,
         server: &Server,
         shard: bool,
         channel: &[u8],
         payload: impl FnOnce() -> Shared,
-    ) -> usize {
+    ) -> Result<usize, Box<Passing>> {
         let tables = self.tables.lock();
         let direct = if shard { &tables.shard_channels } else { &tables.channels }.get_key_value(channel);
-        let matching: Vec<_> = match shard {
-            true => Vec::new(),
-            false => tables.patterns.iter().filter(|(p, _)| stdx::glob::matches(p, channel, false)).collect(),
-        };
-        if direct.is_none() && matching.is_empty() {
-            return 0;
+        let (mut passage, mut matching) = (Passage::default(), Vec::new());
+        let more =
+            !shard && passage.go_on(&tables.patterns, channel, &mut |p, counts| matching.push((p, counts)));
+        if direct.is_none() && matching.is_empty() && !more {
+            return Ok(0);
         }
         let channel: Arc<[u8]> = direct.map_or_else(|| channel.into(), |(name, _)| name.clone());
-        let payload = payload();
-        let mut sent = 0;
-        let kind = if shard { Kind::Shard } else { Kind::Channel };
-        let direct = direct.map(|(_, counts)| (kind, None, counts));
-        let by_pattern = matching.into_iter().map(|(p, counts)| (Kind::Pattern, Some(p.clone()), counts));
-        for (kind, pattern, counts) in direct.into_iter().chain(by_pattern) {
-            for (loop_id, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
-                let count = *n as usize;
-                sent += count;
-                self.backlog.fetch_add(count, Ordering::Relaxed);
-                let (channel, payload, pattern) = (channel.clone(), payload.clone(), pattern.clone());
-                server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload, count }));
-            }
+        let mut passing = Passing { channel, payload: payload(), direct: None, passage, sent: 0 };
+        if let Some((_, counts)) = direct {
+            passing.send(self, server, if shard { Kind::Shard } else { Kind::Channel }, None, counts);
         }
-        sent
+        for (pattern, counts) in matching {
+            passing.send(self, server, Kind::Pattern, Some(pattern), counts);
+        }
+        if more { Err(Box::new(passing)) } else { Ok(passing.sent) }
     }
 
-    /// How many subscriptions a message to this channel would match now.
-    pub fn matching(&self, shard: bool, channel: &[u8]) -> usize {
+    /// Lets a message pass some more patterns; how many subscriptions it matched when it has passed all. O(1).
+    pub fn pass(&self, server: &Server, passing: &mut Passing) -> Option<usize> {
         let tables = self.tables.lock();
+        if let Some(kind) = passing.direct.take() {
+            let direct = if kind == Kind::Shard { &tables.shard_channels } else { &tables.channels };
+            if let Some(counts) = direct.get(&passing.channel) {
+                passing.send(self, server, kind, None, counts);
+            }
+            if kind == Kind::Shard {
+                return Some(passing.sent);
+            }
+        }
+        let (mut passage, mut matching) = (std::mem::take(&mut passing.passage), Vec::new());
+        let more =
+            passage.go_on(&tables.patterns, &passing.channel, &mut |p, counts| matching.push((p, counts)));
+        passing.passage = passage;
+        for (pattern, counts) in matching {
+            passing.send(self, server, Kind::Pattern, Some(pattern), counts);
+        }
+        (!more).then_some(passing.sent)
+    }
+
+    /// Publishes a message nobody waits for. What is left of it goes on in slices of the first loop, and what comes while
+    /// something is left goes there as a whole: such messages are heard in their order, if perhaps after a PUBLISH that came later.
+    pub(crate) fn announce(
+        &self,
+        server: &Server,
+        shard: bool,
+        channel: &[u8],
+        payload: impl FnOnce() -> Shared,
+    ) {
+        // With Release: the letters of those before have been sent then.
+        let passing = if self.announced.load(Ordering::Acquire) == 0 {
+            let Err(passing) = self.publish(server, shard, channel, payload) else { return };
+            passing
+        } else {
+            let direct = Some(if shard { Kind::Shard } else { Kind::Channel });
+            let (channel, payload) = (channel.into(), payload());
+            Box::new(Passing { channel, payload, direct, passage: Passage::default(), sent: 0 })
+        };
+        self.announced.fetch_add(1, Ordering::Relaxed);
+        server.send(0, Mail::Announce(passing));
+    }
+
+    /// Says that a message has passed all patterns.
+    pub(crate) fn announced(&self) {
+        self.announced.fetch_sub(1, Ordering::Release);
+    }
+
+    /// How many subscriptions a message to this channel would match now. None if `may_go_on`, which is asked every 10 µs, says
+    /// no.
+    pub fn matching(
+        &self,
+        shard: bool,
+        channel: &[u8],
+        may_go_on: &mut dyn FnMut() -> bool,
+    ) -> Option<usize> {
         let sum = |counts: &Counts| counts.iter().sum::<u32>() as usize;
-        let direct =
-            if shard { &tables.shard_channels } else { &tables.channels }.get(channel).map_or(0, sum);
-        let patterns =
-            tables.patterns.iter().filter(|(p, _)| !shard && stdx::glob::matches(p, channel, false));
-        direct + patterns.map(|(_, counts)| sum(counts)).sum::<usize>()
+        let kind = if shard { Kind::Shard } else { Kind::Channel };
+        let (mut found, mut passage) = (self.count(kind, channel), Passage::default());
+        while !shard
+            && passage.go_on(&self.tables.lock().patterns, channel, &mut |_, counts| found += sum(counts))
+        {
+            if !may_go_on() {
+                return None;
+            }
+        }
+        Some(found)
     }
 
     /// Active channels that match (PUBSUB CHANNELS, SHARDCHANNELS), as many as there are from beginning to end. O(channels);
@@ -352,6 +494,57 @@ mod tests {
         assert_eq!(rest, [2, 4, 5]);
         (1..=6).for_each(|client| subscribers.remove(Kind::Channel, &name, client));
         assert!(subscribers.names.is_empty());
+    }
+
+    fn table(patterns: impl IntoIterator<Item = String>) -> Table {
+        patterns.into_iter().map(|pattern| (Arc::from(pattern.as_bytes()), vec![1])).collect()
+    }
+
+    /// All pages of a message's way, and how many patterns matched on each.
+    fn pages(patterns: &Table, channel: &str) -> Vec<usize> {
+        let (mut passage, mut pages, mut more) = (Passage::default(), Vec::new(), true);
+        while more {
+            let mut found = 0;
+            more = passage.go_on(patterns, channel.as_bytes(), &mut |_, _| found += 1);
+            pages.push(found);
+        }
+        pages
+    }
+
+    #[test]
+    fn a_message_passes_few_patterns_at_a_time() {
+        let patterns = table((0..5000).map(|i| format!("ne*{i:04}").replace(['1', '3'], "*")));
+        let expected = patterns.keys().filter(|p| stdx::glob::matches(p, b"news0204", false)).count();
+        let pages = pages(&patterns, "news0204");
+        assert!(expected > 2 && pages.iter().sum::<usize>() == expected);
+        assert!(pages.len() >= patterns.len() / FEW_PATTERNS, "{}", pages.len());
+    }
+
+    #[test]
+    fn a_slow_pattern_takes_several_turns() {
+        let slow = format!("*{}b", "a".repeat(400));
+        let patterns = table([slow, "a*".into(), "b*".into(), "z".into()]);
+        let pages = pages(&patterns, &"a".repeat(3000));
+        assert!(pages.len() > 400 * 2500 / LOOKS, "{}", pages.len());
+        assert_eq!(pages.iter().sum::<usize>(), 1);
+        assert_eq!(pages.last(), Some(&1));
+    }
+
+    #[test]
+    fn patterns_that_go_on_the_way_are_passed_over() {
+        let slow = |i: usize| format!("*{}{i}", "a".repeat(400));
+        let channel = format!("{}2", "a".repeat(3000));
+        let mut patterns = table((0..3).map(slow));
+        let (mut passage, mut found) = (Passage::default(), 0);
+        assert!(passage.go_on(&patterns, channel.as_bytes(), &mut |_, _| found += 1));
+        assert_eq!(passage.at.as_deref(), Some(slow(0).as_bytes()));
+        patterns.remove(slow(0).as_bytes());
+        patterns.remove(slow(1).as_bytes());
+        while passage.go_on(&patterns, channel.as_bytes(), &mut |_, _| found += 1) {}
+        assert_eq!(found, 1);
+        let mut nothing_left =
+            Passage { after: None, at: Some(Arc::from(&b"gone"[..])), matching: Match::default() };
+        assert!(!nothing_left.go_on(&Table::new(), b"x", &mut |_, _| panic!("nothing is there")));
     }
 
     #[test]

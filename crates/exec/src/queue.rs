@@ -47,6 +47,8 @@ pub struct Queue {
     tours: usize,
     /// Actions that may take long.
     slow: usize,
+    /// PUBLISH.
+    published: usize,
 }
 
 /// Actions that take effect at their place in a transaction that runs over an overlay, and may be repeated; SCRIPT LOAD is
@@ -177,6 +179,11 @@ impl Queue {
         self.slow > 0
     }
 
+    /// Whether it has a PUBLISH.
+    pub fn publishes(&self) -> bool {
+        self.published > 0
+    }
+
     /// Whether it has an EVAL or EVALSHA, and whether an FCALL.
     pub fn has_scripts(&self) -> (bool, bool) {
         (self.scripts > self.functions, self.functions > 0)
@@ -205,6 +212,7 @@ impl Queue {
             self.scripts += usize::from(is_script(command));
             self.functions += usize::from(is_function(command));
             self.tours += usize::from(command.name == "keys");
+            self.published += usize::from(command.name == "publish");
         }
         let own = kept.is_some() || bytes >= OWN || args.len() >= OWN;
         let chunk = self.room();

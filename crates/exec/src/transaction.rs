@@ -13,6 +13,7 @@
 
 use crate::actions::Act;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
+use crate::pubsub::{FEW_PATTERNS, Kind};
 use crate::queue::{Queue, is_script};
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
@@ -196,6 +197,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     let portable = multi.queue.is_portable();
     let slow = multi.queue.has_slow_actions() && !multi.sources;
+    let slow = slow || passes_many_patterns(act.server, &multi.queue);
     if portable && (long || slow || multi.queue.is_open_ended()) {
         return Ok(run_over(act, multi, long));
     }
@@ -241,6 +243,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     act.server.reply_gate(changes.lsn);
     act.server.after(act.local, changes);
     Ok(end)
+}
+
+/// Whether it publishes something that has very many patterns to pass.
+fn passes_many_patterns(server: &Server, queue: &Queue) -> bool {
+    queue.publishes() && server.pubsub.len(Kind::Pattern) > FEW_PATTERNS
 }
 
 /// Sees to it that the rows the commands name are there. None: they are.

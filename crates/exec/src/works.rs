@@ -5,11 +5,13 @@
 
 use crate::actions::keys::{self, Keys};
 use crate::job::{self, BulkJob, Delivery, Job};
-use crate::mail::ReadKeys;
+use crate::mail::{Mail, ReadKeys};
+use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
 use crate::{Local, Server, actions, sources, transaction};
 use keyspace::{Commit, Progress};
+use resp::Reply;
 use std::collections::VecDeque;
 use std::sync::Arc;
 use stdx::points::{self, Point};
@@ -48,6 +50,10 @@ pub enum Work {
     Forget(Box<Watch>),
     /// What a client that went listened to.
     Leave(u64, Box<Subscriptions>),
+    /// A client's message, on its way through the patterns.
+    Publish(u64, Box<Passing>),
+    /// The messages in `Local::announced`.
+    Announce,
 }
 
 impl Work {
@@ -214,6 +220,25 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             true => Step::More(Work::Leave(client, subs)),
             false => Step::Over(None),
         },
+        Work::Publish(client, mut passing) => match server.pubsub.pass(server, &mut passing) {
+            None => Step::More(Work::Publish(client, passing)),
+            // By mail: it may be a deed of a transaction that waits for the answer.
+            Some(sent) => {
+                let mut out = Reply::new(false);
+                out.int(sent as i64);
+                server.send(local.id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
+                Step::Over(None)
+            }
+        },
+        Work::Announce => {
+            if let Some(passing) = local.announced.front_mut()
+                && server.pubsub.pass(server, passing).is_some()
+            {
+                local.announced.pop_front();
+                server.pubsub.announced();
+            }
+            if local.announced.is_empty() { Step::Over(None) } else { Step::More(Work::Announce) }
+        }
         Work::Commit { mut commit, owner } => {
             if let Owner::Script(job) = &owner
                 && job.is_killed()

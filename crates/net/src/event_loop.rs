@@ -674,6 +674,7 @@ impl EventLoop {
                 exec::scripts::perform(&self.server, &mut self.local, session, *errand);
             }
             Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
+            Mail::Announce(passing) => self.local.announce(passing),
             Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
             Mail::Kill { client } => {
                 if let Some(&slot) = self.by_id.get(&client) {

@@ -97,3 +97,70 @@ fn connections_are_killed_in_slices_and_all_of_them() {
     control.expect("PUBSUB NUMSUB news", "[\"news\", :0]");
     control.expect("CLIENT KILL 1.2.3.4:5", "-ERR No such client");
 }
+
+/// Patterns that are more than a message passes in one go.
+const MANY: usize = 1000;
+
+/// Subscribes to many patterns, all of which match whatever begins with this byte.
+fn many_patterns(client: &mut Client, begin: char) {
+    let patterns: Vec<String> = (0..MANY).map(|i| format!("[{begin}{i:03}]*")).collect();
+    client.send(encode_words("PSUBSCRIBE", &patterns));
+    (1..=MANY).for_each(|i| assert!(client.reply().ends_with(&format!(", :{i}]"))));
+}
+
+fn encode_words(command: &str, words: &[String]) -> Vec<u8> {
+    let words: Vec<&[u8]> =
+        std::iter::once(command).chain(words.iter().map(String::as_str)).map(str::as_bytes).collect();
+    encode(&words)
+}
+
+#[test]
+fn a_message_passes_very_many_patterns_wherever_it_comes_from() {
+    let server = Server::start();
+    let (mut listener, mut direct) = (server.client(), server.client());
+    many_patterns(&mut listener, 'n');
+    direct.expect("SUBSCRIBE news", "[\"subscribe\", \"news\", :1]");
+    let mut publisher = server.client();
+    let heard = |listener: &mut Client, channel: &str, text: &str| {
+        let end = format!(", \"{channel}\", \"{text}\"]");
+        for _ in 0..MANY {
+            let message = listener.reply();
+            assert!(message.starts_with("[\"pmessage\", ") && message.ends_with(&end), "{message}");
+        }
+    };
+    let count = MANY + 1;
+    publisher.expect("PUBLISH news one", &format!(":{count}"));
+    publisher.expect("PUBLISH news two", &format!(":{count}"));
+    publisher.expect("PUBLISH other three", ":0");
+    publisher.expect("MULTI", "+OK");
+    publisher.expect("PUBLISH news four", "+QUEUED");
+    publisher.expect("SET k v", "+QUEUED");
+    publisher.expect("EXEC", &format!("[:{count}, \"OK\"]").replace("\"OK\"", "+OK"));
+    publisher.expect("EVAL \"return redis.call('publish', 'news', 'five')\" 0", &format!(":{count}"));
+    for text in ["one", "two", "four", "five"] {
+        heard(&mut listener, "news", text);
+        direct.expect_reply(&format!("[\"message\", \"news\", \"{text}\"]"));
+    }
+    // Events of keys, in their order.
+    publisher.expect("CONFIG SET notify-keyspace-events KA", "+OK");
+    let mut watcher = server.client();
+    many_patterns(&mut watcher, '_');
+    for i in 0..5 {
+        publisher.expect(&format!("SET k{i} v"), "+OK");
+    }
+    (0..5).for_each(|i| heard(&mut watcher, &format!("__keyspace@0__:k{i}"), "set"));
+}
+
+#[test]
+fn very_many_subscriptions_end_with_reset() {
+    let server = Server::start();
+    let (mut listener, mut other) = (server.client(), server.client());
+    many_patterns(&mut listener, 'n');
+    listener.send(encode_words("SUBSCRIBE", &(0..MANY).map(|i| i.to_string()).collect::<Vec<_>>()));
+    (0..MANY).for_each(|_| assert!(listener.reply().starts_with("[\"subscribe\"")));
+    listener.expect("RESET", "+RESET");
+    other.expect("PUBSUB NUMPAT", ":0");
+    other.expect("PUBSUB NUMSUB 0 999", "[\"0\", :0, \"999\", :0]");
+    other.expect("PUBLISH news x", ":0");
+    listener.expect("SET k v", "+OK");
+}

@@ -206,11 +206,13 @@ fn quit(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Close)
 }
 
-/// `RESET`: as if the connection were new, but for what it told about its library.
+/// `RESET`: as if the connection were new, but for what it told about its library. Very many subscriptions end in slices.
 fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
     crate::transaction::leave(act.server, act.local, session);
-    super::leave_all(act.server, act.local, session, false);
+    if super::leave_next(act.server, act.local, session) {
+        return Ok(crate::call::go_on(session, act.local));
+    }
     session.select(0);
     session.authenticated = act.server.config.live.requirepass.is_empty();
     session.reply_mode = ReplyMode::On;

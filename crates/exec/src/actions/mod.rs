@@ -101,7 +101,7 @@ pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
     row(command).is_some_and(|row| row.2)
 }
 
-pub(crate) use pubsub::{leave_all, leave_some};
+pub(crate) use pubsub::{leave_all, leave_next, leave_some};
 
 /// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait ([`Act::is_pressed`]) gets it at
 /// once.

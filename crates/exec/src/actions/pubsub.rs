@@ -120,15 +120,22 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
     Ok(if more { go_on(act, end) } else { Flow::Done })
 }
 
-/// Ends every subscription of a client, without a word to it. Cost: O(1) beyond some: the others end in slices. Until then a
-/// client that is still there (RESET) would get messages, so its are ended at once.
-pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Session, gone: bool) {
+/// Ends every subscription of a client that went. O(1): beyond some the others end in slices.
+pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Session) {
     let mut subs = std::mem::take(&mut session.subs);
-    let count = if gone { AT_A_STRETCH } else { usize::MAX };
-    if leave_some(server, local, session.id, &mut subs, count) {
+    if leave_some(server, local, session.id, &mut subs, AT_A_STRETCH) {
         local.works.push(Work::Leave(session.id, Box::new(subs)));
     }
     show(session);
+}
+
+/// Ends some subscriptions of a client that stays, without a word to it; true if there are more. O(1).
+pub(crate) fn leave_next(server: &Server, local: &mut Local, session: &mut Session) -> bool {
+    let mut subs = std::mem::take(&mut session.subs);
+    let more = leave_some(server, local, session.id, &mut subs, AT_A_STRETCH);
+    session.subs = subs;
+    show(session);
+    more
 }
 
 /// Ends so many subscriptions; true if some are left.
@@ -176,7 +183,18 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };
-    let sent = act.server.pubsub.publish(act.server, shard, args.at(1), payload);
+    let sent = match act.server.pubsub.publish(act.server, shard, args.at(1), payload) {
+        Ok(sent) => sent,
+        Err(mut passing) if act.is_pressed() => loop {
+            if let Some(sent) = act.server.pubsub.pass(act.server, &mut passing) {
+                break sent;
+            }
+        },
+        Err(passing) => {
+            act.local.works.push(Work::Publish(act.session.id, passing));
+            return Ok(Flow::Parked(None));
+        }
+    };
     act.out.int(sent as i64);
     Ok(Flow::Done)
 }

@@ -56,7 +56,7 @@ pub(super) fn say(server: &Server, deed: Deed) {
         Deed::Log(level, message) => write_log(level, &message),
         Deed::Publish(shard, channel, message) => {
             let message = || crate::pubsub::Shared::Own((&*message).into());
-            server.pubsub.publish(server, shard, &channel, message);
+            server.pubsub.announce(server, shard, &channel, message);
         }
         // Its transaction does it.
         Deed::Act { .. } => {}
@@ -273,7 +273,7 @@ pub fn advance_deeds(
         session.closing |= deeds.closes;
     }
     if let Some(mut session) = stand_in {
-        crate::actions::leave_all(server, local, &mut session, true);
+        crate::actions::leave_all(server, local, &mut session);
     }
     Some(deeds.deliver(resp3))
 }

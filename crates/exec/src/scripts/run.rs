@@ -340,7 +340,11 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         match command.name {
             "publish" | "spublish" => {
                 let shard = command.name == "spublish";
-                let sent = self.server.pubsub.matching(shard, args.at(1));
+                let server = self.server;
+                let sent = server.pubsub.matching(shard, args.at(1), &mut || self.interrupt().is_none());
+                let Some(sent) = sent else {
+                    return Err(Error::new("ERR the script is being run again elsewhere"));
+                };
                 self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
                 self.reply.int(sent as i64);
                 return Ok(());
