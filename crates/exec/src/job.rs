@@ -368,8 +368,9 @@ impl Job {
                 Ok(()) => {}
             }
             if !alone {
-                let failed = self.out.as_bytes().get(mark) == Some(&b'-');
-                self.tally.add(places::of(command), ticker.now_ns() - began_ns, failed);
+                let error = self.out.as_bytes()[mark..].strip_prefix(b"-");
+                error.into_iter().for_each(|text| self.tally.error(text));
+                self.tally.add(places::of(command), ticker.now_ns() - began_ns, error.is_some());
             }
             if let Outcome::Stream(rest) = outcome {
                 stream = Some(rest);

@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 use std::sync::{Arc, OnceLock};
 
 /// Kinds of errors counted by name; as in Redis, so that scripts cannot invent names without end.
-const ERROR_KINDS_MAX: usize = 128;
+pub(crate) const ERROR_KINDS_MAX: usize = 128;
 /// The longest name of an error that is counted under its own name.
 const ERROR_NAME_BYTES_MAX: usize = 64;
 
@@ -323,14 +323,18 @@ impl Recorder {
 
     /// An error was answered; `text` is the reply without its '-'.
     pub fn error(&self, text: &[u8]) {
+        self.errors(error_name(text), 1);
+    }
+
+    /// So many errors of a name were answered.
+    pub(crate) fn errors(&self, name: &str, n: u64) {
         let cells = self.current();
-        add(&cells.counters[Counter::ErrorReplies as usize], 1);
-        let name = error_name(text);
+        add(&cells.counters[Counter::ErrorReplies as usize], n);
         let mut errors = cells.errors.lock();
         if let Some(count) = errors.get_mut(name) {
-            *count += 1;
+            *count += n;
         } else if errors.len() < ERROR_KINDS_MAX {
-            errors.insert(name.into(), 1);
+            errors.insert(name.into(), n);
         }
     }
 
@@ -385,7 +389,7 @@ fn add(cell: &AtomicU64, n: u64) {
 }
 
 /// The word before the first blank, if it looks like the name of an error.
-fn error_name(text: &[u8]) -> &str {
+pub(crate) fn error_name(text: &[u8]) -> &str {
     let name = text.split(|&b| b == b' ').next().filter(|name| name.len() < text.len());
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-".contains(b);
     let name = name.filter(|n| !n.is_empty() && n.len() <= ERROR_NAME_BYTES_MAX && n.iter().all(plain));

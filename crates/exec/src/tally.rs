@@ -6,7 +6,7 @@
 //! Cost: two readings of a tick counter and a few stores per command; telling the counters O(commands listed), or
 //! O(3072) for each command that has a sum.
 
-use crate::stats::{Recorder, Times};
+use crate::stats::{ERROR_KINDS_MAX, Recorder, Times, error_name};
 
 /// So many are listed before they are summed up.
 const LISTED_MAX: usize = 256;
@@ -16,6 +16,8 @@ const LISTED_MAX: usize = 256;
 pub(crate) struct Tally {
     listed: Vec<Ran>,
     sums: Vec<Sum>,
+    /// Errors they answered, by name.
+    errors: Vec<(Box<str>, u64)>,
 }
 
 /// One command, by its number in the table, as it ran.
@@ -60,10 +62,29 @@ impl Tally {
         sum.times.record(each_ns, calls);
     }
 
+    /// An error was answered; `text` is the reply without its '-'. Cost: O(names of errors so far).
+    pub(crate) fn error(&mut self, text: &[u8]) {
+        let name = error_name(text);
+        match self.errors.iter().position(|(known, _)| **known == *name) {
+            Some(at) => self.errors[at].1 += 1,
+            None if self.errors.len() < ERROR_KINDS_MAX => self.errors.push((name.into(), 1)),
+            None => {}
+        }
+    }
+
+    /// One of the errors is the answer of what contains the command, and counted there.
+    pub(crate) fn passes_on(&mut self, text: &[u8]) {
+        let name = error_name(text);
+        if let Some((_, count)) = self.errors.iter_mut().find(|(known, _)| **known == *name) {
+            *count -= 1;
+        }
+    }
+
     /// Nothing of it happened.
     pub(crate) fn clear(&mut self) {
         self.listed.clear();
         self.sums.clear();
+        self.errors.clear();
     }
 
     /// All of it happened: counts it and is empty then. `timed`: into the histograms, too.
@@ -74,6 +95,8 @@ impl Tally {
         for sum in self.sums.drain(..) {
             recorder.within_many(sum.command, (sum.calls, sum.failed, sum.ns), timed.then_some(&sum.times));
         }
+        let errors = self.errors.drain(..).filter(|(_, count)| *count > 0);
+        errors.for_each(|(name, count)| recorder.errors(&name, count));
     }
 }
 
@@ -109,9 +132,25 @@ mod tests {
                 assert_eq!(registry.histogram(command), each.histogram(command));
             }
             tally.add(0, 5, false);
+            tally.error(b"ERR x");
             tally.clear();
             tally.tell(&recorder, true);
             assert_eq!(registry.counter(Counter::CommandsProcessed), calls);
         }
+    }
+
+    #[test]
+    fn errors_are_counted_by_name_and_those_passed_on_are_not() {
+        let registry = Registry::new(1);
+        let (recorder, mut tally) = (registry.recorder(), Tally::default());
+        for text in ["WRONGTYPE a", "ERR b", "WRONGTYPE c", "NOSCRIPT d"] {
+            tally.error(text.as_bytes());
+        }
+        tally.passes_on(b"NOSCRIPT d script: x");
+        tally.tell(&recorder, false);
+        tally.tell(&recorder, false);
+        let errors = registry.errors().into_iter().map(|(name, count)| (name.into_string(), count));
+        assert_eq!(errors.collect::<Vec<_>>(), [("ERR".into(), 1), ("WRONGTYPE".into(), 2)]);
+        assert_eq!(registry.counter(Counter::ErrorReplies), 3);
     }
 }

@@ -233,8 +233,10 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         if multi.sources && command.is_write() {
             after_write(act, &mut view, command, args);
         }
-        let (failed, now_ns) = (act.out.as_bytes().get(mark) == Some(&b'-'), act.local.lap());
-        act.local.recorder.within(command::places::of(command), now_ns - began_ns, failed, timed);
+        let now_ns = act.local.lap();
+        let error = act.out.as_bytes()[mark..].strip_prefix(b"-");
+        error.into_iter().for_each(|text| act.local.recorder.error(text));
+        act.local.recorder.within(command::places::of(command), now_ns - began_ns, error.is_some(), timed);
         began_ns = now_ns;
     }
     act.local.incoming = None;

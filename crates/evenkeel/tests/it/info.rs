@@ -92,3 +92,83 @@ fn event_loops_and_their_rates_are_measured() {
         await_field(&mut client, "stats", name, |rate| rate > 0.0);
     }
 }
+
+/// The lines of a section, without its title.
+fn lines_of(client: &mut Client, section: &str) -> Vec<String> {
+    let text = client.call(&format!("INFO {section}"));
+    let text = text.trim_matches('"').replace("\\r\\n", "\n").replace("\r\n", "\n");
+    text.lines().filter(|line| line.contains(':')).map(String::from).collect()
+}
+
+/// Errors within scripts and transactions are counted as they happen, whoever sees them; an error that a script only
+/// passes on is not counted again.
+#[test]
+fn errors_within_scripts_and_transactions_are_counted_by_name() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("SET s x", "+OK");
+    let fails = "redis.pcall('LPUSH', 's', 1)";
+    let long = "for i = 1, 300000 do local x = i * i end";
+    let cases: &[(&[&str], &[&str])] = &[
+        (&["MULTI", "LPUSH s 1", "INCR s", "LPUSH s 1", "EXEC"], &["ERR:count=1", "WRONGTYPE:count=2"]),
+        (&["EVAL \"return redis.call('LPUSH', 's', 1)\" 0"], &["WRONGTYPE:count=1"]),
+        (
+            &[&format!("EVAL \"{fails} redis.pcall('INCR', 's') return 1\" 0")],
+            &["ERR:count=1", "WRONGTYPE:count=1"],
+        ),
+        (&[&format!("EVAL \"return {fails}\" 0")], &["WRONGTYPE:count=1"]),
+        (&[&format!("EVAL \"{long} {fails} return {fails}\" 0")], &["WRONGTYPE:count=2"]),
+        (&["EVAL \"pcall(redis.call, 'LPUSH', 's', 1) return 1\" 0"], &["WRONGTYPE:count=1"]),
+        (&["EVAL \"return redis.error_reply('MYERR x')\" 0"], &["MYERR:count=1"]),
+        (
+            &[&format!("EVAL \"{fails} return redis.error_reply('MYERR x')\" 0")],
+            &["MYERR:count=1", "WRONGTYPE:count=1"],
+        ),
+        (&["EVAL \"error('boo')\" 0"], &["ERR:count=1"]),
+        (
+            &["EVAL \"redis.pcall('NOSUCH') redis.pcall('GET') redis.pcall('SUBSCRIBE', 'x') return 1\" 0"],
+            &["ERR:count=3"],
+        ),
+        (&["EVAL \"redis.call('NOSUCH')\" 0"], &["ERR:count=1"]),
+        (
+            &[
+                "MULTI",
+                &format!("EVAL \"return {fails}\" 0"),
+                "EVAL \"return redis.call('LPUSH', 's', 1)\" 0",
+                &format!("EVAL \"{fails} return 1\" 0"),
+                "INCR s",
+                "CONFIG SET nosuch 1",
+                "EXEC",
+            ],
+            &["ERR:count=2", "WRONGTYPE:count=3"],
+        ),
+    ];
+    for (lines, expected) in cases {
+        client.expect("CONFIG RESETSTAT", "+OK");
+        lines.iter().for_each(|line| {
+            client.call(line);
+        });
+        let counted = lines_of(&mut client, "errorstats");
+        let expected: Vec<String> = expected.iter().map(|line| format!("errorstat_{line}")).collect();
+        assert_eq!(counted, expected, "{lines:?}");
+    }
+}
+
+/// So are those of a transaction that runs as a job.
+#[test]
+fn errors_within_long_transactions_are_counted_by_name() {
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("SET s x", "+OK");
+    client.expect("CONFIG RESETSTAT", "+OK");
+    client.expect("MULTI", "+OK");
+    for _ in 0..300 {
+        client.expect("LPUSH s 1", "+QUEUED");
+        client.expect("INCR s", "+QUEUED");
+    }
+    client.call("EXEC");
+    assert_eq!(
+        lines_of(&mut client, "errorstats"),
+        ["errorstat_ERR:count=300", "errorstat_WRONGTYPE:count=300"]
+    );
+}

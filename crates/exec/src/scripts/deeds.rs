@@ -188,7 +188,9 @@ impl Deeds {
 
     /// An act is done.
     fn end(&mut self, server: &Server, local: &mut Local, command: &'static Command, doing: Doing) {
-        let failed = doing.out.as_bytes().first() == Some(&b'-');
+        let error = doing.out.as_bytes().strip_prefix(b"-");
+        error.into_iter().for_each(|text| local.recorder.error(text));
+        let failed = error.is_some();
         let ns = local.lap().saturating_sub(doing.began_ns);
         let timed = server.config.live.latency_tracking.get();
         local.recorder.within(places::of(command), ns, failed, timed);

@@ -71,7 +71,12 @@ pub(super) struct Runner<'a, 'b, 'k> {
     reply: Reply,
     /// It has written something: then it may go on, however short memory is.
     wrote: bool,
+    /// Errors its commands answered, the first different ones.
+    errors: Vec<Box<[u8]>>,
 }
+
+/// Different errors a script's own is compared with.
+const ERRORS_MAX: usize = 8;
 
 impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     /// `lua`: whose tally it goes on with.
@@ -100,6 +105,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             reader,
             reply: Reply::new(run.resp3),
             wrote: false,
+            errors: Vec::new(),
         }
     }
 
@@ -131,8 +137,28 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             self.reply.clear();
             self.reply.error(&error.text());
         }
+        self.reply.as_bytes().strip_prefix(b"-").into_iter().for_each(|text| self.tally.error(text));
         out.extend_from_slice(self.reply.as_bytes());
         self.halt.is_none()
+    }
+
+    /// A script's command answered an error: counts it.
+    #[cold]
+    fn note_error(&mut self) {
+        let text = self.reply.as_bytes()[1..].trim_ascii_end();
+        self.tally.error(text);
+        if self.errors.len() < ERRORS_MAX && !self.errors.iter().any(|known| **known == *text) {
+            self.errors.push(text.into());
+        }
+    }
+
+    /// The script answered an error, which is counted where it ran: it may be that of one of its commands, and is not
+    /// counted twice.
+    #[cold]
+    fn ended_in_error(&mut self, text: &[u8]) {
+        if self.errors.iter().any(|known| text.starts_with(known)) {
+            self.tally.passes_on(text);
+        }
     }
 
     fn one(&mut self, args: &[&[u8]], resp3: bool) -> Result<(), Error> {
@@ -589,6 +615,9 @@ impl Host for Runner<'_, '_, '_> {
             self.reply.clear();
             self.reply.error(&error.text());
         }
+        if self.reply.as_bytes().first() == Some(&b'-') {
+            self.note_error();
+        }
         out.extend_from_slice(self.reply.as_bytes());
     }
 
@@ -651,6 +680,7 @@ pub(super) fn run_script<'a>(
     lua.sync(&server.scripts);
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner::new(server, lua, run, ground, limit, reader);
+    let mark = out.len();
     let keys: Vec<&[u8]> = run.keys().iter().collect();
     let args: Vec<&[u8]> = run.args().iter().collect();
     let ended = match &run.body {
@@ -676,6 +706,9 @@ pub(super) fn run_script<'a>(
         Err(Stop::Elsewhere) => Some(Halt::Elsewhere),
         Err(Stop::Killed | Stop::Deadline) => Some(Halt::Killed),
     });
+    if let Some(text) = out[mark..].strip_prefix(b"-") {
+        host.ended_in_error(text);
+    }
     let told = std::mem::take(&mut host.told);
     lua.tally = host.tally;
     (halt.map_or(Ok(()), Err), told)

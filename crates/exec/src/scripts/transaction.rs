@@ -153,8 +153,9 @@ impl Transaction {
                 Ok(())
             }
         };
-        let failed = out.get(mark) == Some(&b'-');
-        lua.tally.add(places::of(self.queue.at(at).0), stdx::clock::mono_ns() - began_ns, failed);
+        let error = out[mark..].strip_prefix(b"-");
+        error.into_iter().for_each(|text| lua.tally.error(text));
+        lua.tally.add(places::of(self.queue.at(at).0), stdx::clock::mono_ns() - began_ns, error.is_some());
         ended
     }
 
