@@ -741,3 +741,118 @@ pub(crate) fn drop_bytes(bytes: Vec<u8>) {
 pub fn discard(thing: impl Send + 'static) {
     stdx::reclaim::defer(MANY_BYTES, move || drop(thing));
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::mail::Mail;
+    use crate::session::ClientInfo;
+    use crate::works;
+
+    const KEYS: usize = 1_000;
+
+    fn client(id: u64) -> Session {
+        Session::new(Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, false, 0)), true)
+    }
+
+    /// Runs a command to where its client would be parked or answered.
+    fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
+        let (words, mut out) = (OwnedArgs::from_slices(words), Reply::new(false));
+        loop {
+            match crate::execute(server, local, session, words.args(), &mut out) {
+                Flow::Held(_) => {}
+                flow => return flow,
+            }
+        }
+    }
+
+    fn watch(server: &Arc<Server>, local: &mut Local, session: &mut Session, keys: &[String]) {
+        let words: Vec<&[u8]> =
+            std::iter::once("WATCH").chain(keys.iter().map(|k| &**k)).map(str::as_bytes).collect();
+        assert!(matches!(run(server, local, session, &words), Flow::Done));
+        assert_eq!(session.watch.keys.len(), KEYS);
+    }
+
+    /// What the loop would do until the client's job is over: its reply, and how many watches were left after each letter.
+    fn until_delivered(
+        server: &Arc<Server>,
+        local: &mut Local,
+        left: impl Fn() -> usize,
+    ) -> (Delivery, Vec<usize>) {
+        let (mut letters, mut delivery, mut seen) = (Vec::new(), None, Vec::new());
+        while delivery.is_none() || local.works.any() {
+            server.mailbox(0).drain(&mut letters);
+            for letter in letters.drain(..) {
+                match letter {
+                    Mail::Job(job) => delivery = delivery.or(finish(server, local, job)),
+                    Mail::Snapshot => works::retry_waiting(server, local),
+                    _ => {}
+                }
+                seen.push(left());
+            }
+            let mut done = Vec::new();
+            works::advance(server, local, &mut done);
+            delivery = delivery.or(done.pop());
+            std::thread::yield_now();
+        }
+        (delivery.unwrap(), seen)
+    }
+
+    /// A long EXEC gives up what its client watched in slices, however it ends: afterwards nothing of it is left, and
+    /// whoever watches the same keys still does.
+    #[test]
+    fn a_long_transaction_leaves_no_watch_behind() {
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let mut local = Local::new(0, &server);
+        let keys: Vec<String> = (0..KEYS).map(|i| format!("k{i}")).collect();
+        for (gone, touched, write) in [
+            (false, false, false),
+            (false, true, false),
+            (true, false, false),
+            (false, false, true),
+            (true, false, true),
+            (true, true, true),
+        ] {
+            let (mut session, mut other) = (client(1), client(2));
+            watch(&server, &mut local, &mut other, &keys);
+            watch(&server, &mut local, &mut session, &keys);
+            let mark = Arc::downgrade(&session.watch.dirty);
+            assert_eq!(mark.strong_count(), KEYS + 1);
+            run(&server, &mut local, &mut session, &[b"MULTI"]);
+            for key in &keys {
+                let get: &[&[u8]] = &[b"GET", key.as_bytes()];
+                let set: &[&[u8]] = &[b"SETNX", b"written", key.as_bytes()];
+                run(&server, &mut local, &mut session, if write { set } else { get });
+            }
+            assert!(matches!(run(&server, &mut local, &mut session, &[b"EXEC"]), Flow::Parked(_)));
+            if touched {
+                let mut third = client(3);
+                run(&server, &mut local, &mut third, &[b"SET", b"k7", b"1"]);
+            }
+            if gone {
+                // As the loop does: what the session still watches is given up, and its job is told.
+                session.cancel.store(true, Ordering::Relaxed);
+                crate::transaction::leave(&server, &mut local, &mut session);
+                drop(session);
+            }
+            let (delivery, seen) = until_delivered(&server, &mut local, || mark.strong_count());
+            let case = format!("gone {gone}, touched {touched}, write {write}");
+            assert_eq!(mark.strong_count(), 0, "{case}");
+            // What was committed in slices ended in one, in which some more may have been given up.
+            let after_first = KEYS - crate::transaction::AT_A_STRETCH;
+            let in_slices = seen.iter().any(|left| (after_first..=after_first + 1).contains(left));
+            assert!(in_slices || write && !touched, "{case}: {seen:?}");
+            assert_eq!(delivery.bytes == b"*-1\r\n", touched && !delivery.bytes.is_empty(), "{case}");
+            // The other's watches are all there, and are given up once.
+            assert_eq!(Arc::strong_count(&other.watch.dirty), KEYS + 1, "{case}");
+            assert_eq!(other.watch.dirty.load(Ordering::Relaxed), touched, "{case}");
+            let his = Arc::downgrade(&other.watch.dirty);
+            run(&server, &mut local, &mut other, &[b"UNWATCH"]);
+            while local.works.any() {
+                works::advance(&server, &mut local, &mut Vec::new());
+            }
+            assert_eq!(his.strong_count(), 0, "{case}");
+            run(&server, &mut local, &mut other, &[b"DEL", b"k7", b"written"]);
+        }
+    }
+}
