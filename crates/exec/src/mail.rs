@@ -29,15 +29,15 @@ pub struct Published {
 pub enum Asked {
     /// Database and name.
     Named(Vec<(usize, Box<[u8]>)>),
-    /// Words of a command, in one database: hash and number of the word, sorted, so that each shard is locked once.
-    Words(Arc<OwnedArgs>, usize, Vec<(u64, u32)>),
+    /// Words of a command, in one database: the number of the first, and the hash of each.
+    Words(Arc<OwnedArgs>, usize, usize, Vec<u64>),
 }
 
 impl Asked {
     fn len(&self) -> usize {
         match self {
             Asked::Named(keys) => keys.len(),
-            Asked::Words(_, _, places) => places.len(),
+            Asked::Words(_, _, _, hashes) => hashes.len(),
         }
     }
 }
@@ -83,10 +83,10 @@ impl ReadKeys {
                 let batch = keys[from..end].iter().map(|(db, key)| (hash_bytes(key), *db, &**key));
                 keyspace.read_batch(self.lsn, batch, &mut self.found);
             }
-            Asked::Words(words, db, places) => {
+            Asked::Words(words, db, first, hashes) => {
                 let words = words.args();
-                let batch = places[from..end].iter().map(|(hash, at)| (*hash, *db, words.at(*at as usize)));
-                keyspace.read_many(self.lsn, batch, &mut self.batches);
+                let batch = (from..end).map(|i| (hashes[i], words.at(first + i)));
+                keyspace.read_many(self.lsn, *db, batch, &mut self.batches);
             }
         }
         end == self.asked.len() && self.read_around(keyspace)

@@ -680,43 +680,6 @@ impl Keyspace {
         keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
         found: &mut Vec<Option<Owned>>,
     ) {
-        self.each_fetched(keys, |shard, hash, db, key| {
-            found.push(read_at(&self.sequence, shard, db, hash, key, s));
-        });
-    }
-
-    /// The same for very many keys.
-    pub fn read_many<'a>(
-        &self,
-        s: Lsn,
-        keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
-        found: &mut KeyBatches,
-    ) {
-        self.each_fetched(keys, |shard, hash, db, key| {
-            let before = shard.pre.at(db, key, s);
-            let made = match before.is_none() && !shard.intents.is_empty() {
-                true => shard.intents.at(&self.sequence, db, hash, key, s),
-                false => None,
-            };
-            let room = found.room();
-            match (before, &made) {
-                (Some(Some(owned)), _) | (None, Some(Some(owned))) => room.push_owned(hash, key, owned),
-                (Some(None), _) | (None, Some(None)) => room.push_absent(hash, key),
-                (None, None) => match shard.dbs[db].find(hash, key) {
-                    Some(entry) => room.push_entry(hash, entry),
-                    None => room.push_absent(hash, key),
-                },
-            }
-        });
-    }
-
-    /// Gives the shard of each key, locked, to `f`. Takes each shard's lock once for neighbours, and fetches their keys into the
-    /// cache together.
-    fn each_fetched<'a>(
-        &self,
-        keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
-        mut f: impl FnMut(&Shard, u64, usize, &'a [u8]),
-    ) {
         let mut guard: Option<(usize, stdx::locks::Guard<'_, Shard>)> = None;
         let ahead = keys.clone();
         for (i, (hash, db, key)) in keys.enumerate() {
@@ -730,7 +693,40 @@ impl Keyspace {
                 guard = Some((shard, taken));
             }
             if let Some((_, guard)) = &guard {
-                f(guard.get(shard), hash, db, key);
+                found.push(read_at(&self.sequence, guard.get(shard), db, hash, key, s));
+            }
+        }
+    }
+
+    /// What some keys were at `s`, in their order: hash and name. Locks all their shards for a moment, and fetches the keys
+    /// into the cache together. Cost: O(keys), some 0.1 µs each.
+    pub fn read_many<'a>(
+        &self,
+        s: Lsn,
+        db: usize,
+        keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+        found: &mut KeyBatches,
+    ) {
+        let mut shards = Bits::EMPTY;
+        keys.clone().for_each(|(hash, _)| shards.insert(shard_of(hash)));
+        let guard = self.shards.lock(shards);
+        keys.clone().for_each(|(hash, _)| guard.get(shard_of(hash)).dbs[db].prefetch_line(hash));
+        keys.clone().for_each(|(hash, _)| guard.get(shard_of(hash)).dbs[db].prefetch_entry(hash));
+        for (hash, key) in keys {
+            let shard = guard.get(shard_of(hash));
+            let before = shard.pre.at(db, key, s);
+            let made = match before.is_none() && !shard.intents.is_empty() {
+                true => shard.intents.at(&self.sequence, db, hash, key, s),
+                false => None,
+            };
+            let room = found.room();
+            match (before, &made) {
+                (Some(Some(owned)), _) | (None, Some(Some(owned))) => room.push_owned(hash, key, owned),
+                (Some(None), _) | (None, Some(None)) => room.push_absent(hash, key),
+                (None, None) => match shard.dbs[db].find(hash, key) {
+                    Some(entry) => room.push_entry(hash, entry),
+                    None => room.push_absent(hash, key),
+                },
             }
         }
     }

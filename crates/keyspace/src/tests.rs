@@ -793,9 +793,10 @@ fn very_many_keys_are_read_as_one_by_one() {
     (0..2_000).step_by(3).for_each(|i| assert!(del(&keyspace, &name(i), 1)));
     (2_000..8_000).step_by(3).for_each(|i| drop(set(&keyspace, &name(i), "later", Some(90_000), 1)));
     let names: Vec<String> = (0..9_000).chain(5..9).map(name).collect();
-    let asked = names.iter().map(|name| (stdx::hash::hash_bytes(name.as_bytes()), 0, name.as_bytes()));
+    let asked: Vec<_> =
+        names.iter().map(|name| (stdx::hash::hash_bytes(name.as_bytes()), name.as_bytes())).collect();
     let mut batches = KeyBatches::default();
-    keyspace.read_many(s, asked, &mut batches);
+    asked.chunks(100).for_each(|asked| keyspace.read_many(s, 0, asked.iter().copied(), &mut batches));
     assert_eq!(batches.len(), 9_004);
     overlay.insert_many(0, batches);
     for name in &names {

@@ -365,7 +365,14 @@ fn eval_room<'a>(room: &'a mut Option<Room>, limits: &Limits) -> &'a mut Room {
     room.get_or_insert_with(|| Room::new(limits, Table::Eval))
 }
 
+/// Longer lists are built without the collector, which would look at all there is again and again and find nothing to take.
+const COLLECTED_LEN: usize = 1000;
+
 fn push_list(s: &mut State<'_>, list: &[&[u8]]) {
+    if list.len() > COLLECTED_LEN { s.uncollected(|s| push_items(s, list)) } else { push_items(s, list) }
+}
+
+fn push_items(s: &mut State<'_>, list: &[&[u8]]) {
     s.push_table(list.len(), 0);
     let table = s.top();
     for (i, item) in (1..).zip(list) {

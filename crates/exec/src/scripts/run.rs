@@ -599,10 +599,8 @@ impl Reader {
     /// Loads the keys a script declares.
     pub(super) fn load_declared(&mut self, overlay: &mut Overlay, run: &ScriptRun) {
         let keys = run.keys();
-        let at = |i: usize| (hash_bytes(keys.at(i)), (BEFORE_KEYS + i) as u32);
-        let mut places: Vec<(u64, u32)> = (0..keys.len()).map(at).collect();
-        places.sort_unstable();
-        let asked = Asked::Words(run.words.clone(), run.db, places);
+        let hashes = keys.iter().map(hash_bytes).collect();
+        let asked = Asked::Words(run.words.clone(), run.db, BEFORE_KEYS, hashes);
         if let Some(read) = self.ask(self.request(overlay, asked, 0)) {
             overlay.insert_many(run.db, read.batches);
         }

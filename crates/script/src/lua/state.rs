@@ -774,6 +774,13 @@ impl<'a> State<'a> {
         assert!(opened.is_ok(), "a fresh state opens its libraries");
     }
 
+    /// Does something while the collector rests.
+    pub(crate) fn uncollected(&mut self, f: impl FnOnce(&mut Self)) {
+        self.raw_gc(ffi::LUA_GCSTOP, 0);
+        f(self);
+        self.raw_gc(ffi::LUA_GCRESTART, 0);
+    }
+
     /// Runs the collector as `collectgarbage(what, n)` does, with `count` in KB.
     pub(crate) fn raw_gc(&mut self, what: c_int, data: c_int) -> c_int {
         // SAFETY: in a section; unknown requests answer -1.
