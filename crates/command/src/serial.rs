@@ -9,7 +9,8 @@
 //! ends in a run on a worker, there in the end of a turn.
 //!
 //! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no value.
-//! - Z2: a string is compressed if `rdbcompression` says so and gets shorter by it. Elements and fields never are.
+//! - Z2: strings, elements and fields are compressed if `rdbcompression` says so and they get shorter by it; of the latter those
+//!   of up to 64 KB, for nothing looks at the budget within one.
 
 mod roaring;
 
@@ -39,7 +40,7 @@ const COMPRESSED_PER_STEP: usize = 8;
 /// `rdbcompression`.
 static COMPRESSION: AtomicBool = AtomicBool::new(true);
 
-/// Sets whether strings are compressed (Z2).
+/// Sets whether texts are compressed (Z2).
 pub fn set_compression(on: bool) {
     COMPRESSION.store(on, Relaxed);
 }
@@ -50,18 +51,18 @@ fn compression() -> bool {
 
 /// Steps it takes to write a value. O(1).
 pub fn write_cost(value: value::ValueRef<'_>) -> usize {
-    let elements = match value {
+    let (elements, bytes) = match value {
         value::ValueRef::Str(text) if compression() => {
             return text.len() / COMPRESSED_PER_STEP + text.len() / (BYTES_PER_STEP / 2);
         }
         value::ValueRef::Str(text) => return text.len() / (BYTES_PER_STEP / 2),
-        value::ValueRef::List(v) => v.len(),
-        value::ValueRef::Hash(v) => v.len(),
-        value::ValueRef::Set(v) => v.len(),
-        value::ValueRef::ZSet(v) => v.len(),
+        value::ValueRef::List(v) => (v.len(), v.mem_bytes()),
+        value::ValueRef::Hash(v) => (v.len(), v.mem_bytes()),
+        value::ValueRef::Set(v) => (v.len(), v.mem_bytes()),
+        value::ValueRef::ZSet(v) => (v.len(), v.mem_bytes()),
         value::ValueRef::Roaring(v) | value::ValueRef::Roaring64(v) => return roaring::write_cost(v),
     };
-    elements * 2 * WRITE_STEPS
+    elements * 2 * WRITE_STEPS + if compression() { bytes / COMPRESSED_PER_STEP } else { 0 }
 }
 
 /// Payloads that are not looked through for what they cost: doing so would be a good part of it. One of them can unpack to
@@ -110,11 +111,38 @@ struct Pace<'a, 'c> {
     charge: &'a mut Charge<'c>,
     done: usize,
     bytes: usize,
+    /// Steps for texts that were or will be compressed; None if none are.
+    compressed: Option<usize>,
 }
 
 impl<'a, 'c> Pace<'a, 'c> {
     fn new(charge: &'a mut Charge<'c>) -> Pace<'a, 'c> {
-        Pace { charge, done: 0, bytes: 0 }
+        Pace { charge, done: 0, bytes: 0, compressed: None }
+    }
+
+    /// The same where texts may be compressed.
+    fn compressing(charge: &'a mut Charge<'c>) -> Pace<'a, 'c> {
+        Pace { compressed: compression().then_some(0), ..Pace::new(charge) }
+    }
+
+    /// A text of so many bytes comes.
+    fn text(&mut self, len: usize) -> Result<(), Error> {
+        if let Some(due) = &mut self.compressed
+            && rdb::is_compressed(len)
+        {
+            *due += len / COMPRESSED_PER_STEP;
+            if *due >= PIECE {
+                return (self.charge)(std::mem::take(due));
+            }
+        }
+        Ok(())
+    }
+
+    fn item(&mut self, item: Item<'_>) -> Result<(), Error> {
+        match item {
+            Item::Bytes(text) => self.text(text.len()),
+            Item::Int(_) => Ok(()),
+        }
     }
 
     /// One more element, and how many bytes there are by now.
@@ -185,9 +213,13 @@ fn item(elem: Elem<'_>) -> Item<'_> {
 fn list_body(list: &List, charge: &mut Charge<'_>) -> Result<ListPayload, Error> {
     let mut out = ListPayload::with_len(list.len());
     out.reserve(list.mem_bytes());
-    let mut pace = Pace::new(charge);
+    let mut pace = Pace::compressing(charge);
+    if pace.compressed.is_some() {
+        out.compress();
+    }
     for elem in list.iter() {
         pace.tick(out.size_bytes())?;
+        pace.item(item(elem))?;
         out.push_item(item(elem));
     }
     Ok(out)
@@ -196,9 +228,13 @@ fn list_body(list: &List, charge: &mut Charge<'_>) -> Result<ListPayload, Error>
 fn set_body(set: &Set, charge: &mut Charge<'_>) -> Result<SetPayload, Error> {
     let mut out = SetPayload::with_len(set.len());
     out.reserve(set.mem_bytes());
-    let mut pace = Pace::new(charge);
+    let mut pace = Pace::compressing(charge);
+    if pace.compressed.is_some() {
+        out.compress();
+    }
     for elem in set.iter() {
         pace.tick(out.size_bytes())?;
+        pace.item(item(elem))?;
         out.insert_item(item(elem));
     }
     Ok(out)
@@ -207,9 +243,13 @@ fn set_body(set: &Set, charge: &mut Charge<'_>) -> Result<SetPayload, Error> {
 fn zset_body(set: &ZSet, charge: &mut Charge<'_>) -> Result<ZSetPayload, Error> {
     let mut out = ZSetPayload::with_len(set.len());
     out.reserve(set.mem_bytes());
-    let mut pace = Pace::new(charge);
+    let mut pace = Pace::compressing(charge);
+    if pace.compressed.is_some() {
+        out.compress();
+    }
     for (member, score) in set.iter() {
         pace.tick(out.size_bytes())?;
+        pace.text(member.len())?;
         out.insert(member, score);
     }
     Ok(out)
@@ -223,12 +263,17 @@ fn hash_body(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<HashPa
         None => HashPayload::with_len(live),
     };
     out.reserve(hash.mem_bytes());
-    let mut pace = Pace::new(charge);
+    let mut pace = Pace::compressing(charge);
+    if pace.compressed.is_some() {
+        out.compress();
+    }
     for entry in hash.entries_from(0) {
         pace.tick(out.size_bytes())?;
         if entry.expire_at <= now_ms {
             continue;
         }
+        pace.text(entry.field.len())?;
+        pace.text(entry.value.len())?;
         match entry.expire_at {
             NEVER => out.insert(entry.field, entry.value),
             at => out.insert_expiring(entry.field, entry.value, at),

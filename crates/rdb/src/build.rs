@@ -10,14 +10,18 @@
 //! let payload = set.finish().expect("not empty");
 //! ```
 //!
-//! The encodings are the plain ones: every Redis from 4.0 on and every Valkey reads them, and makes of them what it would
-//! have made of the commands. Only fields that expire need Redis 7.4, or Valkey 9, which write them differently
+//! The encodings are the plain ones, with elements compressed if that is asked for: every Redis from 4.0 on and every Valkey
+//! reads them, and makes of them what it would have made of the commands. Only fields that expire need Redis 7.4, or Valkey 9, which write them differently
 //! ([`Dialect`]).
 //!
 //! - B1: what is in a payload is the caller's affair: servers refuse a set, sorted set or hash with a member twice.
 //!
 //! Cost: O(bytes); whoever knows how many elements will come saves moving them once (`with_len`).
 
+#[cfg(doc)]
+use crate::is_compressed;
+
+use crate::compressed::Shortener;
 use crate::string::put_text;
 use crate::{
     Item, Reader, VERSION_FIELD_EXPIRY, VERSION_VALKEY_9, VERSION_VALUES, put_int, put_len, seal, types,
@@ -62,6 +66,8 @@ struct Counted {
     /// Where the number ends.
     elements_at: usize,
     number_at: usize,
+    /// If elements are compressed that get shorter by it.
+    shortener: Option<Box<Shortener>>,
 }
 
 impl Counted {
@@ -71,7 +77,7 @@ impl Counted {
         let number_at = out.len();
         put_len(&mut out, announced as u64);
         let elements_at = out.len();
-        Counted { out, announced: announced as u64, count: 0, elements_at, number_at }
+        Counted { out, announced: announced as u64, count: 0, elements_at, number_at, shortener: None }
     }
 
     /// Everything but the footer; None without elements.
@@ -87,7 +93,12 @@ impl Counted {
     fn put(&mut self, item: Item<'_>) {
         match item {
             Item::Int(number) => put_int(&mut self.out, number),
-            Item::Bytes(text) => put_text(&mut self.out, text),
+            Item::Bytes(text) => {
+                let shortener = self.shortener.as_mut();
+                if !shortener.is_some_and(|shortener| shortener.put(text, &mut self.out)) {
+                    put_text(&mut self.out, text);
+                }
+            }
         }
     }
 }
@@ -129,6 +140,11 @@ macro_rules! payload {
             /// Takes memory for so many bytes.
             pub fn reserve(&mut self, bytes: usize) {
                 self.counted.out.reserve(bytes);
+            }
+
+            /// From now on elements are compressed that get shorter by it ([`is_compressed`]).
+            pub fn compress(&mut self) {
+                self.counted.shortener = Some(Box::default());
             }
 
             /// The payload; None without elements, because there are no empty collections.
@@ -281,6 +297,11 @@ impl HashPayload {
         self.counted.out.reserve(bytes);
     }
 
+    /// From now on fields and values are compressed that get shorter by it ([`is_compressed`]).
+    pub fn compress(&mut self) {
+        self.counted.shortener = Some(Box::default());
+    }
+
     /// Adds a field, which must not be there yet (B1).
     pub fn insert(&mut self, field: &[u8], value: &[u8]) -> &mut HashPayload {
         self.put(field, value, None)
@@ -362,7 +383,7 @@ impl Timed<'_> {
             let time = times.next_if(|(at, _)| *at == i).map(|(_, time)| time);
             let before = self.fields.rest();
             // They were written by us a moment ago.
-            let len = match (self.fields.string(), self.fields.string()) {
+            let len = match (self.fields.skip_string(), self.fields.skip_string()) {
                 (Ok(_), Ok(_)) => before.len() - self.fields.rest().len(),
                 _ => 0,
             };

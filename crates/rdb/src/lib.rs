@@ -35,7 +35,7 @@ mod types;
 pub use build::{
     Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, begin_string, put_number, string_payload,
 };
-pub use compressed::CompressedString;
+pub use compressed::{CompressedString, is_compressed};
 pub use crc64::crc64;
 pub use decode::{Failure, Sink, decode, estimate};
 pub use item::Item;

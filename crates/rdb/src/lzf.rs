@@ -36,6 +36,7 @@ const FEWEST_PLACES_LOG2: u32 = 6;
 const MOST_PLACES_LOG2: u32 = 13;
 
 /// Packs blocks one after the other. Holds up to 16 KB.
+#[derive(Default)]
 pub(crate) struct Packer {
     /// Where three bytes with this hash were seen last in the block (F2).
     places: Vec<u16>,
@@ -46,8 +47,16 @@ pub(crate) struct Packer {
 impl Packer {
     /// For a text of so many bytes: the table of a short one is small.
     pub(crate) fn new(len: usize) -> Packer {
+        let mut packer = Packer::default();
+        packer.fit(len);
+        packer
+    }
+
+    /// Goes on with a text of so many bytes. O(size of its table) at worst.
+    pub(crate) fn fit(&mut self, len: usize) {
         let log2 = len.max(1).ilog2().clamp(FEWEST_PLACES_LOG2, MOST_PLACES_LOG2);
-        Packer { places: vec![0; 1 << log2], shift: 32 - log2 }
+        self.places.resize(1 << log2, 0);
+        self.shift = 32 - log2;
     }
 
     /// Appends the packed form of a block of at most [`BLOCK`] bytes, which is at most a 32nd longer than it. O(length).

@@ -93,3 +93,45 @@ fn strings_are_compressed_unless_told_otherwise() {
         }
     }
 }
+
+/// Collections of long elements: what is written here is read by a real Redis and the other way round, compressed or not.
+#[test]
+fn elements_are_compressed_as_others_read_them() {
+    let Some(redis) = Server::redis(&[]) else { return };
+    let server = Server::start();
+    let (mut ours, mut theirs) = (server.client(), redis.client());
+    let text = |i: usize| format!("\"{i} {}\"", "all work and no play ".repeat(40));
+    let line = |command: &str, words: &dyn Fn(usize) -> String| {
+        (0..300).fold(command.to_owned(), |line, i| line + " " + &words(i))
+    };
+    let fills = [
+        (line("RPUSH list", &text), "LRANGE list 0 -1"),
+        (line("SADD set", &text), "SORT set ALPHA"),
+        (line("ZADD zset", &|i| format!("{i} {}", text(i))), "ZRANGE zset 0 -1 WITHSCORES"),
+        (line("HSET hash", &|i| format!("{i} {}", text(i))), "HMGET hash 0 1 77 299"),
+    ];
+    for (fill, read) in &fills {
+        let key = read.split(' ').nth(1).expect("a key");
+        ours.expect(fill, ":300");
+        let expected = ours.call(read);
+        ours.expect("CONFIG SET rdbcompression no", "+OK");
+        let plain = dump(&mut ours, key);
+        ours.expect("CONFIG SET rdbcompression yes", "+OK");
+        let compressed = dump(&mut ours, key);
+        assert!(
+            plain.len() > 250_000 && compressed.len() < 25_000,
+            "{key}: {} {}",
+            plain.len(),
+            compressed.len()
+        );
+        for payload in [plain, compressed] {
+            theirs.request(&[b"RESTORE", key.as_bytes(), b"0", &payload, b"REPLACE"]);
+            theirs.expect_reply("+OK");
+            theirs.expect(read, &expected);
+        }
+        let payload = dump(&mut theirs, key);
+        ours.request(&[b"RESTORE", key.as_bytes(), b"0", &payload, b"REPLACE"]);
+        ours.expect_reply("+OK");
+        ours.expect(read, &expected);
+    }
+}

@@ -265,3 +265,35 @@ fn what_is_long_is_told_before() {
     assert_eq!(restore(&mut over, "o", "0", &bytes, &[]), "OK");
     over.check(&[("llen o", "5000")]);
 }
+
+#[test]
+fn elements_are_compressed_where_they_get_shorter_and_charged_for() {
+    Db::both(|mut db| {
+        db.steps = usize::MAX;
+        let text = |i: usize| format!("{i:04} all work and no play {}", "makes jack a dull boy ".repeat(20));
+        let fills = [("rpush", "l", 1), ("sadd", "m", 1), ("hset", "h", 2), ("zadd", "z", 2)];
+        for (command, key, words) in fills {
+            let mut all = vec![command.to_owned(), key.to_owned()];
+            for i in 0..500 {
+                match command {
+                    "zadd" => all.extend([i.to_string(), text(i)]),
+                    _ => all.extend((0..words).map(|_| text(i))),
+                }
+            }
+            db.call(&all);
+            let bytes = payload(&mut db, key);
+            assert!(bytes.len() < 500 * 150 * words, "{key}: {}", bytes.len());
+            // 450 bytes each, of which eight are compressed in a step.
+            assert!(db.looks > 500 * 450 / 8 / 130 && db.most <= 512, "{key}: {} {}", db.looks, db.most);
+            assert!(db.cost(&["dump", key]) > 500 * 450 / 8, "{key}");
+            assert_eq!(restore(&mut db, "copy", "0", &bytes, &["REPLACE"]), "OK");
+            for line in ["lrange # 0 -1", "sdiff # m", "hmget # 1", "zrange # 0 -1 withscores"] {
+                assert_eq!(
+                    db.line(&line.replace('#', "copy")),
+                    db.line(&line.replace('#', key)),
+                    "{key} {line}"
+                );
+            }
+        }
+    });
+}
