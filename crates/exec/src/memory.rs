@@ -310,7 +310,9 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     // is evicted for what is gone already.
     let apart = || {
         let pinned = keyspace.retained().0 + server.snapshots.streamed();
-        (keyspace.all_entry_bytes().1 as i64, (stdx::reclaim::pending_bytes() + pinned) as i64)
+        // Little segments are the allocator's, and are counted as segments.
+        let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
+        (outside, (stdx::reclaim::pending_bytes() + pinned) as i64)
     };
     let before = apart();
     let allocated = server.allocator().allocated as i64;
@@ -340,7 +342,7 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     if owes && memory.is_limited() {
         memory.owes.store(true, Relaxed);
     }
-    allocated as u64 + Keyspace::segment_bytes() as u64
+    allocated as u64 + Keyspace::pool_bytes() as u64
 }
 
 /// Bytes of a source's entries.

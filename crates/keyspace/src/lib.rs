@@ -302,7 +302,17 @@ impl Keyspace {
 
     /// Bytes of segments: tables and pages, without what handles point to.
     pub fn segment_bytes() -> usize {
+        Keyspace::pool_bytes() + Keyspace::little_bytes()
+    }
+
+    /// Those of them that the general allocator knows nothing of.
+    pub fn pool_bytes() -> usize {
         stdx::pages::SMALL.used_bytes() + stdx::pages::LARGE.used_bytes()
+    }
+
+    /// Those of them that it counts as well.
+    pub fn little_bytes() -> usize {
+        segment::little_bytes()
     }
 
     /// Bytes of this keyspace's segments. Cost: O(segments), all shards locked: for tests.

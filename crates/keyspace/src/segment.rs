@@ -13,154 +13,43 @@
 //! tombstones, and a hit costs one cache line of table plus the entry. Homes are ordered by hash: walking lines is
 //! walking hash order, so a cursor is a place in hash order that stays meaningful through splits and merges.
 //!
-//! - G1: at most [`CAP`] entries per segment; the next one splits it. Two buddies of together at most [`MERGE`] merge.
+//! - G1: a whole segment has at most 1,000 entries ([`cap`]); the next one splits it. Two buddies of together at most [`MERGE`]
+//!   merge.
 //! - G2: every slot with a non-zero tag points to a living entry in this segment's own pages; it stands in its home
 //!   line or in a later one (cyclically), each line from home to the one before it counts it (saturated at 255,
 //!   and then never lowered).
 //! - G3: pages belong to one segment and hold its entries only. `dead` counts bytes of dead entries; before a page is
-//!   added with more than a quarter dead, the segment is compacted instead. So pages follow what lives.
+//!   added with more than a quarter dead, the segment is compacted instead. So pages follow what lives. A little segment with few
+//!   bytes has one little page instead, of 128 to 2,048 bytes, and is compacted to another one when that is full.
 //! - G4: `next_expire` is never later than the soonest expiry in the segment, of a key or of a hash's field; without `fields`
 //!   no hash has fields that expire. So a split looks into none of them where none has.
 //! - G6: a segment has marks (`evict/marks.rs`) once eviction looked at it or put something there; they say of every slot
 //!   whether an entry stands there, and whether it expires.
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.
+//! - G7: the first segment of a directory begins with a table of one line and changes to 7, 31 and 127 as it grows, and back when
+//!   it has half of what the smaller one may have. Others have 127. So a shard with one key takes 250 bytes or a little more.
 //!
-//! Costs: split, merge and compaction move at most [`CAP`] entries of at most 320 bytes: 20–60 µs for 100-byte entries,
-//! with the entries prefetched (without: four times as long). Everything else is O(1). The directory of a shard is 8
-//! bytes per segment: at 1e9 keys 64 KB, copied in 4 µs when it doubles.
+//! Costs: split, merge and compaction move at most 1,000 entries of at most 320 bytes: 20–60 µs for 100-byte entries,
+//! with the entries prefetched (without: four times as long); a table changes its form with at most 244. Everything else is O(1).
+//! The directory of a shard is 16 bytes per segment: at 1e9 keys 128 KB, copied in 8 µs when it doubles.
 
 use crate::entry::{EntryRef, Payload, Raw, Times, room};
 use crate::evict::{Marks, Time};
-use std::ptr::NonNull;
 use stdx::hash::hash_bytes;
-use stdx::pages::{LARGE, SMALL};
+use table::{FORMS, PAGE, Place, Segment, Walk, cap, prefetch, tag};
 
 mod marking;
+mod table;
+#[cfg(test)]
+mod tests;
 
 pub(crate) use marking::Bytes;
+pub(crate) use table::little_bytes;
 
 /// Hash bits that choose the shard, at the top.
 pub(crate) const SHARD_BITS: u32 = 8;
-pub(crate) const LINES: usize = 127;
-pub(crate) const SLOTS: usize = 9;
-/// Entries a segment may hold: seven eighths of its slots (G1).
-pub(crate) const CAP: usize = 1000;
 /// Buddies merge at or below this many entries together (G1).
 const MERGE: usize = 400;
-const PAGE: usize = 4096;
-/// Offset of the first entry in a page, behind the chain pointer.
-const PAGE_START: usize = 8;
-
-#[repr(C, align(64))]
-struct Line {
-    tags: [u8; SLOTS],
-    over: u8,
-    slots: [[u8; 6]; SLOTS],
-}
-
-#[repr(C, align(64))]
-struct Header {
-    /// Newest page; each page's first word points to the one before.
-    pages: *mut u8,
-    bump: *mut u8,
-    bump_end: *mut u8,
-    next_expire: u64,
-    live: u32,
-    dead: u32,
-    page_count: u16,
-    len: u16,
-    expires: u16,
-    /// Some hash may have fields that expire (G4).
-    fields: bool,
-    /// G6. All-zero is none.
-    marks: Option<Box<Marks>>,
-}
-
-#[repr(C)]
-struct Table {
-    header: Header,
-    lines: [Line; LINES],
-}
-
-const _: () = assert!(size_of::<Table>() == 8192 && size_of::<Line>() == 64);
-
-/// The line of a hash in a segment of depth `d`: order-preserving in the bits behind the directory's.
-#[inline]
-fn home(hash: u64, depth: u8) -> usize {
-    let x = (hash << (SHARD_BITS + depth as u32)) >> 32;
-    ((x * LINES as u64) >> 32) as usize
-}
-
-#[inline]
-fn tag(hash: u64) -> u8 {
-    hash as u8 | 0x80
-}
-
-impl Line {
-    /// Bit i is set where `tags[i] == tag`.
-    #[inline]
-    fn matches(&self, tag: u8) -> u32 {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: a line is 64 aligned bytes, and SSE2 is part of x86-64.
-        unsafe {
-            use std::arch::x86_64::*;
-            let tags = _mm_load_si128(std::ptr::from_ref(self).cast());
-            let equal = _mm_cmpeq_epi8(tags, _mm_set1_epi8(tag as i8));
-            _mm_movemask_epi8(equal) as u32 & ((1 << SLOTS) - 1)
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        self.tags.iter().enumerate().fold(0, |bits, (i, t)| bits | u32::from(*t == tag) << i)
-    }
-
-    #[inline]
-    fn entry(&self, slot: usize) -> Raw {
-        let s = &self.slots[slot];
-        let address = u64::from_le_bytes([s[0], s[1], s[2], s[3], s[4], s[5], 0, 0]);
-        // SAFETY: only called for slots whose tag is set (G2), so the address is a living entry's.
-        unsafe { Raw::at(NonNull::new_unchecked(address as *mut u8)) }
-    }
-
-    #[inline]
-    fn set(&mut self, slot: usize, tag: u8, entry: Raw) {
-        let bytes = (entry.address().as_ptr() as u64).to_le_bytes();
-        debug_assert!(bytes[6] == 0 && bytes[7] == 0);
-        self.tags[slot] = tag;
-        self.slots[slot].copy_from_slice(&bytes[..6]);
-    }
-
-    fn occupied(&self) -> impl Iterator<Item = usize> + use<> {
-        let full = !self.matches(0) & ((1 << SLOTS) - 1);
-        (0..SLOTS).filter(move |i| full >> i & 1 == 1)
-    }
-}
-
-#[inline]
-fn prefetch(entry: Raw) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect but on the cache.
-    unsafe {
-        use std::arch::x86_64::*;
-        _mm_prefetch::<_MM_HINT_T0>(entry.address().as_ptr().cast());
-        _mm_prefetch::<_MM_HINT_T0>(entry.address().as_ptr().cast::<i8>().wrapping_add(64));
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = entry;
-}
-
-/// Where an entry stands.
-#[derive(Clone, Copy)]
-struct Place {
-    line: usize,
-    slot: usize,
-}
-
-impl Place {
-    /// The slot's number in the segment.
-    #[inline]
-    fn number(self) -> usize {
-        self.line * SLOTS + self.slot
-    }
-}
 
 /// A key that was found. It says nothing any more once something is put into its shard or removed.
 #[derive(Clone, Copy)]
@@ -173,313 +62,6 @@ impl Spot {
     #[inline]
     pub(crate) fn entry(self) -> Raw {
         self.segment.at(self.place)
-    }
-}
-
-/// A segment's table; the directory owns it and copies this pointer into several places.
-#[derive(Clone, Copy, PartialEq, Eq)]
-struct Segment {
-    table: NonNull<Table>,
-    depth: u8,
-}
-
-impl Segment {
-    fn new(depth: u8) -> Segment {
-        let table: NonNull<Table> = LARGE.take().cast();
-        // SAFETY: a block of the pool is 8192 exclusive bytes, aligned; all-zero is an empty table.
-        unsafe {
-            table.as_ptr().write_bytes(0, 1);
-            (*table.as_ptr()).header.next_expire = u64::MAX;
-        }
-        Segment { table, depth }
-    }
-
-    #[inline]
-    fn table<'a>(self) -> &'a Table {
-        // SAFETY: the directory frees a table only with its last place; borrows are bounded by the directory's.
-        unsafe { self.table.as_ref() }
-    }
-
-    #[inline]
-    fn table_mut<'a>(mut self) -> &'a mut Table {
-        // SAFETY: as above, and callers hold the directory's `&mut`.
-        unsafe { self.table.as_mut() }
-    }
-
-    #[inline]
-    fn len(self) -> usize {
-        self.table().header.len as usize
-    }
-
-    #[inline]
-    fn find(self, hash: u64, key: &[u8]) -> Option<Place> {
-        let table = self.table();
-        let tag = tag(hash);
-        let first = home(hash, self.depth);
-        let mut line = first;
-        loop {
-            let l = &table.lines[line];
-            let mut bits = l.matches(tag);
-            while bits != 0 {
-                let slot = bits.trailing_zeros() as usize;
-                if l.entry(slot).key() == key {
-                    return Some(Place { line, slot });
-                }
-                bits &= bits - 1;
-            }
-            if l.over == 0 {
-                return None;
-            }
-            line = next_line(line);
-            if line == first {
-                return None;
-            }
-        }
-    }
-
-    #[inline]
-    fn at(self, place: Place) -> Raw {
-        self.table().lines[place.line].entry(place.slot)
-    }
-
-    /// Puts an entry that is already written into the first line with room from its home on.
-    fn link(self, hash: u64, entry: Raw) -> Place {
-        let table = self.table_mut();
-        let mut line = home(hash, self.depth);
-        loop {
-            let l = &mut table.lines[line];
-            let empty = l.matches(0);
-            if empty != 0 {
-                let slot = empty.trailing_zeros() as usize;
-                l.set(slot, tag(hash), entry);
-                table.header.len += 1;
-                return Place { line, slot };
-            }
-            l.over = l.over.saturating_add(1);
-            line = next_line(line);
-        }
-    }
-
-    fn unlink(self, hash: u64, place: Place) {
-        let table = self.table_mut();
-        table.lines[place.line].tags[place.slot] = 0;
-        table.header.len -= 1;
-        if let Some(marks) = &mut table.header.marks {
-            marks.clear(place.number());
-        }
-        let mut line = home(hash, self.depth);
-        while line != place.line {
-            let over = &mut table.lines[line].over;
-            if *over != u8::MAX {
-                *over -= 1;
-            }
-            line = next_line(line);
-        }
-    }
-
-    /// Room for an entry, or None when a new page is due and compacting would be better (G3).
-    #[inline]
-    fn alloc(self, bytes: usize) -> Raw {
-        let header = &mut self.table_mut().header;
-        debug_assert!(bytes.is_multiple_of(8) && bytes <= PAGE - PAGE_START);
-        if (header.bump_end as usize) - (header.bump as usize) < bytes {
-            self.add_page();
-        }
-        let header = &mut self.table_mut().header;
-        let at = header.bump;
-        header.bump = at.wrapping_add(bytes);
-        header.live += bytes as u32;
-        // SAFETY: `at` is inside our page, 8-aligned, and the room is ours alone.
-        unsafe { Raw::at(NonNull::new_unchecked(at)) }
-    }
-
-    fn wants_compaction(self, bytes: usize) -> bool {
-        let header = &self.table().header;
-        (header.bump_end as usize) - (header.bump as usize) < bytes
-            && header.dead as usize >= PAGE / 2
-            && header.dead * 3 > header.live
-    }
-
-    fn add_page(self) {
-        let header = &mut self.table_mut().header;
-        // What is left of the old page is lost until the next compaction.
-        header.dead += (header.bump_end as usize - header.bump as usize) as u32;
-        let page = SMALL.take().as_ptr();
-        // SAFETY: the page is ours: 4096 bytes, aligned.
-        unsafe { page.cast::<*mut u8>().write(header.pages) };
-        header.pages = page;
-        header.bump = page.wrapping_add(PAGE_START);
-        header.bump_end = page.wrapping_add(PAGE);
-        header.page_count += 1;
-    }
-
-    fn bury_room(self, bytes: usize) {
-        let header = &mut self.table_mut().header;
-        header.live -= bytes as u32;
-        header.dead += bytes as u32;
-    }
-
-    /// Moves every entry to fresh pages, in line order. Cost: O(live bytes), at most CAP entries.
-    fn compact(self) {
-        let table = self.table_mut();
-        let header = &mut table.header;
-        let old = std::mem::replace(&mut header.pages, std::ptr::null_mut());
-        (header.bump, header.bump_end) = (std::ptr::null_mut(), std::ptr::null_mut());
-        (header.live, header.dead, header.page_count) = (0, 0, 0);
-        let mut moved = Walk::new(self);
-        while let Some((place, entry)) = moved.next() {
-            let to = self.take_over(entry);
-            let line = &mut self.table_mut().lines[place.line];
-            let tag = line.tags[place.slot];
-            line.set(place.slot, tag, to);
-        }
-        free_pages(old);
-    }
-
-    /// Copies an entry's bytes into this segment's pages.
-    fn take_over(self, entry: Raw) -> Raw {
-        let bytes = entry.room();
-        let to = self.alloc(bytes);
-        // SAFETY: both rooms have `bytes` bytes; the old one is dead room from here on (E2).
-        unsafe { to.address().as_ptr().copy_from_nonoverlapping(entry.address().as_ptr(), bytes) };
-        to
-    }
-
-    fn note_expire(self, at: Option<u64>) {
-        if let Some(at) = at {
-            let header = &mut self.table_mut().header;
-            header.expires += 1;
-            header.next_expire = header.next_expire.min(at);
-        }
-    }
-
-    /// A field of a hash expires then (G4).
-    fn note_field(self, at: u64) {
-        let header = &mut self.table_mut().header;
-        header.next_expire = header.next_expire.min(at);
-        header.fields = true;
-    }
-
-    /// `note_expire`, and if hashes may have `fields` that expire, the soonest of them: asking costs a cache miss.
-    fn note_entry(self, entry: Raw, fields: bool) {
-        self.note_expire(entry.expire_ms());
-        if fields && let Some(at) = EntryRef::new(entry).field_expiry() {
-            self.note_field(at);
-        }
-    }
-
-    fn forget_expire(self, at: Option<u64>) {
-        if at.is_some() {
-            self.table_mut().header.expires -= 1;
-        }
-    }
-
-    /// Splits by the first hash bit behind the depth. Cost: O(entries), see the module.
-    fn split(self) -> (Segment, Segment) {
-        let halves = [Segment::new(self.depth + 1), Segment::new(self.depth + 1)];
-        let bit = 63 - SHARD_BITS - self.depth as u32;
-        halves.iter().for_each(|half| half.inherit(self));
-        let mut walk = Walk::new(self);
-        while let Some((from, entry)) = walk.next() {
-            let hash = hash_bytes(entry.key());
-            let half = halves[(hash >> bit & 1) as usize];
-            let to = half.link(hash, half.take_over(entry));
-            half.note_entry(entry, self.table().header.fields);
-            half.take_mark(to, self, from);
-        }
-        self.free_table();
-        (halves[0], halves[1])
-    }
-
-    /// Moves everything of two buddies into one segment of the depth above.
-    fn merge(self, other: Segment) -> Segment {
-        let merged = Segment::new(self.depth - 1);
-        self.align(other);
-        merged.inherit(self);
-        for half in [self, other] {
-            let mut walk = Walk::new(half);
-            while let Some((from, entry)) = walk.next() {
-                let to = merged.link(hash_bytes(entry.key()), merged.take_over(entry));
-                merged.note_entry(entry, half.table().header.fields);
-                merged.take_mark(to, half, from);
-            }
-            half.free_table();
-        }
-        merged
-    }
-
-    /// Frees table and pages, not what the entries own.
-    fn free_table(self) {
-        drop(self.table_mut().header.marks.take());
-        free_pages(self.table().header.pages);
-        // SAFETY: the caller took this segment out of the directory and moved or dropped its entries.
-        unsafe { LARGE.put(self.table.cast()) };
-    }
-
-    /// Frees everything. Cost: O(entries).
-    fn drop_all(self) {
-        let mut walk = Walk::new(self);
-        while let Some((_, entry)) = walk.next() {
-            entry.discard();
-        }
-        self.free_table();
-    }
-}
-
-#[inline]
-fn next_line(line: usize) -> usize {
-    if line + 1 == LINES { 0 } else { line + 1 }
-}
-
-fn free_pages(mut page: *mut u8) {
-    while let Some(block) = NonNull::new(page) {
-        // SAFETY: the chain links pages this segment owned (G3); nothing in them is used any more.
-        unsafe {
-            page = page.cast::<*mut u8>().read();
-            SMALL.put(block);
-        }
-    }
-}
-
-/// Visits every entry once, fetching 16 ahead: the entries are cold, and their latency is the cost of a split.
-struct Walk {
-    segment: Segment,
-    ahead: [Option<(Place, Raw)>; 16],
-    next: usize,
-    line: usize,
-    bits: u32,
-}
-
-impl Walk {
-    fn new(segment: Segment) -> Walk {
-        let bits = !segment.table().lines[0].matches(0) & ((1 << SLOTS) - 1);
-        let mut walk = Walk { segment, ahead: [None; 16], next: 0, line: 0, bits };
-        for i in 0..16 {
-            walk.ahead[i] = walk.fetch();
-        }
-        walk
-    }
-
-    fn fetch(&mut self) -> Option<(Place, Raw)> {
-        while self.bits == 0 {
-            self.line += 1;
-            if self.line >= LINES {
-                return None;
-            }
-            self.bits = !self.segment.table().lines[self.line].matches(0) & ((1 << SLOTS) - 1);
-        }
-        let place = Place { line: self.line, slot: self.bits.trailing_zeros() as usize };
-        self.bits &= self.bits - 1;
-        let entry = self.segment.at(place);
-        prefetch(entry);
-        Some((place, entry))
-    }
-
-    fn next(&mut self) -> Option<(Place, Raw)> {
-        let fetched = self.fetch();
-        let due = std::mem::replace(&mut self.ahead[self.next], fetched);
-        self.next = (self.next + 1) % 16;
-        due
     }
 }
 
@@ -553,7 +135,7 @@ impl Directory {
     #[inline]
     pub(crate) fn prefetch_line(&self, hash: u64) {
         if let Some(segment) = self.segment(hash) {
-            let line = &segment.table().lines[home(hash, segment.depth)];
+            let line = segment.line(segment.home(hash));
             #[cfg(target_arch = "x86_64")]
             // SAFETY: a prefetch has no effect but on the cache.
             unsafe {
@@ -569,7 +151,7 @@ impl Directory {
     #[inline]
     pub(crate) fn prefetch_entry(&self, hash: u64) {
         if let Some(segment) = self.segment(hash) {
-            let line = &segment.table().lines[home(hash, segment.depth)];
+            let line = segment.line(segment.home(hash));
             let bits = line.matches(tag(hash));
             if bits != 0 {
                 prefetch(line.entry(bits.trailing_zeros() as usize));
@@ -618,10 +200,7 @@ impl Directory {
     fn replace(&mut self, hash: u64, spot: Spot, key: &[u8], payload: Payload, times: Times) {
         let bytes = room(key, &payload, times);
         let Spot { segment, place } = spot;
-        // It moves the entries, not their places.
-        if segment.wants_compaction(bytes) {
-            segment.compact();
-        }
+        segment.make_room(bytes);
         let old = segment.at(place);
         let fresh = segment.alloc(bytes);
         // SAFETY: `alloc` gave exactly that much room, exclusively.
@@ -636,7 +215,7 @@ impl Directory {
         };
         segment.forget_expire(old.expire_ms());
         segment.note_expire(times.expire_ms);
-        segment.table_mut().lines[place.line].set(place.slot, tag(hash), fresh);
+        segment.line_mut(place.line).set(place.slot, tag(hash), fresh);
         segment.bury_room(old.room());
         old.discard();
     }
@@ -644,15 +223,13 @@ impl Directory {
     fn insert(&mut self, hash: u64, key: &[u8], payload: Payload, times: Times, access: u8) -> Spot {
         let (bytes, expire) = (room(key, &payload, times), times.expire_ms);
         if self.places.is_empty() {
-            self.places.push(Segment::new(0));
+            self.places = vec![Segment::new(0, FORMS[0])];
         }
-        while self.places[self.index(hash)].len() >= CAP {
-            self.split(hash);
+        while self.places[self.index(hash)].is_full() {
+            self.grow(hash);
         }
         let segment = self.places[self.index(hash)];
-        if segment.wants_compaction(bytes) {
-            segment.compact();
-        }
+        segment.make_room(bytes);
         let entry = segment.alloc(bytes);
         // SAFETY: `alloc` gave exactly that much room, exclusively.
         unsafe { entry.write((bytes / 8) as u16, key, payload, times, access) };
@@ -665,8 +242,13 @@ impl Directory {
         Spot { segment, place }
     }
 
-    fn split(&mut self, hash: u64) {
+    /// Makes room for entries: the next larger form of a little segment (G7), or two of a whole one (G1).
+    fn grow(&mut self, hash: u64) {
         let segment = self.places[self.index(hash)];
+        if let Some(lines) = FORMS.into_iter().find(|lines| *lines > segment.lines) {
+            self.places[0] = segment.change_form(lines);
+            return;
+        }
         if segment.depth == self.depth {
             self.places = self.places.iter().flat_map(|s| [*s, *s]).collect();
             self.depth += 1;
@@ -728,10 +310,17 @@ impl Directory {
             if segment.depth > 0 && segment.len() * 2 <= MERGE && self.merge(segment, hash) {
                 continue;
             }
-            let header = &segment.table().header;
+            let smaller = FORMS.into_iter().rfind(|lines| *lines < segment.lines);
+            if let (Some(lines), 0) = (smaller, self.depth)
+                && segment.len() <= cap(lines) / 2
+            {
+                self.places[0] = segment.change_form(lines);
+                return;
+            }
+            let header = segment.header();
             let much = if short { 3 * header.dead } else { header.dead };
             if header.dead as usize > 2 * PAGE && much > header.live {
-                segment.compact();
+                segment.compact(0);
             }
             return;
         }
@@ -765,9 +354,7 @@ impl Directory {
         } else {
             // The outline changes: the entry is written anew, taking its own content along.
             let bytes_wanted = entry.room() + 8;
-            if segment.wants_compaction(bytes_wanted) {
-                segment.compact();
-            }
+            segment.make_room(bytes_wanted);
             let old_entry = segment.at(place);
             let before = Bytes::of(old_entry);
             let payload = old_entry.payload_to_move();
@@ -779,7 +366,7 @@ impl Directory {
             unsafe { fresh.write((bytes / 8) as u16, old_entry.key(), payload, times, access) };
             segment.forget_expire(old);
             segment.note_expire(expire);
-            segment.table_mut().lines[place.line].set(place.slot, tag(hash), fresh);
+            segment.line_mut(place.line).set(place.slot, tag(hash), fresh);
             segment.bury_room(old_entry.room());
             old_entry.discard_moved();
             segment.mark_expires(place, expire.is_some());
@@ -803,30 +390,30 @@ impl Directory {
         let shard_end = next_multiple(position, 64 - SHARD_BITS);
         let Some(segment) = self.segment(position) else { return shard_end };
         let shift = SHARD_BITS + segment.depth as u32;
-        let line = home(position, segment.depth);
-        let table = segment.table();
+        let line = segment.home(position);
         let mut at = line;
         loop {
-            for slot in table.lines[at].occupied() {
-                let entry = EntryRef::new(table.lines[at].entry(slot));
+            let here = segment.line(at);
+            for slot in here.occupied() {
+                let entry = EntryRef::new(here.entry(slot));
                 let hash = hash_bytes(entry.key());
-                if home(hash, segment.depth) == line {
+                if segment.home(hash) == line {
                     f(hash, entry);
                 }
             }
-            if table.lines[at].over == 0 {
+            if here.over == 0 {
                 break;
             }
-            at = next_line(at);
+            at = segment.next_line(at);
             if at == line {
                 break;
             }
         }
-        if line + 1 == LINES {
+        if line + 1 == usize::from(segment.lines) {
             return next_multiple(position, 64 - shift);
         }
         // The smallest x whose line is `line + 1`.
-        let x = ((line as u64 + 1) << 32).div_ceil(LINES as u64);
+        let x = ((line as u64 + 1) << 32).div_ceil(u64::from(segment.lines));
         let prefix = if shift == 0 { 0 } else { position >> (64 - shift) << (64 - shift) };
         Some(prefix | (x << 32) >> shift)
     }
@@ -853,7 +440,7 @@ impl Directory {
     /// position. Looks into the segment only if its soonest expiry may have come (G4). Cost: O(1), or O(entries of a segment).
     pub(crate) fn expired(&mut self, position: u64, now: u64, keys: &mut Vec<Box<[u8]>>) -> Option<u64> {
         let Some(segment) = self.segment(position) else { return next_multiple(position, 64 - SHARD_BITS) };
-        if segment.table().header.next_expire <= now {
+        if segment.header().next_expire <= now {
             let mut soonest = u64::MAX;
             let mut walk = Walk::new(segment);
             while let Some((_, entry)) = walk.next() {
@@ -863,7 +450,7 @@ impl Directory {
                     None => {}
                 }
             }
-            segment.table_mut().header.next_expire = soonest;
+            segment.header_mut().next_expire = soonest;
         }
         next_multiple(position, 64 - SHARD_BITS - segment.depth as u32)
     }
@@ -880,9 +467,8 @@ impl Directory {
         for _ in 0..64 {
             let segment = self.places[at];
             dice = stdx::hash::hash_u64(dice);
-            let slot = dice as usize % (LINES * SLOTS);
-            let place = Place { line: slot / SLOTS, slot: slot % SLOTS };
-            if segment.table().lines[place.line].tags[place.slot] != 0 {
+            let place = Place::of(dice as usize % segment.slots());
+            if segment.line(place.line).tags[place.slot] != 0 {
                 return Some(EntryRef::new(segment.at(place)));
             }
             at = (dice >> 32) as usize % self.places.len();
@@ -904,7 +490,7 @@ impl Directory {
 
     /// Bytes of tables and pages. Cost: O(segments).
     pub(crate) fn footprint(&self) -> usize {
-        self.segments().map(|s| size_of::<Table>() + s.table().header.page_count as usize * PAGE).sum()
+        self.segments().map(Segment::footprint).sum()
     }
 
     fn segments(&self) -> impl Iterator<Item = Segment> + '_ {
@@ -916,45 +502,46 @@ impl Directory {
         })
     }
 
-    /// Checks G1 to G5; for tests.
+    /// Checks G1 to G7; for tests.
     pub(crate) fn check_invariants(&self) {
         let (mut len, mut expires, mut bytes) = (0, 0, Bytes::default());
         for segment in self.segments() {
-            let table = segment.table();
+            let header = segment.header();
             segment.check_marks();
-            let mut over = [0usize; LINES];
+            segment.check_form();
+            let mut over = vec![0usize; usize::from(segment.lines)];
             let (mut live, mut count) = (0, 0);
             let mut walk = Walk::new(segment);
             while let Some((place, entry)) = walk.next() {
                 let hash = hash_bytes(entry.key());
                 assert!(self.segment(hash) == Some(segment), "entry in the wrong segment");
-                assert_eq!(table.lines[place.line].tags[place.slot], tag(hash));
-                let mut line = home(hash, segment.depth);
+                assert_eq!(segment.line(place.line).tags[place.slot], tag(hash));
+                let mut line = segment.home(hash);
                 while line != place.line {
                     over[line] += 1;
-                    line = next_line(line);
+                    line = segment.next_line(line);
                 }
                 live += entry.room();
                 bytes += Bytes::of(entry);
                 count += 1;
                 if let Some(at) = entry.expire_ms() {
                     expires += 1;
-                    assert!(table.header.next_expire <= at, "G4");
+                    assert!(header.next_expire <= at, "G4");
                 }
                 if let Some(at) = EntryRef::new(entry).field_expiry() {
-                    assert!(table.header.next_expire <= at && table.header.fields, "G4: a field");
+                    assert!(header.next_expire <= at && header.fields, "G4: a field");
                 }
             }
             for (line, expected) in over.into_iter().enumerate() {
-                let counted = table.lines[line].over as usize;
+                let counted = segment.line(line).over as usize;
                 assert!(
                     counted == expected || counted == 255 && expected < 255,
                     "G2: overflow of line {line}"
                 );
             }
-            assert_eq!(live, table.header.live as usize);
+            assert_eq!(live, header.live as usize);
             assert_eq!(count, segment.len());
-            assert!(count <= CAP, "G1");
+            assert!(count <= cap(segment.lines), "G1");
             len += count;
         }
         assert_eq!((len, expires, bytes), (self.len, self.expires, self.bytes));

@@ -273,7 +273,7 @@ fn a_limit_that_is_lowered_is_kept_without_a_write() {
     let mut client = server.client();
     let_it_learn_names(&mut client);
     let start = field(&mut client, "used_memory");
-    (0..10_000).for_each(|i| drop(set(&mut client, i, &[b'x'; 1000], false)));
+    (0..16_000).for_each(|i| drop(set(&mut client, i, &[b'x'; 1000], false)));
     let limit = start.max(9 * MIB) + 5 * MIB;
     client.expect(&format!("CONFIG SET maxmemory-policy allkeys-lfu maxmemory {limit}"), "+OK");
     await_below(&mut client, limit);

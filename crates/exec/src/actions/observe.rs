@@ -198,7 +198,7 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     let live = &server.config.live;
     let m = &mut s.memory;
     m.allocator = server.allocator();
-    m.used = m.allocator.allocated + keyspace::Keyspace::segment_bytes() as u64;
+    m.used = m.allocator.allocated + keyspace::Keyspace::pool_bytes() as u64;
     m.peak = server.stats.peak_bytes.fetch_max(m.used, Relaxed).max(m.used);
     m.startup = server.stats.startup_bytes.load(Relaxed);
     m.source_changes = server.sources.list().iter().map(|entry| entry.queue.waiting().1).sum();

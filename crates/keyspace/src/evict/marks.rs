@@ -2,7 +2,7 @@
 //! from there lately.
 //!
 //! ```text
-//!   Segment ─► Header ─► Marks   8 bytes a word, 143 words │ 1 bit per slot │ tick │ ghosts
+//!   Segment ─► Header ─► Marks   tick │ ghosts │ words: 8 bytes of slots each, then a bit per slot
 //! ```
 //!
 //! - M1: a slot's byte is [`policy::EMPTY`] iff no entry stands there; the byte moves with its entry.
@@ -10,14 +10,11 @@
 //!   use or change a segment, once per tick, and nobody walks over all of them.
 //! - M3: words are loaded and stored whole, relaxed. Whoever holds the shard's lock may do so through a shared reference.
 //!
-//! There are none until eviction is wanted: 1.4 KB a segment then, and 2 KB of ghosts from its first eviction on.
+//! There are none until eviction is wanted: 1.3 KB for a whole segment then, and up to 2 KB of ghosts from its first eviction on.
 
 use super::policy::{self, EMPTY, Ranks};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
-/// Slots of a segment.
-pub(crate) const SLOTS: usize = crate::segment::LINES * crate::segment::SLOTS;
-const WORDS: usize = SLOTS.div_ceil(8);
 /// Ghosts of a bucket.
 const BUCKET: usize = 8;
 /// Buckets at most: about 1.4 ghosts per entry of a full segment.
@@ -33,21 +30,46 @@ pub(crate) struct Time {
 }
 
 /// See the module.
-pub(crate) struct Marks {
-    words: [AtomicU64; WORDS],
-    expires: [u64; SLOTS.div_ceil(64)],
+pub(crate) struct Marks<W: ?Sized = [AtomicU64]> {
     tick: AtomicU32,
-    ghosts: Option<Box<[[u16; BUCKET]; BUCKETS]>>,
+    /// Words of bytes; those with a bit per slot that says whether its entry expires come behind them.
+    bytes: u32,
+    ghosts: Vec<[u16; BUCKET]>,
+    words: W,
+}
+
+/// Words for so many slots: of bytes, and of bits.
+const fn words(slots: usize) -> (usize, usize) {
+    (slots.div_ceil(8), slots.div_ceil(64))
 }
 
 impl Marks {
-    pub(crate) fn new(tick: u32) -> Box<Marks> {
-        Box::new(Marks {
-            words: std::array::from_fn(|_| AtomicU64::new(u64::MAX)),
-            expires: [0; SLOTS.div_ceil(64)],
-            tick: AtomicU32::new(tick),
-            ghosts: None,
-        })
+    /// For so many slots, of which none has an entry.
+    pub(crate) fn new(slots: usize, tick: u32) -> Box<Marks> {
+        fn sized<const WORDS: usize>(slots: usize, tick: u32) -> Box<Marks> {
+            let (bytes, bits) = words(slots);
+            debug_assert!(bytes + bits <= WORDS);
+            Box::new(Marks {
+                tick: AtomicU32::new(tick),
+                bytes: bytes as u32,
+                ghosts: Vec::new(),
+                words: std::array::from_fn::<_, WORDS, _>(|i| {
+                    AtomicU64::new(if i < bytes { u64::MAX } else { 0 })
+                }),
+            })
+        }
+        // The slots of the forms of a table.
+        match words(slots).0 {
+            0..=2 => sized::<3>(slots, tick),
+            3..=8 => sized::<9>(slots, tick),
+            9..=35 => sized::<40>(slots, tick),
+            _ => sized::<161>(slots, tick),
+        }
+    }
+
+    #[inline]
+    fn words(&self) -> &[AtomicU64] {
+        &self.words[..self.bytes as usize]
     }
 
     #[inline]
@@ -69,12 +91,12 @@ impl Marks {
 
     #[inline]
     pub(crate) fn expires(&self, slot: usize) -> bool {
-        self.expires[slot / 64] >> (slot % 64) & 1 == 1
+        self.words[self.bytes as usize + slot / 64].load(Relaxed) >> (slot % 64) & 1 == 1
     }
 
     #[inline]
     pub(crate) fn set_expires(&mut self, slot: usize, expires: bool) {
-        let (word, bit) = (&mut self.expires[slot / 64], 1 << (slot % 64));
+        let (word, bit) = (self.words[self.bytes as usize + slot / 64].get_mut(), 1 << (slot % 64));
         if expires { *word |= bit } else { *word &= !bit }
     }
 
@@ -89,11 +111,11 @@ impl Marks {
         }
     }
 
-    /// M2. Cost: 143 words.
+    /// M2. Cost: 143 words at most.
     #[cold]
     pub(crate) fn grow_older(&self, time: Time) {
         let from = self.tick.load(Relaxed);
-        for word in &self.words {
+        for word in self.words() {
             let old = word.load(Relaxed);
             if old != u64::MAX {
                 word.store(policy::moved(old, from, time.tick, time.threshold), Relaxed);
@@ -127,9 +149,10 @@ impl Marks {
     ) -> (usize, Option<(u8, usize)>) {
         let (mut seen, mut best) = (0, None);
         let mut rank = EMPTY;
-        for i in 0..WORDS {
-            let at = (from / 8 + i) % WORDS;
-            let word = self.words[at].load(Relaxed);
+        let words = self.words();
+        let first = from / 8;
+        for at in (first..words.len()).chain(0..first) {
+            let word = words[at].load(Relaxed);
             if word == u64::MAX || expiring && self.expires_of(at) == 0 {
                 continue;
             }
@@ -152,20 +175,25 @@ impl Marks {
 
     /// The bits of a word's slots.
     fn expires_of(&self, word: usize) -> u8 {
-        (self.expires[word / 8] >> (word % 8 * 8)) as u8
+        (self.words[self.bytes as usize + word / 8].load(Relaxed) >> (word % 8 * 8)) as u8
     }
 
     /// Slots with an entry (that expires, if so wanted), from one on and around, at most so many.
     pub(crate) fn some(&self, from: usize, want: usize, expiring: bool) -> impl Iterator<Item = usize> + '_ {
-        let slots = (0..SLOTS).map(move |i| (from + i) % SLOTS);
+        // Beyond the last slot the bytes say that there is nothing.
+        let slots = self.words().len() * 8;
+        let slots = (from..slots).chain(0..from);
         slots.filter(move |slot| self.byte(*slot) != EMPTY && (!expiring || self.expires(*slot))).take(want)
     }
 
     /// Remembers what is evicted. `buckets`: how many of them a segment uses, so that there are about two ghosts per entry.
     pub(crate) fn put_ghost(&mut self, hash: u64, freq: u8, buckets: usize) {
-        let ghosts = self.ghosts.get_or_insert_with(|| Box::new([[NOBODY; BUCKET]; BUCKETS]));
+        if self.ghosts.len() < buckets {
+            self.ghosts.reserve_exact(buckets - self.ghosts.len());
+            self.ghosts.resize(buckets, [NOBODY; BUCKET]);
+        }
         let (at, print) = ghost_place(hash, buckets);
-        let bucket = &mut ghosts[at];
+        let bucket = &mut self.ghosts[at];
         bucket.copy_within(..BUCKET - 1, 1);
         bucket[0] = print << 4 | u16::from(freq);
     }
@@ -173,7 +201,7 @@ impl Marks {
     /// Takes a ghost out: how often it had been used.
     pub(crate) fn take_ghost(&mut self, hash: u64, buckets: usize) -> Option<u8> {
         let (at, print) = ghost_place(hash, buckets);
-        let bucket = &mut self.ghosts.as_mut()?[at];
+        let bucket = self.ghosts.get_mut(at)?;
         let i = bucket.iter().position(|ghost| *ghost != NOBODY && *ghost >> 4 == print)?;
         let freq = (bucket[i] & 15) as u8;
         bucket.copy_within(i + 1.., i);
@@ -205,12 +233,18 @@ mod tests {
     use super::*;
     use policy::{CANDIDATES, RANKS};
 
+    /// Slots of the forms of a table.
+    const FORMS: [usize; 4] = [9, 63, 279, 1143];
     const TIME: Time = Time { tick: 0, threshold: CANDIDATES[2] };
 
     #[test]
     fn marks_agree_with_a_plain_array_of_frequencies_and_ages() {
-        let mut marks = Marks::new(0);
-        let mut plain: Vec<Option<(u8, u8, bool)>> = vec![None; SLOTS];
+        FORMS.into_iter().for_each(agree_with_a_plain_array);
+    }
+
+    fn agree_with_a_plain_array(slots: usize) {
+        let mut marks = Marks::new(slots, 0);
+        let mut plain: Vec<Option<(u8, u8, bool)>> = vec![None; slots];
         let mut dice = 88172645463325252u64;
         let mut below = |n: u64| {
             dice ^= dice << 13;
@@ -220,7 +254,7 @@ mod tests {
         };
         let (mut tick, mut last_halved) = (0u32, 0);
         for _ in 0..50_000 {
-            let slot = below(SLOTS as u64) as usize;
+            let slot = below(slots as u64) as usize;
             match below(20) {
                 0..=4 => {
                     let (freq, expires) = (below(3) as u8, below(2) == 0);
@@ -251,10 +285,11 @@ mod tests {
                     let (seen, best) = marks.sample(start, 64, &RANKS[2], expiring);
                     let of = |slot: usize| plain[slot].filter(|(_, _, expires)| *expires || !expiring);
                     let rank = |slot: usize| of(slot).map(|(f, a, _)| RANKS[2][policy::byte(f, a) as usize]);
-                    let order: Vec<usize> = (0..WORDS * 8).map(|i| (start + i) % (WORDS * 8)).collect();
+                    let words = slots.div_ceil(8);
+                    let order: Vec<usize> = (0..words * 8).map(|i| (start + i) % (words * 8)).collect();
                     let (mut count, mut least) = (0, None);
                     for word in order.chunks(8) {
-                        for rank in word.iter().filter(|s| **s < SLOTS).filter_map(|s| rank(*s)) {
+                        for rank in word.iter().filter(|s| **s < slots).filter_map(|s| rank(*s)) {
                             count += 1;
                             least = Some(least.map_or(rank, |so_far: u8| so_far.min(rank)));
                         }
@@ -288,7 +323,7 @@ mod tests {
 
     #[test]
     fn ghosts_come_back_once_and_the_oldest_of_a_bucket_is_forgotten() {
-        let mut marks = Marks::new(0);
+        let mut marks = Marks::new(1143, 0);
         assert_eq!(marks.take_ghost(7, 1), None);
         (0..9u64).for_each(|n| marks.put_ghost(n * 0x1234_5678, n as u8, 1));
         assert_eq!(marks.take_ghost(0, 1), None);

@@ -31,7 +31,7 @@ pub(crate) mod policy;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use marks::{Marks, SLOTS as SEGMENT_SLOTS, Time};
+pub(crate) use marks::{Marks, Time};
 
 use crate::segment::Spot;
 use crate::view::Changes;

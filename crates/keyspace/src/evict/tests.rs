@@ -258,7 +258,7 @@ fn shards_whose_last_key_is_evicted_take_nothing() {
     let tables = || (0..SHARDS).map(|s| keyspace.shards.lock_one(s).get(s).dbs[0].footprint()).sum::<usize>();
     for _ in 0..2 {
         (0..300).for_each(|n| put(&keyspace, 0, &format!("k{n}"), b"v", None));
-        assert!(tables() > 100 * 8192);
+        assert!(tables() > 100 * 256);
         (0..300).for_each(|_| assert!(matches!(keyspace.evict(0, NOW, &mut |_| ()), Evicted::Freed(_))));
         assert_eq!((keyspace.len(0), tables()), (0, 0));
         assert_eq!(keyspace.entry_bytes(0), (0, 0));

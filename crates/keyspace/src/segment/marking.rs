@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::evict::policy::{self, EMPTY};
-use crate::evict::{Find, Found, SEGMENT_SLOTS};
+use crate::evict::{Find, Found};
 
 /// Bytes of entries: their rooms in pages, and what they own outside.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
@@ -37,24 +37,24 @@ impl std::ops::Sub for Bytes {
 
 impl Segment {
     fn marks<'a>(self) -> Option<&'a Marks> {
-        self.table().header.marks.as_deref()
+        self.header().marks.as_deref()
     }
 
     fn marks_mut<'a>(self) -> Option<&'a mut Marks> {
-        self.table_mut().header.marks.as_deref_mut()
+        self.header_mut().marks.as_deref_mut()
     }
 
     /// Makes marks for what stands here already, as far as its last use is known. O(entries), once.
     fn marked<'a>(self, time: Time, idle: &dyn Fn(u8) -> u8) -> &'a mut Marks {
         if self.marks().is_none() {
-            let mut marks = Marks::new(time.tick);
+            let mut marks = Marks::new(self.slots(), time.tick);
             let mut walk = Walk::new(self);
             while let Some((place, entry)) = walk.next() {
                 let access = entry.access().load(std::sync::atomic::Ordering::Relaxed);
                 marks.set(place.number(), policy::byte(0, idle(access)));
                 marks.set_expires(place.number(), entry.expire_ms().is_some());
             }
-            self.table_mut().header.marks = Some(marks);
+            self.header_mut().marks = Some(marks);
         }
         self.marks_mut().expect("made above")
     }
@@ -77,9 +77,9 @@ impl Segment {
     /// Marks like those of another segment, whose entries come here.
     pub(super) fn inherit(self, from: Segment) {
         if let Some(others) = from.marks() {
-            let mut marks = Marks::new(others.tick());
+            let mut marks = Marks::new(self.slots(), others.tick());
             marks.inherit(others);
-            self.table_mut().header.marks = Some(marks);
+            self.header_mut().marks = Some(marks);
         }
     }
 
@@ -101,12 +101,21 @@ impl Segment {
         }
     }
 
+    /// Checks G7.
+    pub(super) fn check_form(self) {
+        let header = self.header();
+        assert!(FORMS.contains(&self.lines), "G7");
+        assert!(self.depth == 0 || self.lines == table::LINES, "G7: a little table below the top");
+        let (pages, little) = header.pages();
+        assert!(little == 0 || pages == 0 && self.lines < table::LINES, "G3: a little page beside others");
+    }
+
     /// Checks G6.
     pub(super) fn check_marks(self) {
         let Some(marks) = self.marks() else { return };
-        for number in 0..SEGMENT_SLOTS {
-            let place = Place { line: number / SLOTS, slot: number % SLOTS };
-            let there = self.table().lines[place.line].tags[place.slot] != 0;
+        for number in 0..self.slots() {
+            let place = Place::of(number);
+            let there = self.line(place.line).tags[place.slot] != 0;
             assert_eq!(there, marks.byte(number) != EMPTY, "G6: slot {number}");
             let expires = there && self.at(place).expire_ms().is_some();
             assert_eq!(expires, marks.expires(number), "G6: expiry of slot {number}");
@@ -178,7 +187,7 @@ impl Directory {
             let segment = self.places[at];
             let span = 1 << (self.depth - segment.depth);
             at = ((at & !(span - 1)) + span) % self.places.len();
-            if find.expiring && segment.table().header.expires == 0 {
+            if find.expiring && segment.header().expires == 0 {
                 continue;
             }
             looked += 1;
@@ -186,7 +195,7 @@ impl Directory {
             if marks.tick() != find.time.tick {
                 marks.grow_older(find.time);
             }
-            let from = random as u32 as usize % SEGMENT_SLOTS;
+            let from = random as u32 as usize % segment.slots();
             let (count, found) = segment.look(marks, from, find, find.want - seen);
             seen += count;
             if let Some(found) = found
@@ -220,9 +229,10 @@ impl Directory {
 impl Segment {
     /// The best victim of some slots, and how many entries were looked at.
     fn look(self, marks: &Marks, from: usize, find: &Find<'_>, want: usize) -> (usize, Option<Found>) {
-        let found = |rank: u64, number: usize| {
-            let place = Place { line: number / SLOTS, slot: number % SLOTS };
-            Found { rank, byte: marks.byte(number), key: self.at(place).key().into() }
+        let found = |rank: u64, number: usize| Found {
+            rank,
+            byte: marks.byte(number),
+            key: self.at(Place::of(number)).key().into(),
         };
         match find.ranks {
             Some(ranks) => {
@@ -231,7 +241,7 @@ impl Segment {
             }
             // Who expires first.
             None if find.soonest => {
-                let at = |number: usize| self.at(Place { line: number / SLOTS, slot: number % SLOTS });
+                let at = |number: usize| self.at(Place::of(number));
                 let slots: Vec<usize> = marks.some(from, want, find.expiring).collect();
                 let soonest =
                     slots.iter().map(|slot| (at(*slot).expire_ms().unwrap_or(u64::MAX), *slot)).min();
