@@ -225,9 +225,10 @@ impl Overlay {
         self.near.read()
     }
 
-    /// Makes what was looked at near other keys known, so that a commit checks it (O7). Cost: O(keys read near others).
+    /// Makes what was looked at near other keys known, so that a commit checks it (O7), and gives up the rest. To be called where
+    /// there is time, before a loop commits it. Cost: O(keys read near others).
     pub fn adopt_read(&mut self) {
-        if self.near.read() == 0 {
+        if self.near.len() == 0 {
             return;
         }
         let mut near = std::mem::take(&mut self.near);
