@@ -6,7 +6,7 @@ use crate::job;
 use crate::memory::{self, Verdict};
 use crate::session::{ReplyMode, flag};
 use crate::sources::{self, Plan};
-use crate::waits::{Away, BIG_NS, Request, SLOW_NS};
+use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
@@ -265,9 +265,11 @@ fn admit(
     if full && litters_again(session, command) {
         return wait_for_reclaim(server, session, local);
     }
-    if server.pubsub.announces_too_much() && command.is_write() {
-        return retry(session, local);
+    let flooded = server.pubsub.flood.full();
+    if flooded > 0 && session.published.is_too_much(flooded) && publishes(command) {
+        return wait_for_messages(session, local);
     }
+    let made = if flooded > 0 { crate::pubsub::made() } else { 0 };
     let littered = if full { stdx::reclaim::deferred() } else { 0 };
     let number = command::places::of(command);
     session.info.runs(number);
@@ -281,6 +283,9 @@ fn admit(
     };
     if full && stdx::reclaim::deferred() - littered >= LITTER {
         session.littered = stdx::reclaim::fullness();
+    }
+    if flooded > 0 {
+        session.published.add(flooded, crate::pubsub::made() - made);
     }
     let ns = local.lap() - before;
     let spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
@@ -313,9 +318,7 @@ fn ration(
     let queued = session.multi.is_some() && command.name != "exec";
     match memory::admit(server, local, session) {
         Verdict::Wait if !queued => {
-            if session.reclaim_since_ns.get().is_none() {
-                session.reclaim_since_ns.set(Some(local.clock_ns));
-            }
+            session.waits_for_itself(What::Reclaim, local.clock_ns);
             return Some(go_on(session, local));
         }
         Verdict::Short => session.short = true,
@@ -338,17 +341,32 @@ const LITTER: u64 = 16 * 1024;
 /// Whether more waits to be freed than may, its client has added to that, and now wants to write again.
 #[cold]
 fn litters_again(session: &Session, command: &Command) -> bool {
-    let writes = command.is_write() || matches!(command.name, "exec" | "eval" | "evalsha" | "fcall");
-    writes && session.littered == stdx::reclaim::fullness()
+    may_write(command) && session.littered == stdx::reclaim::fullness()
+}
+
+fn may_write(command: &Command) -> bool {
+    command.is_write() || command.name == "exec" || crate::queue::is_script(command)
+}
+
+/// Whether messages may come of a command: those it publishes, and what its writes tell.
+pub(crate) fn publishes(command: &Command) -> bool {
+    may_write(command) || matches!(command.name, "publish" | "spublish")
+}
+
+/// Very many messages are under way, many of them the client's own: the command is run again in a moment.
+#[cold]
+fn wait_for_messages(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    session.waits_for_itself(What::Messages, local.clock_ns);
+    Flow::Held(local.now_ms + 1)
 }
 
 /// The command is run again in a moment.
 #[cold]
 fn wait_for_reclaim(server: &Server, session: &Session, local: &Local) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    if session.reclaim_since_ns.get().is_none() {
+    if session.waits_for_itself(What::Reclaim, local.clock_ns) {
         server.stats.reclaim_delays.fetch_add(1, Ordering::Relaxed);
-        session.reclaim_since_ns.set(Some(local.clock_ns));
     }
     Flow::Held(local.now_ms + 2)
 }

@@ -22,6 +22,7 @@ mod claim;
 mod clerk;
 pub mod clients;
 pub mod config;
+mod flood;
 pub mod http;
 pub mod info;
 pub mod job;

@@ -14,18 +14,24 @@
 //!   listen meanwhile may get the message or not.
 
 use crate::Server;
+use crate::flood::Flood;
 use crate::mail::{Mail, Published};
 use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::ops::{Bound, Deref};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::glob::Match;
 
-/// Deliveries under way above which PUBLISH waits: who publishes faster than messages can be delivered would fill the
+/// Deliveries under way above which it is [`Flood::full`]: who publishes faster than messages can be delivered would fill the
 /// memory.
 const BACKLOG: usize = 100_000;
+/// What a message nobody waits for counts while it waits for its turn through the patterns, in deliveries, and each so many
+/// bytes of it.
+const WAITING: usize = 10;
+const WAITING_BYTES: usize = 64;
 /// Channels looked at under one lock.
 const PAGE: usize = 256;
 /// Bytes of patterns looked at under one lock (B5), and what a pattern costs besides, in such bytes.
@@ -33,9 +39,6 @@ const LOOKS: usize = 8 * 1024;
 const PATTERN_LOOKS: usize = 32;
 /// Patterns that are gone through in one go, about.
 pub const FEW_PATTERNS: usize = LOOKS / PATTERN_LOOKS;
-/// Messages nobody waits for (keyspace events, a script's) that may wait for their turn through the patterns. Above that,
-/// writers wait.
-const ANNOUNCED_MAX: usize = 10_000;
 /// Payloads above this are not copied to each subscriber's buffer but sent from where they are.
 const SHARED: usize = 16 * 1024;
 
@@ -216,7 +219,7 @@ impl FanOut {
 
     /// Says that the message was delivered to all.
     pub fn end(self, pubsub: &PubSub) {
-        pubsub.backlog.fetch_sub(self.message.count, Ordering::Relaxed);
+        pubsub.flood.remove(self.message.count, BACKLOG);
         if self.message.payload.len() > SHARED {
             crate::job::discard(self);
         }
@@ -275,7 +278,26 @@ pub struct Passing {
     sent: usize,
 }
 
+thread_local! {
+    static MADE: Cell<usize> = const { Cell::new(0) };
+}
+
+/// What this thread has set on its way so far, in deliveries.
+pub(crate) fn made() -> usize {
+    MADE.get()
+}
+
+fn make(pubsub: &PubSub, count: usize) {
+    MADE.set(MADE.get() + count);
+    pubsub.flood.add(count, BACKLOG);
+}
+
 impl Passing {
+    /// What it counts while it waits for its turn.
+    fn weight(&self) -> usize {
+        WAITING + (self.channel.len() + self.payload.len()) / WAITING_BYTES
+    }
+
     fn send(
         &mut self,
         pubsub: &PubSub,
@@ -287,7 +309,7 @@ impl Passing {
         for (loop_id, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             let count = *n as usize;
             self.sent += count;
-            pubsub.backlog.fetch_add(count, Ordering::Relaxed);
+            make(pubsub, count);
             let (channel, payload, pattern) = (self.channel.clone(), self.payload.clone(), pattern.cloned());
             server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload, count }));
         }
@@ -298,18 +320,13 @@ impl Passing {
 #[derive(Default)]
 pub struct PubSub {
     tables: Mutex<Tables>,
-    /// Deliveries that are under way.
-    backlog: AtomicUsize,
+    /// Deliveries that are under way, and what waits for its turn.
+    pub(crate) flood: Flood,
     /// Messages nobody waits for that have patterns to pass.
     announced: AtomicUsize,
 }
 
 impl PubSub {
-    /// Whether so many deliveries are under way that a publisher has to wait.
-    pub fn is_behind(&self) -> bool {
-        self.backlog.load(Ordering::Relaxed) > BACKLOG
-    }
-
     /// One more subscriber on a loop.
     pub fn add(&self, kind: Kind, channel: &Arc<[u8]>, loop_id: usize) {
         let mut tables = self.tables.lock();
@@ -330,12 +347,6 @@ impl PubSub {
                 table.remove(channel);
             }
         }
-    }
-
-    /// Whether so many messages wait for their turn that nobody may cause more.
-    #[inline]
-    pub fn announces_too_much(&self) -> bool {
-        self.announced.load(Ordering::Relaxed) > ANNOUNCED_MAX
     }
 
     /// Sends a message on its way and tells how many subscriptions it matched; with very many patterns, or slow ones, it has
@@ -407,11 +418,13 @@ impl PubSub {
             Box::new(Passing { channel, payload, direct, passage: Passage::default(), sent: 0 })
         };
         self.announced.fetch_add(1, Ordering::Relaxed);
+        make(self, passing.weight());
         server.send(0, Mail::Announce(passing));
     }
 
     /// Says that a message has passed all patterns.
-    pub(crate) fn announced(&self) {
+    pub(crate) fn announced(&self, passing: &Passing) {
+        self.flood.remove(passing.weight(), BACKLOG);
         self.announced.fetch_sub(1, Ordering::Release);
     }
 

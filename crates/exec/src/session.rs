@@ -1,7 +1,8 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
+use crate::flood::Added;
 use crate::queue::Queue;
-use crate::waits::{Away, Request};
+use crate::waits::{Away, Request, What};
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -203,9 +204,12 @@ pub struct Session {
     pub(crate) done: usize,
     /// The client whose protected commit holds this one up, and since when (monotonic clock).
     pub guarded: Cell<Option<(u64, u64)>>,
-    /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`); since when it waits for that.
+    /// When the reclaimer was full and it gave it something to free (`stdx::reclaim::fullness`).
     pub littered: u64,
-    pub reclaim_since_ns: Cell<Option<u64>>,
+    /// What it published while very many messages were under way.
+    pub(crate) published: Added,
+    /// It is held back until less of its own is under way: of what, and since when (monotonic clock).
+    pub held_back: Cell<Option<(What, u64)>>,
     /// It waits for evictions: since when (milliseconds since 1970) how many keys have been evicted in all.
     pub(crate) short_since: Cell<Option<(u64, u64)>>,
     /// Memory was short, and nothing could be evicted, when its command began.
@@ -241,7 +245,8 @@ impl Session {
             done: 0,
             guarded: Cell::new(None),
             littered: 0,
-            reclaim_since_ns: Cell::new(None),
+            published: Added::default(),
+            held_back: Cell::new(None),
             short_since: Cell::new(None),
             short: false,
             loading: None,
@@ -253,6 +258,15 @@ impl Session {
 
     pub fn is_local(&self) -> bool {
         self.info.unix || self.info.address.starts_with("127.") || self.info.address.starts_with("[::1]")
+    }
+
+    /// It is held back until less of its own is under way; false if it was already.
+    pub(crate) fn waits_for_itself(&self, what: What, now_ns: u64) -> bool {
+        let begins = self.held_back.get().is_none();
+        if begins {
+            self.held_back.set(Some((what, now_ns)));
+        }
+        begins
     }
 
     /// RESP2 clients that subscribed may only send a few commands.

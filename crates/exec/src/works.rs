@@ -12,7 +12,7 @@ use crate::session::{Subscriptions, Watch};
 use crate::{Local, Server, actions, sources, transaction};
 use keyspace::{Commit, Progress};
 use resp::Reply;
-use std::collections::VecDeque;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use stdx::points::{self, Point};
 
@@ -83,9 +83,8 @@ pub struct Works {
     queue: VecDeque<Work>,
     /// Work that waits for a snapshot: too many are open.
     waiting: VecDeque<Owner>,
-    /// Deeds that wait for an answer by mail.
-    #[allow(clippy::vec_box, reason = "they come and go boxed")]
-    pub(crate) acting: Vec<Box<Deeds>>,
+    /// Deeds that wait for an answer by mail, by their client.
+    pub(crate) acting: HashMap<u64, Box<Deeds>>,
 }
 
 /// Whether a piece of work is over.
@@ -234,8 +233,8 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             if let Some(passing) = local.announced.front_mut()
                 && server.pubsub.pass(server, passing).is_some()
             {
+                server.pubsub.announced(passing);
                 local.announced.pop_front();
-                server.pubsub.announced();
             }
             if local.announced.is_empty() { Step::Over(None) } else { Step::More(Work::Announce) }
         }

@@ -433,11 +433,11 @@ impl EventLoop {
                 self.streaming.push(conn.session.id);
             }
         }
-        if let Some(since_ns) = conn.session.reclaim_since_ns.get()
+        if let Some(held_back) = conn.session.held_back.get()
             && !matches!(conn.state, State::Held(_))
         {
-            conn.session.reclaim_since_ns.set(None);
-            self.local.end_reclaim(&self.server, &conn.session.info, since_ns);
+            conn.session.held_back.set(None);
+            self.local.end_held_back(&self.server, &conn.session.info, held_back);
         }
         if conn.session.loaded_since_ns.is_some() && !matches!(conn.state, State::Held(_)) {
             self.local.end_source(&self.server, &mut conn.session);

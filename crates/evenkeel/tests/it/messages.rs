@@ -164,3 +164,41 @@ fn very_many_subscriptions_end_with_reset() {
     other.expect("PUBLISH news x", ":0");
     listener.expect("SET k v", "+OK");
 }
+
+#[test]
+fn who_publishes_more_than_can_be_delivered_waits_and_nobody_else() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start_with(&["--event-loops", "1"]);
+    let mut crowd = subscribers(&server, "news");
+    let (mut control, mut other, mut flooder) = (server.client(), server.client(), server.client());
+    let id = flooder.call("CLIENT ID");
+    let id = id.trim_start_matches(':');
+    control.expect("DEBUG POINT publish HOLD 1", "+OK");
+    // Deliveries of 500 are under way then and it is full, 50 more are the flooder's share.
+    const MESSAGES: usize = 700;
+    flooder.send(encode(&[b"PUBLISH", b"news", b"flood"]).repeat(MESSAGES));
+    let flags = |control: &mut Client| control.call(&format!("CLIENT LIST ID {id}"));
+    crate::waits::until("the flooder waits", || flags(&mut control).contains(" flags=b "));
+    (0..551).for_each(|_| flooder.expect_reply(&format!(":{CROWD}")));
+    assert!(control.call("INFO evenkeel").contains(&format!("messages_under_way:{}", 551 * CROWD)));
+    for _ in 0..40 {
+        other.expect("PUBLISH news word", &format!(":{CROWD}"));
+        other.expect("SET k v", "+OK");
+    }
+    let under_way = format!("messages_under_way:{}", (551 + 40) * CROWD);
+    assert!(control.call("INFO evenkeel").contains(&under_way), "the flooder still waits");
+    control.expect("DEBUG POINT publish OFF", "+OK");
+    (551..MESSAGES).for_each(|_| flooder.expect_reply(&format!(":{CROWD}")));
+    for client in &mut crowd {
+        (0..MESSAGES + 40).for_each(|_| assert!(client.reply().contains("[\"message\", \"news\", \"")));
+    }
+    let why = control.call(&format!("EVENKEEL WHY {id}"));
+    assert!(why.contains("\"waited-for-messages\"") && why.contains("\"for\", \"messages\""), "{why}");
+    let waits = control.call("EVENKEEL WAITS");
+    assert!(waits.contains("\"messages\""), "{waits}");
+    crate::waits::until("all are delivered", || {
+        control.call("INFO evenkeel").contains("messages_under_way:0")
+    });
+}

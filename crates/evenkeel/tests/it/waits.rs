@@ -37,7 +37,7 @@ fn figure(control: &mut Client, name: &str) -> u64 {
 }
 
 #[track_caller]
-fn until(what: &str, mut fits: impl FnMut() -> bool) {
+pub fn until(what: &str, mut fits: impl FnMut() -> bool) {
     let deadline = Instant::now() + PATIENCE;
     while !fits() {
         assert!(Instant::now() < deadline, "never: {what}");

@@ -109,6 +109,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     s.server.uptime_s = now_ms.saturating_sub(server.started_ms) / 1000;
     s.server.hz = live.hz.get() as u64;
     s.server.event_loops = server.loops() as u64;
+    s.server.messages_under_way = server.pubsub.flood.level() as u64;
     s.server.multiplexing = server.multiplexing.get().copied().unwrap_or_default();
     count_clients(server, &mut s);
     measure_memory(server, &mut s);

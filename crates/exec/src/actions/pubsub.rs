@@ -175,9 +175,6 @@ fn show(session: &Session) {
 }
 
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {
-    if act.server.pubsub.is_behind() && !act.in_multi && !act.in_script {
-        return Ok(crate::call::wait_for_guard(act.session, act.local));
-    }
     // A long payload is not copied.
     let payload = || match &act.local.incoming {
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),

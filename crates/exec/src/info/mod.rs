@@ -58,6 +58,8 @@ pub struct Server {
     pub uptime_s: u64,
     pub hz: u64,
     pub event_loops: u64,
+    /// Deliveries to subscribers, and messages that wait for their turn.
+    pub messages_under_way: u64,
     pub multiplexing: &'static str,
 }
 
@@ -592,6 +594,7 @@ fn evenkeel(s: &Snapshot, out: &mut Lines) {
         ("event_loops", s.server.event_loops),
         ("persistent", 0),
         ("reclaim_pending_bytes", s.memory.reclaim_pending),
+        ("messages_under_way", s.server.messages_under_way),
     ]);
     out.lines(&s.evenkeel);
 }

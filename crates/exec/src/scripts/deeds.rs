@@ -264,7 +264,7 @@ pub fn advance_deeds(
             }
             Step::Waits => {
                 deeds.stand_in = stand_in;
-                local.works.acting.push(deeds);
+                local.works.acting.insert(deeds.client(), deeds);
                 return None;
             }
         }
@@ -280,11 +280,9 @@ pub fn advance_deeds(
     Some(deeds.deliver(resp3))
 }
 
-/// The deeds of a client that wait for an answer.
+/// The deeds of a client that wait for an answer. O(1).
 pub fn waiting_deeds(local: &mut Local, client: u64) -> Option<Box<Deeds>> {
-    let acting = &mut local.works.acting;
-    let at = acting.iter().position(|deeds| deeds.client() == client)?;
-    Some(acting.swap_remove(at))
+    local.works.acting.remove(&client)
 }
 
 /// A stream that is at its end.

@@ -65,6 +65,8 @@ pub enum What {
     /// The client itself, which gave the reclaimer more to free than may wait for that, or writes while more than `maxmemory` is
     /// in use and others have to be evicted first.
     Reclaim,
+    /// The client itself, which published more than may be under way.
+    Messages,
     /// The client itself, which did not read.
     Socket,
     /// The database its row was loaded from.
@@ -74,13 +76,14 @@ pub enum What {
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 10] = [
+pub const WHATS: [(What, &str); 11] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
     (What::Commit, "commit"),
     (What::Thread, "thread"),
     (What::Reclaim, "reclaim"),
+    (What::Messages, "messages"),
     (What::Socket, "socket"),
     (What::Source, "source"),
     (What::Os, "os"),

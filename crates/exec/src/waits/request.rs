@@ -23,6 +23,8 @@ pub struct Request {
     pub guard_ns: u64,
     /// Waited until less of what it had removed waited to be freed.
     pub reclaim_ns: u64,
+    /// Waited until fewer of its own messages were under way.
+    pub messages_ns: u64,
     /// Waited for the database of a source.
     pub source_ns: u64,
     /// Waited for a key, a time or an answer.
@@ -53,6 +55,7 @@ impl Request {
             ("waited-for-lock", self.lock_ns),
             ("waited-for-commit", self.guard_ns),
             ("waited-for-reclaim", self.reclaim_ns),
+            ("waited-for-messages", self.messages_ns),
             ("waited-for-source", self.source_ns),
             ("parked", self.parked_ns),
             ("waited-for-thread", self.queued_ns),
@@ -74,6 +77,7 @@ impl Request {
                 "waited-for-loop" => format!("waited up to {us} us for its event loop"),
                 "waited-for-lock" => format!("waited {us} us for a lock"),
                 "waited-for-commit" => format!("waited {us} us for a protected commit"),
+                "waited-for-messages" => format!("waited {us} us for messages of its own to be delivered"),
                 "waited-for-reclaim" => format!("waited {us} us for memory it had given back to be freed"),
                 "parked" => format!("was parked for {us} us"),
                 "waited-for-thread" => format!("waited {us} us for a thread"),
@@ -117,6 +121,8 @@ pub struct Spent {
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
+    /// It has published messages, probably.
+    pub published: bool,
     /// Whom a thread served before this, if there was a wait for one: client, command, and how long it took.
     pub behind: Option<(u64, &'static str, u64)>,
 }
@@ -195,7 +201,8 @@ pub fn ended(
     let Some(away) = session.away.take() else { return };
     let now = local.lap();
     let total_ns = now.saturating_sub(away.began_ns);
-    let Spent { queued_ns, snapshot_ns, thread_ns, os_ns, lost, behind, .. } = spent.unwrap_or_default();
+    let Spent { queued_ns, snapshot_ns, thread_ns, os_ns, lost, behind, published, .. } =
+        spent.unwrap_or_default();
     let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + thread_ns);
     let is_job = spent.is_some() && away.counts;
     let mut request = Request {
@@ -209,6 +216,14 @@ pub fn ended(
         lost,
         ..Request::default()
     };
+    let flooded = server.pubsub.flood.full();
+    if flooded > 0 {
+        // How many messages came of it is not looked at.
+        let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
+        if published || tells || matches!(away.command.name, "publish" | "spublish") {
+            session.published.add(flooded, crate::flood::SHARE);
+        }
+    }
     if !is_job {
         request.parked_ns = rest_ns;
         local.recorder.phase(Phase::Parked, rest_ns);

@@ -453,13 +453,23 @@ impl Local {
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit });
     }
 
-    /// A client was held back until less waited to be freed.
-    pub fn end_reclaim(&mut self, server: &Server, client: &Arc<ClientInfo>, since_ns: u64) {
+    /// A client was held back until less of its own waited to be freed or delivered.
+    pub fn end_held_back(
+        &mut self,
+        server: &Server,
+        client: &Arc<ClientInfo>,
+        (what, since_ns): (What, u64),
+    ) {
         let ns = self.lap().saturating_sub(since_ns);
-        let (what, words, command, unix_ms) = (What::Reclaim, Vec::new(), client.command(), self.now_ms);
+        let (words, command, unix_ms) = (Vec::new(), client.command(), self.now_ms);
         let behind = Arc::new(Culprit { what, client: Some(client.clone()), command, words, ns, os_ns: 0 });
         let culprit = Some(behind.clone());
-        client.remember(Request { unix_ms, command, reclaim_ns: ns, behind: culprit, ..Request::default() });
+        let mut request = Request { unix_ms, command, behind: culprit, ..Request::default() };
+        match what {
+            What::Messages => request.messages_ns = ns,
+            _ => request.reclaim_ns = ns,
+        }
+        client.remember(request);
         let (client, culprit) = (client.clone(), Some(behind));
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit });
     }
