@@ -737,7 +737,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         }
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
-        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.needs_all() {
+        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.swaps() {
             let announce = announce(server, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);
             job.races.remember(|| commit.hashes());
@@ -756,7 +756,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
     if let Some(refusal) = overlay.and_then(|overlay| crate::snapshots::refusal(overlay.snapshot())) {
         job.overlay.take().into_iter().for_each(Overlay::dispose);
         job.out = format!("-{refusal}\r\n").into_bytes();
-        job.told = Told::default();
+        job::discard(std::mem::take(&mut job.told));
         return deliver(server, local, job);
     }
     match job.ended {
@@ -792,7 +792,7 @@ fn deliver_killed(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -
     };
     let killed = format!("-{before} Error running script: Script killed by user with SCRIPT KILL.\r\n");
     job.out = killed.into_bytes();
-    job.told = Told::default();
+    job::discard(std::mem::take(&mut job.told));
     deliver(server, local, job)
 }
 
@@ -801,7 +801,7 @@ fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -
     let mut out = Reply::new(job.run.resp3);
     out.null_array();
     job.out = out.into_bytes();
-    job.told = Told::default();
+    job::discard(std::mem::take(&mut job.told));
     job.tally.clear();
     deliver(server, local, job)
 }
@@ -811,7 +811,9 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     local.count_within(server, &mut job.tally);
     job.run.forget_watched(server, local);
     job.listed = None;
-    let spent = Some(Spent { lost: job.races.lost, ..job.spent });
+    // Nearly all that scripts do besides their writes.
+    let published = !job.told.deeds.is_empty();
+    let spent = Some(Spent { lost: job.races.lost, published, ..job.spent });
     if deeds::do_few(server, &mut job.told) {
         let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
         let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };

@@ -493,9 +493,14 @@ impl Overlay {
         }
     }
 
-    /// True if it empties or exchanges databases: then it is committed at once, under all locks.
-    pub fn needs_all(&self) -> bool {
+    /// True if it empties or exchanges databases, which is done under all locks.
+    fn needs_all(&self) -> bool {
         !self.flushed.is_empty() || !self.swaps.is_empty()
+    }
+
+    /// True if it exchanges databases: then it cannot be sealed ([`Overlay::seal`]), but is committed at once.
+    pub fn swaps(&self) -> bool {
+        !self.swaps.is_empty()
     }
 
     /// The place of a key, whose base is wanted if it is not known.
@@ -508,8 +513,10 @@ impl Overlay {
             self.insert(db, hash, key, base);
             return self.last.get();
         }
-        // Only a loop may look at the shard: the key counts as absent until it is loaded (O3).
-        self.missing.get_mut().push((db, key.into()));
+        // Only a loop may look at the shard: the key counts as absent until it is loaded (O3). What was emptied has none.
+        if !self.flushed.contains(&db) {
+            self.missing.get_mut().push((db, key.into()));
+        }
         self.place_or_new(db, hash, key)
     }
 
@@ -549,16 +556,22 @@ impl Overlay {
         self.written = true;
     }
 
-    /// Everything it knows, sorted by hash.
-    pub(crate) fn into_cells(mut self) -> (Snapshot, u64, Vec<Intent>) {
+    /// Everything it knows, sorted by hash, and the databases it empties.
+    pub(crate) fn into_cells(mut self) -> (Snapshot, u64, Vec<Intent>, Vec<usize>) {
         self.adopt_read();
+        let flushed = self.flushed;
+        // Of what goes with its database nothing is told; that it was not changed before is checked like all that was read.
+        for slot in self.slots.iter_mut().filter(|slot| slot.cell.now.is_none() && flushed.contains(&slot.db))
+        {
+            slot.cell.told.clear();
+        }
         let intents = self.slots.into_sorted().map(|slot| Intent {
             hash: slot.hash,
             db: slot.db as u32,
             key: slot.key,
             cell: Some(slot.cell),
         });
-        (self.snapshot, self.ran_ms, intents.collect())
+        (self.snapshot, self.ran_ms, intents.collect(), flushed)
     }
 
     /// Has a key that was put count as unused for so many seconds.

@@ -7,6 +7,8 @@ use std::sync::atomic::AtomicBool;
 use stdx::locks::Bits;
 use value::{Set, StrRef, Value};
 
+mod near;
+
 fn all() -> Bits {
     Bits::below(SHARDS)
 }
@@ -471,6 +473,8 @@ struct Attempt {
     writes: Vec<(String, Option<String>)>,
     reads: Vec<(String, Option<String>)>,
     removes: bool,
+    /// It empties the database before it writes.
+    flushes: bool,
 }
 
 struct Given(Vec<(String, Option<String>)>);
@@ -494,7 +498,7 @@ fn begin_bulk(keyspace: &Arc<Keyspace>, dice: &mut Dice, age: u64) -> Attempt {
         .map(|i| (format!("k{}", dice.below(60)), (!removes).then(|| format!("bulk {age} {i}"))));
     let words: Vec<_> = words.collect();
     let commit = Commit::bulk(keyspace, 0, Arc::new(Given(words.clone())), age, None);
-    Attempt { commit, writes: words, reads: Vec::new(), removes }
+    Attempt { commit, writes: words, reads: Vec::new(), removes, flushes: false }
 }
 
 fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> Attempt {
@@ -503,8 +507,13 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
     }
     let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
-    let mut used = BTreeSet::new();
+    let (mut used, mut flushes) = (BTreeSet::new(), false);
     for i in 0..1 + dice.below(40) {
+        if dice.below(100) == 0 {
+            View::overlay(keyspace, &mut overlay, 0, 1).flush(Some(0));
+            writes.clear();
+            flushes = true;
+        }
         let key = format!("k{}", dice.below(60));
         if !used.insert(key.clone()) {
             continue;
@@ -516,8 +525,10 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
         let mut view = View::overlay(keyspace, &mut overlay, 0, 1);
         if !blind {
             let seen = view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8(s.to_vec()).unwrap());
-            assert_eq!(seen, model.get(&key).map(|(v, _)| v.clone()));
-            reads.push((key.clone(), seen));
+            assert_eq!(seen, model.get(&key).filter(|_| !flushes).map(|(v, _)| v.clone()));
+            if !flushes {
+                reads.push((key.clone(), seen));
+            }
         }
         match dice.below(3) {
             0 if !blind => {}
@@ -535,7 +546,7 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
         view.finish();
     }
     assert!(!overlay.has_missing());
-    Attempt { commit: overlay.seal(age, None), writes, reads, removes: false }
+    Attempt { commit: overlay.seal(age, None), writes, reads, removes: false, flushes }
 }
 
 /// Several keys at once, as a command reads them.
@@ -569,7 +580,7 @@ fn write_one(keyspace: &Keyspace, key: &str, value: Option<&str>) {
 
 #[test]
 fn long_commits_are_seen_whole_or_not_at_all_whoever_comes_between() {
-    let (mut committed, mut lost) = (0, 0);
+    let (mut committed, mut lost, mut flushed) = (0, 0, 0);
     for seed in 1..=60u64 {
         let mut dice = Dice(seed * 104_729);
         let keyspace = Keyspace::new(1);
@@ -641,6 +652,10 @@ fn long_commits_are_seen_whole_or_not_at_all_whoever_comes_between() {
                             let there: BTreeSet<_> = there.map(|(key, _)| key).collect();
                             assert_eq!(attempt.commit.found(), there.len());
                         }
+                        if attempt.flushes {
+                            model.clear();
+                            flushed += 1;
+                        }
                         for (key, value) in attempt.writes.drain(..) {
                             match value {
                                 Some(value) => drop(model.insert(key, (value, None))),
@@ -670,7 +685,10 @@ fn long_commits_are_seen_whole_or_not_at_all_whoever_comes_between() {
         assert_eq!(read_many(&keyspace, &keys), expected);
         keyspace.check_invariants();
     }
-    assert!(committed > 300 && lost > 300, "{committed} committed, {lost} lost");
+    assert!(
+        committed > 300 && lost > 300 && flushed > 20,
+        "{committed} committed, {lost} lost, {flushed} flushed"
+    );
 }
 
 #[test]
@@ -738,166 +756,6 @@ fn transfers_between_threads_keep_their_sum() {
         }
     });
     keyspace.check_invariants();
-}
-
-#[test]
-fn what_is_read_near_a_key_is_what_is_read_key_by_key() {
-    let keyspace = Keyspace::new(2);
-    let name = |i: u64| format!("key {i}");
-    (0..20_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
-    let snapshot = Snapshot::open(&keyspace).unwrap();
-    (0..2_000).step_by(3).for_each(|i| assert!(del(&keyspace, &name(i * 10), 1)));
-    (20_000..20_500).for_each(|i| drop(set(&keyspace, &name(i), "late", None, 1)));
-    let mut overlay = Overlay::new(snapshot);
-    let (mut looked_at, mut adopted, mut dice) = (0, 0, Dice(99));
-    for _ in 0..3_000 {
-        let key = name(dice.below(21_000));
-        let hash = stdx::hash::hash_bytes(key.as_bytes());
-        let s = overlay.snapshot().lsn();
-        if overlay.knows(0, key.as_bytes()) && dice.below(2) == 0 {
-            looked_at += 1;
-        } else if overlay.adopt(0, key.as_bytes()) {
-            adopted += 1;
-        } else if !overlay.knows(0, key.as_bytes()) {
-            overlay.load(0, [key.as_bytes()]);
-            let mut near = KeyBatches::default();
-            let to = keyspace.read_near(s, 0, hash, 100, &mut near);
-            overlay.insert_near(0, hash, to, near);
-        }
-        let view = View::overlay(&keyspace, &mut overlay, 0, 1);
-        let seen = view.string(key.as_bytes()).unwrap().map(|s| s.to_vec());
-        let expected = keyspace.read_at(0, key.as_bytes(), s).map(|owned| match owned.value {
-            Value::Str(s) => s.as_ref().to_vec(),
-            other => panic!("{:?}", other.kind()),
-        });
-        assert_eq!(seen, expected, "{key}");
-    }
-    assert!(!overlay.has_missing());
-    assert!(adopted > 700 && looked_at > 700, "{adopted} and {looked_at} of 3000 were near another");
-}
-
-#[test]
-fn very_many_keys_are_read_as_one_by_one() {
-    let keyspace = Keyspace::new(2);
-    let name = |i: u64| format!("key {i}");
-    let long = "x".repeat(5_000);
-    let shown = |owned: Option<Owned>| {
-        owned.map(|owned| match owned.value {
-            Value::Str(s) => (s.as_ref().to_vec(), owned.expire_ms),
-            other => panic!("{:?}", other.kind()),
-        })
-    };
-    (0..6_000).for_each(|i| drop(set(&keyspace, &name(i), if i % 7 == 0 { &long } else { "then" }, None, 1)));
-    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
-    let s = overlay.snapshot().lsn();
-    (0..2_000).step_by(3).for_each(|i| assert!(del(&keyspace, &name(i), 1)));
-    (2_000..8_000).step_by(3).for_each(|i| drop(set(&keyspace, &name(i), "later", Some(90_000), 1)));
-    let names: Vec<String> = (0..9_000).chain(5..9).map(name).collect();
-    let asked: Vec<_> =
-        names.iter().map(|name| (stdx::hash::hash_bytes(name.as_bytes()), name.as_bytes())).collect();
-    let mut batches = KeyBatches::default();
-    asked.chunks(100).for_each(|asked| keyspace.read_many(s, 0, asked.iter().copied(), &mut batches));
-    assert_eq!(batches.len(), 9_004);
-    overlay.insert_many(0, batches);
-    for name in &names {
-        assert!(overlay.knows(0, name.as_bytes()));
-        let view = View::overlay(&keyspace, &mut overlay, 0, 1);
-        assert_eq!(
-            shown(view.owned(name.as_bytes())),
-            shown(keyspace.read_at(0, name.as_bytes(), s)),
-            "{name}"
-        );
-    }
-    assert!(!overlay.has_missing());
-    assert_eq!(overlay.len(), 9_000);
-    overlay.adopt_read();
-    assert_eq!((overlay.len(), overlay.near_read()), (9_000, 0));
-    for name in &names {
-        let view = View::overlay(&keyspace, &mut overlay, 0, 1);
-        assert_eq!(
-            shown(view.owned(name.as_bytes())),
-            shown(keyspace.read_at(0, name.as_bytes(), s)),
-            "{name}"
-        );
-    }
-    // What was absent and is not any more is a lost race too.
-    let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
-    view.put_string(b"other", b"1", None);
-    drop(view);
-    assert!(overlay.commit(1).is_err());
-}
-
-/// Reads what is in the shard of key 0, and returns the overlay and the keys it holds without knowing them.
-fn overlay_with_near(keyspace: &Arc<Keyspace>, name: &dyn Fn(u64) -> String) -> (Overlay, Vec<String>) {
-    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
-    // From the beginning of its shard on: key 0 itself may be the last one there.
-    let shard = crate::shard_of(stdx::hash::hash_bytes(name(0).as_bytes()));
-    let hash = (shard as u64) << (u64::BITS - SHARDS.ilog2());
-    let mut near = KeyBatches::default();
-    let to = keyspace.read_near(overlay.snapshot().lsn(), 0, hash, 100, &mut near);
-    let names: Vec<String> = near.names().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
-    overlay.insert_near(0, hash, to, near);
-    assert!(names.len() > 2 && overlay.is_empty());
-    (overlay, names)
-}
-
-#[test]
-fn what_was_looked_at_near_a_key_is_checked_and_what_was_not_is_not() {
-    let name = |i: u64| format!("key {i}");
-    let seen = |overlay: &mut Overlay, keyspace: &Arc<Keyspace>, key: &str| {
-        let view = View::overlay(keyspace, overlay, 0, 1);
-        view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8_lossy(&s.to_vec()).into_owned())
-    };
-    // What others do meanwhile to the key that was read, and to one that was only there.
-    for (read_changes, written_after) in [(false, false), (true, false), (false, true), (true, true)] {
-        let keyspace = Keyspace::new(1);
-        (0..20_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
-        let (mut overlay, near) = overlay_with_near(&keyspace, &name);
-        assert_eq!(seen(&mut overlay, &keyspace, &near[0]), get(&keyspace, &near[0], 1));
-        assert_eq!(seen(&mut overlay, &keyspace, &near[0]), get(&keyspace, &near[0], 1));
-        assert!(!overlay.has_missing());
-        assert_eq!((overlay.len(), overlay.near_read()), (1, 1));
-        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
-        view.put_string(b"other", b"1", None);
-        if written_after {
-            view.put_string(near[0].as_bytes(), b"mine", None);
-        }
-        // Changed in place: what it was is known without a question.
-        assert!(view.set_expire(near[2].as_bytes(), Some(50_000)));
-        drop(view);
-        assert!(!overlay.has_missing());
-        assert_eq!(seen(&mut overlay, &keyspace, &near[2]), get(&keyspace, &near[2], 1));
-        drop(set(&keyspace, &near[1], "theirs", None, 1));
-        if read_changes {
-            drop(set(&keyspace, &near[0], "theirs", None, 1));
-        }
-        assert_eq!(overlay.commit(1).is_err(), read_changes);
-        let expected = match (read_changes, written_after) {
-            (true, _) => Some("theirs"),
-            (false, true) => Some("mine"),
-            (false, false) => near[0].strip_prefix("key "),
-        };
-        assert_eq!(get(&keyspace, &near[0], 1).as_deref(), expected);
-        keyspace.check_invariants();
-    }
-}
-
-#[test]
-fn a_flush_takes_what_was_looked_at_near_a_key_with_it() {
-    let name = |i: u64| format!("key {i}");
-    let keyspace = Keyspace::new(1);
-    (0..20_000).for_each(|i| drop(set(&keyspace, &name(i), &i.to_string(), None, 1)));
-    let (mut overlay, near) = overlay_with_near(&keyspace, &name);
-    let view = View::overlay(&keyspace, &mut overlay, 0, 1);
-    assert!(view.string(near[0].as_bytes()).unwrap().is_some());
-    drop(view);
-    overlay.flush(0);
-    let view = View::overlay(&keyspace, &mut overlay, 0, 1);
-    assert!(near.iter().all(|key| view.string(key.as_bytes()).unwrap().is_none()));
-    drop(view);
-    assert!(!overlay.has_missing());
-    assert!(overlay.commit(1).is_ok());
-    assert_eq!(keyspace.len(0), 0);
 }
 
 #[test]

@@ -202,6 +202,80 @@ fn scripts_that_read_and_write_very_many_keys() {
     }
 }
 
+/// FLUSHDB and very many keys, in one script or transaction: nobody sees the database empty, or in part.
+#[test]
+fn what_empties_a_database_and_fills_it_again() {
+    let Some(server) = laden() else { return };
+    let script = "redis.call('FLUSHDB') for i = 1, 3000 do redis.call('SET', 'made:' .. i, i) end return redis.call('DBSIZE')";
+    let queue: String = (1..=3_000).map(|i| format!("SET made:{i} {i}\r\n")).collect();
+    let mut watcher = server.client();
+    watcher.expect("SELECT 1", "+OK");
+    for (transaction, point, flushed_again) in [
+        (false, "script-end", false),
+        (false, "commit-place", false),
+        (false, "commit-fold", false),
+        (false, "commit-fold", true),
+        (true, "commit-place", false),
+        (true, "commit-fold", false),
+        (true, "commit-fold", true),
+    ] {
+        let mut attacker = server.client();
+        attacker.expect("SELECT 1", "+OK");
+        attacker.expect("FLUSHDB", "+OK");
+        attacker.expect("MSET old x made:2 before", "+OK");
+        let request = match transaction {
+            true => {
+                attacker.expect("MULTI", "+OK");
+                attacker.expect("FLUSHDB", "+QUEUED");
+                attacker.send(&queue);
+                attacker.skip("+QUEUED\r\n".len() * 3_000);
+                attacker.expect("DBSIZE", "+QUEUED");
+                b"EXEC\r\n".to_vec()
+            }
+            false => encode_line(&eval(script)),
+        };
+        watcher.expect("WATCH old", "+OK");
+        let decided = point == "commit-fold";
+        let reply = held_while(&server, point, attacker, &request, || {
+            others_are_served(&server);
+            let mut other = server.client();
+            other.expect("SELECT 1", "+OK");
+            other.expect("GET made:2", if decided { "\"2\"" } else { "\"before\"" });
+            other.expect("EXISTS old made:1 made:1500 made:3000", if decided { ":3" } else { ":1" });
+            if decided {
+                other.expect("APPEND made:1 s", ":2");
+                other.expect("SET old again", "+OK");
+            }
+            if flushed_again {
+                other.expect("FLUSHDB", "+OK");
+                other.expect("SET made:3 other", "+OK");
+            }
+        });
+        let (counted, kind) = (":3000", if transaction { "transaction" } else { "script" });
+        assert!(
+            reply.ends_with(counted) || reply.ends_with(&format!("{counted}]")),
+            "{kind} at {point}: {reply}"
+        );
+        watcher.expect("MULTI", "+OK");
+        watcher.expect("DBSIZE", "+QUEUED");
+        watcher.expect("EXEC", "(nil array)");
+        match (decided, flushed_again) {
+            (_, true) => {
+                watcher.expect("MGET made:1 made:3 old", "[(nil), \"other\", (nil)]");
+                watcher.expect("DBSIZE", ":1");
+            }
+            (true, _) => {
+                watcher.expect("MGET made:1 made:3000 old", "[\"1s\", \"3000\", \"again\"]");
+                watcher.expect("DBSIZE", ":3001");
+            }
+            (false, _) => {
+                watcher.expect("MGET made:1 made:3000 old", "[\"1\", \"3000\", (nil)]");
+                watcher.expect("DBSIZE", ":3000");
+            }
+        }
+    }
+}
+
 #[test]
 fn very_many_keys_that_expire_at_the_same_time() {
     let Some(server) = laden() else { return };

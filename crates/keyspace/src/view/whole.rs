@@ -1,6 +1,8 @@
 //! What a view does with the keyspace as a whole: SCAN, RANDOMKEY, FLUSH, SWAPDB.
 
 use super::*;
+use crate::record::Record;
+use smallvec::SmallVec;
 
 impl View<'_> {
     /// True if the view holds all shards, or may lock them. (An overlay shows the whole in chunks.)
@@ -100,18 +102,28 @@ impl View<'_> {
         }
         self.lock_whole();
         self.settle_edit();
-        let dbs = match db {
-            Some(db) => db..db + 1,
-            None => 0..self.keyspace.all_databases(),
+        let dbs: SmallVec<[usize; 1]> = match db {
+            Some(db) => SmallVec::from_elem(db, 1),
+            None => (0..self.keyspace.all_databases()).collect(),
         };
-        self.end_commits(dbs.clone());
+        self.end_commits(&dbs, None);
         self.settle_counts();
         self.begin_write();
+        self.empty(&dbs)
+    }
+
+    /// Commits what empties databases, and empties them, as one step (I6); None: it was ended before. The view has all shards and
+    /// has done nothing yet.
+    pub(crate) fn decide_and_flush(&mut self, record: &Arc<Record>, dbs: &[usize]) -> Option<Lsn> {
+        self.end_commits(dbs, Some(record));
+        let n = record.decide(&self.keyspace.sequence)?;
+        self.empty(dbs);
+        Some(n)
+    }
+
+    fn empty(&mut self, dbs: &[usize]) -> usize {
         let Store::Locked(guard) = &mut self.store else { return 0 };
-        let mut removed = 0;
-        for db in dbs {
-            removed += self.keyspace.flush_db(guard, db);
-        }
+        let removed = dbs.iter().map(|db| self.keyspace.flush_db(guard, *db)).sum();
         self.changes.dirty += removed as u64;
         removed
     }
