@@ -574,7 +574,7 @@ impl<'k> View<'k> {
 
     /// Marks `dirty` at every touch of the key, whose shard is held, from now on, in the current database. What is
     /// committed but not yet in the tables must have been settled, or it would count as a touch that came later. That a key
-    /// expires is no touch: look whether it is still there.
+    /// expires, or goes with its database, is no touch: look whether it is still there.
     pub fn watch(&mut self, key: &[u8], dirty: &Arc<AtomicBool>) {
         let shard = shard_of(self.hash_of(key));
         let Store::Locked(guard) = &mut self.store else { return };

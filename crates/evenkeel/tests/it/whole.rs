@@ -11,6 +11,35 @@ fn fill(client: &mut Client, count: usize) {
     client.expect_reply("+OK");
 }
 
+/// An empty database is no touch of what was watched in it; that it is not there any more is noticed.
+#[test]
+fn who_watches_what_goes_with_its_database_notices() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let queue: Vec<String> = (0..600).map(|i| format!("SET q:{i} x")).collect();
+    for flush in ["FLUSHALL", "FLUSHDB", "EVAL \"return redis.call('FLUSHALL')\" 0"] {
+        for (watched, again, count, done) in [
+            ("there", "PING", 1, false),
+            ("there", "SET there again", 1, false),
+            ("there", "PING", 600, false),
+            ("there", "SET there again", 600, false),
+            ("missing", "PING", 1, true),
+            ("missing", "PING", 600, true),
+            ("missing", "SET missing x", 600, false),
+        ] {
+            other.expect("SET there x", "+OK");
+            client.expect(&format!("WATCH {watched}"), "+OK");
+            assert!(!other.call(flush).starts_with('-'));
+            assert!(!other.call(again).starts_with('-'));
+            client.expect("MULTI", "+OK");
+            queue.iter().take(count).for_each(|line| client.expect(line, "+QUEUED"));
+            let reply = client.call("EXEC");
+            assert_eq!(reply != "(nil array)", done, "{flush}, {watched}, {again}, {count}: {reply}");
+            other.call("FLUSHALL");
+        }
+    }
+}
+
 #[test]
 fn a_script_looks_at_the_whole_keyspace_and_changes_it() {
     let server = Server::start();

@@ -250,17 +250,11 @@ impl Keyspace {
         (next, visited)
     }
 
+    /// Who watches its keys is not told, however many they are: an EXEC looks itself whether they are still there.
     fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {
         self.generation.fetch_add(1, Ordering::SeqCst);
         for shard in 0..SHARDS {
             let shard = guard.get_mut(shard);
-            if !shard.interest.is_empty() {
-                for key in shard.interest.keys(db) {
-                    if shard.dbs[db].find(hash_bytes(&key), &key).is_some() {
-                        shard.interest.touch(db, &key);
-                    }
-                }
-            }
             let directory = std::mem::take(&mut shard.dbs[db]);
             if directory.len() > 0 {
                 let flushing = self.flushing.clone();
