@@ -128,6 +128,15 @@ impl Reply {
         self.buf.extend_from_slice(b"\r\n");
     }
 
+    /// A bulk whose bytes lie in two places.
+    pub fn bulk_joined(&mut self, (first, second): (&[u8], &[u8])) {
+        self.buf.reserve(first.len() + second.len() + LINE_MAX + 2);
+        self.header(b'$', (first.len() + second.len()) as u64);
+        self.buf.extend_from_slice(first);
+        self.buf.extend_from_slice(second);
+        self.buf.extend_from_slice(b"\r\n");
+    }
+
     /// A bulk, or null for `None`.
     #[inline]
     pub fn bulk_or_null(&mut self, bytes: Option<&[u8]>) {

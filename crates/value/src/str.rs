@@ -1,14 +1,16 @@
-//! Strings outside an entry: one buffer of up to 16 KB, beyond that a tree of 4 KB chunks.
+//! Strings outside an entry: one buffer of up to 16 KB, or two if one would waste much; beyond that a tree of 4 KB chunks.
 //!
 //! ```text
 //! handle (8 bytes) ─┬─ null             the empty string
 //!                   ├─ flat             [count | flags | length | capacity | bytes]      str/flat.rs
+//!                   ├─ pair + 2         two buffers that fill their size classes                str/pair.rs
 //!                   └─ chunked + 1      radix tree, absent chunks are zeros              str/chunked.rs
 //! ```
 //!
 //! - S1: flat strings have at most [`FLAT_MAX`] bytes. Chunked ones may be shorter after `truncate`.
 //! - S2: `raw` (a flag of flat strings; chunked ones are) says that Redis would no longer call the string `int` or
 //!   `embstr`: it was changed in place by APPEND, SETRANGE or SETBIT.
+//! - S3: only strings that were set as a whole are pairs; one that is edited becomes flat or chunked.
 //!
 //! Costs, n = bytes touched: clone O(1); append, write_at, set_bit O(n), plus 16 KB at most when a flat string is
 //! shared or turns into chunks, and about 6 KB when a chunk is shared; truncate and drop leave long work to the
@@ -16,16 +18,19 @@
 
 mod chunked;
 mod flat;
+mod pair;
 
 use std::borrow::Cow;
 use std::mem::ManuallyDrop;
 use std::ops::Range;
-use std::ptr::null_mut;
+use std::ptr::{NonNull, null_mut};
 
 use crate::arc::Arc;
 use crate::{Elem, Enc};
 pub use chunked::Chunked;
 use flat::Flat;
+use pair::Pair;
+pub use pair::PairRef;
 
 /// Longest string in one buffer.
 pub const FLAT_MAX: usize = 16 << 10;
@@ -35,13 +40,18 @@ const EMBSTR_MAX: usize = 44;
 
 const RAW: u32 = 1;
 
+/// What the lowest bits of a handle say: none of them, a flat string.
+const CHUNKED: usize = 1;
+const PAIR: usize = 2;
+const FORM: usize = 3;
+
 /// A string. 8 bytes; clone O(1).
 pub struct Str {
-    /// Null, a flat string's pointer, or a chunked one's + 1; owns it.
+    /// Null, a flat string's pointer, a chunked one's + 1 or a pair's + 2; owns it.
     raw: *mut (),
 }
 
-// SAFETY: a string owns a `Flat` or an `Arc<Chunked>`, which are both Send and Sync.
+// SAFETY: a string owns a `Flat`, a `Pair` or an `Arc<Chunked>`, which are all Send and Sync.
 unsafe impl Send for Str {}
 // SAFETY: as above.
 unsafe impl Sync for Str {}
@@ -50,13 +60,15 @@ unsafe impl Sync for Str {}
 enum Owned {
     Empty,
     Flat(Flat),
+    Pair(Pair),
     Chunked(Arc<Chunked>),
 }
 
-/// A borrowed string: bytes in one place (in an entry, say), or a chunked string.
+/// A borrowed string: bytes in one place (in an entry, say), in two, or a chunked string.
 #[derive(Clone, Copy)]
 pub enum StrRef<'a> {
     Flat(&'a [u8]),
+    Pair(PairRef<'a>),
     Chunked(&'a Chunked),
 }
 
@@ -77,7 +89,10 @@ impl Str {
     pub fn from_slice(bytes: &[u8]) -> Str {
         match bytes.len() {
             0 => Str::new(),
-            1..=FLAT_MAX => Str::put(Owned::Flat(Flat::from_parts(bytes, &[], 0))),
+            1..=FLAT_MAX => Str::put(match Pair::from_slice(bytes) {
+                Some(pair) => Owned::Pair(pair),
+                None => Owned::Flat(Flat::from_parts(bytes, &[], 0)),
+            }),
             _ => {
                 let mut chunked = Chunked::new();
                 chunked.write(0, bytes, true);
@@ -125,20 +140,30 @@ impl Str {
         if self.raw.is_null() {
             return StrRef::Flat(&[]);
         }
-        match self.chunked() {
-            Some(chunked) => StrRef::Chunked(chunked),
-            None => StrRef::Flat(self.flat().map_or(&[], Flat::as_slice)),
+        match (self.flat(), self.chunked()) {
+            (Some(flat), _) => StrRef::Flat(flat.as_slice()),
+            (_, Some(chunked)) => StrRef::Chunked(chunked),
+            // SAFETY: what is neither is a pair, whose owner is borrowed.
+            _ => StrRef::Pair(unsafe { Pair::borrow_raw(self.untagged()) }),
         }
     }
 
     #[inline]
     fn is_chunked(&self) -> bool {
-        self.raw.addr() & 1 == 1
+        self.raw.addr() & FORM == CHUNKED
+    }
+
+    /// The pointer that `put` got. The handle is not null.
+    #[inline]
+    fn untagged(&self) -> NonNull<()> {
+        debug_assert!(!self.raw.is_null());
+        // SAFETY: blocks are aligned to 8 bytes, so that what is left without the bits of the form is not null.
+        unsafe { NonNull::new_unchecked(self.raw.map_addr(|a| a & !FORM)) }
     }
 
     #[inline]
     fn flat(&self) -> Option<&Flat> {
-        if self.raw.is_null() || self.is_chunked() {
+        if self.raw.is_null() || self.raw.addr() & FORM != 0 {
             return None;
         }
         // SAFETY: `raw` is an owned flat string, and `Flat` is a transparent pointer to one.
@@ -162,14 +187,15 @@ impl Str {
     /// The string is chunked; the result takes over its count, or must not be dropped.
     unsafe fn arc(&self) -> Arc<Chunked> {
         // SAFETY: `raw` is the pointer that `put` got from `into_raw`, with the low bit set.
-        unsafe { Arc::from_raw(std::ptr::NonNull::new_unchecked(self.raw.map_addr(|a| a & !1))) }
+        unsafe { Arc::from_raw(self.untagged()) }
     }
 
     fn put(owned: Owned) -> Str {
         let raw = match owned {
             Owned::Empty => null_mut(),
             Owned::Flat(flat) => flat.into_raw().as_ptr(),
-            Owned::Chunked(arc) => arc.into_raw().as_ptr().map_addr(|a| a | 1),
+            Owned::Pair(pair) => pair.into_raw().as_ptr().map_addr(|a| a | PAIR),
+            Owned::Chunked(arc) => arc.into_raw().as_ptr().map_addr(|a| a | CHUNKED),
         };
         Str { raw }
     }
@@ -181,9 +207,10 @@ impl Str {
         }
         // SAFETY: each form gives up its count to the result, and the handle is emptied.
         let owned = unsafe {
-            match self.is_chunked() {
-                true => Owned::Chunked(self.arc()),
-                false => Owned::Flat(Flat::from_raw(std::ptr::NonNull::new_unchecked(self.raw))),
+            match self.raw.addr() & FORM {
+                CHUNKED => Owned::Chunked(self.arc()),
+                PAIR => Owned::Pair(Pair::from_raw(self.untagged())),
+                _ => Owned::Flat(Flat::from_raw(self.untagged())),
             }
         };
         self.raw = null_mut();
@@ -200,6 +227,7 @@ impl Str {
             other if len <= FLAT_MAX => {
                 let mut bytes = match other {
                     Owned::Flat(bytes) => bytes,
+                    Owned::Pair(pair) => flattened(&pair, len),
                     _ => Flat::with_capacity(len),
                 };
                 flat(&mut bytes);
@@ -208,8 +236,14 @@ impl Str {
             }
             other => {
                 let mut chunks = Chunked::new();
-                if let Owned::Flat(bytes) = &other {
-                    chunks.write(0, bytes.as_slice(), true);
+                match &other {
+                    Owned::Flat(bytes) => chunks.write(0, bytes.as_slice(), true),
+                    Owned::Pair(pair) => {
+                        let (first, second) = pair.as_ref().parts();
+                        chunks.write(0, first, true);
+                        chunks.write(first.len(), second, true);
+                    }
+                    _ => {}
                 }
                 chunked(&mut chunks);
                 Owned::Chunked(Arc::new(chunks))
@@ -267,6 +301,11 @@ impl Str {
             match &mut owned {
                 Owned::Empty => {}
                 Owned::Flat(flat) => flat.resize(len),
+                Owned::Pair(pair) => {
+                    let mut flat = flattened(pair, 0);
+                    flat.resize(len);
+                    owned = Owned::Flat(flat);
+                }
                 Owned::Chunked(arc) => arc.make_mut().resize(len),
             }
             *self = Str::put(owned);
@@ -284,9 +323,10 @@ impl Str {
 
     /// Approximate bytes of everything the string owns, shared or not. O(1).
     pub fn mem_bytes(&self) -> usize {
-        let outside = match (self.flat(), self.chunked()) {
+        let outside = match (self.flat(), self.as_ref()) {
             (Some(flat), _) => flat.alloc_bytes(),
-            (_, Some(chunked)) => chunked.mem_bytes(),
+            (_, StrRef::Pair(pair)) => pair.alloc_bytes(),
+            (_, StrRef::Chunked(chunked)) => chunked.mem_bytes(),
             _ => 0,
         };
         size_of::<Str>() + outside
@@ -306,9 +346,16 @@ impl Str {
     pub fn check_invariants(&self) {
         match self.as_ref() {
             StrRef::Flat(bytes) => assert!(bytes.len() <= FLAT_MAX, "S1"),
+            StrRef::Pair(pair) => assert!(pair.len() <= FLAT_MAX && !self.is_raw(), "S1, S3"),
             StrRef::Chunked(chunked) => chunked.check_invariants(),
         }
     }
+}
+
+/// The bytes of a pair in one buffer with room for so many.
+fn flattened(pair: &Pair, room: usize) -> Flat {
+    let (first, second) = pair.as_ref().parts();
+    Flat::from_parts(first, second, room.saturating_sub(pair.as_ref().len()))
 }
 
 impl Default for Str {
@@ -328,9 +375,9 @@ impl Clone for Str {
     fn clone(&self) -> Str {
         match (self.flat(), self.is_chunked()) {
             (Some(flat), _) => Str::put(Owned::Flat(flat.clone())),
-            (None, false) => Str::new(),
             // SAFETY: the count of `self` is left alone: only the clone of the handle is kept.
             (None, true) => Str::put(Owned::Chunked(Arc::clone(&ManuallyDrop::new(unsafe { self.arc() })))),
+            (None, false) => self.as_ref().to_str(),
         }
     }
 }
@@ -354,6 +401,7 @@ impl<'a> StrRef<'a> {
     pub fn len(&self) -> usize {
         match self {
             StrRef::Flat(bytes) => bytes.len(),
+            StrRef::Pair(pair) => pair.len(),
             StrRef::Chunked(chunked) => chunked.len(),
         }
     }
@@ -367,6 +415,7 @@ impl<'a> StrRef<'a> {
     pub fn stored(&self) -> usize {
         match self {
             StrRef::Flat(bytes) => bytes.len(),
+            StrRef::Pair(pair) => pair.len(),
             StrRef::Chunked(chunked) => chunked.stored(),
         }
     }
@@ -376,6 +425,7 @@ impl<'a> StrRef<'a> {
     pub fn byte(&self, i: usize) -> u8 {
         match self {
             StrRef::Flat(bytes) => bytes[i],
+            StrRef::Pair(pair) => pair.run_at(i)[0],
             StrRef::Chunked(chunked) => {
                 assert!(i < chunked.len());
                 chunked.run_at(i).map_or(0, |bytes| bytes[0])
@@ -407,18 +457,20 @@ impl<'a> StrRef<'a> {
         all
     }
 
-    /// All bytes in one place; copied only if they lie in chunks.
+    /// All bytes in one place; copied only if they do not lie so.
     pub fn contiguous(&self) -> Cow<'a, [u8]> {
         match *self {
             StrRef::Flat(bytes) => Cow::Borrowed(bytes),
-            StrRef::Chunked(_) => Cow::Owned(self.to_vec()),
+            StrRef::Pair(_) | StrRef::Chunked(_) => Cow::Owned(self.to_vec()),
         }
     }
 
-    /// An owned string: shares the chunks of a chunked one in O(1), copies a flat one (16 KB at most, as a rule).
+    /// An owned string: shares the chunks of a chunked one and the blocks of a pair in O(1), copies a flat one (16 KB at most,
+    /// as a rule).
     pub fn to_str(&self) -> Str {
         match *self {
             StrRef::Flat(bytes) => Str::from_slice(bytes),
+            StrRef::Pair(pair) => Str::put(Owned::Pair(pair.to_owner())),
             StrRef::Chunked(chunked) => Str::put(Owned::Chunked(Arc::new(chunked.clone()))),
         }
     }
@@ -431,7 +483,7 @@ impl<'a> StrRef<'a> {
                 Elem::Bytes(_) => None,
             },
             StrRef::Chunked(chunked) if chunked.len() <= 20 => StrRef::Flat(&self.to_vec()).as_i64(),
-            StrRef::Chunked(_) => None,
+            StrRef::Pair(_) | StrRef::Chunked(_) => None,
         }
     }
 
@@ -489,6 +541,10 @@ impl<'a> Iterator for Runs<'a> {
         let left = self.end - self.at;
         let run = match self.of {
             StrRef::Flat(bytes) => Run::Bytes(&bytes[self.at..self.end]),
+            StrRef::Pair(pair) => {
+                let bytes = pair.run_at(self.at);
+                Run::Bytes(&bytes[..bytes.len().min(left)])
+            }
             StrRef::Chunked(chunked) => match chunked.run_at(self.at) {
                 Ok(bytes) => Run::Bytes(&bytes[..bytes.len().min(left)]),
                 Err(zeros) => Run::Zeros(zeros.min(left) as u64),

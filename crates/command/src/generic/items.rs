@@ -50,6 +50,11 @@ fn write_short(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<bool, Error> {
             cx.out.bulk(bytes);
             true
         }
+        Some((ValueRef::Str(StrRef::Pair(pair)), times)) => {
+            begin(cx.out, times, now_ms);
+            cx.out.bulk_joined(pair.parts());
+            true
+        }
         Some((ValueRef::Str(_), _)) => return Ok(false),
         Some((ValueRef::Hash(hash), _)) if is_long(hash) => return Ok(false),
         Some((ValueRef::Hash(hash), times)) => {

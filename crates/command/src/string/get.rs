@@ -96,6 +96,7 @@ fn mget(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         let hit = found.is_some();
         match found {
             Some(ValueRef::Str(StrRef::Flat(bytes))) => cx.out.bulk(bytes),
+            Some(ValueRef::Str(StrRef::Pair(pair))) => cx.out.bulk_joined(pair.parts()),
             // The rest of the array comes as a stream.
             Some(ValueRef::Str(_)) => return mget_stream(cx, keys.from(i)),
             _ => cx.out.null(),

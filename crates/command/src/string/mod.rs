@@ -49,6 +49,7 @@ fn write(out: &mut Reply, s: Option<StrRef<'_>>) -> Option<Text> {
     match s {
         None => out.null(),
         Some(StrRef::Flat(bytes)) => out.bulk(bytes),
+        Some(StrRef::Pair(pair)) => out.bulk_joined(pair.parts()),
         Some(s) => return write_range(out, s, 0..s.len()),
     }
     None
