@@ -235,7 +235,7 @@ impl Db {
 
     fn run_overlay(&mut self, command: &'static Command, args: Args<'_>, out: &mut Reply) -> Ran {
         let snapshot = Snapshot::open(&self.keyspace).expect("few snapshots are open");
-        let mut overlay = Overlay::new(snapshot);
+        let mut overlay = Overlay::new(snapshot, None);
         let mut keys = Vec::new();
         command.each_key(args, &mut |i, _| keys.push(args.at(i)));
         overlay.load(self.db, keys);

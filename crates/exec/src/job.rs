@@ -153,13 +153,13 @@ impl Wanted {
         &mut self,
         body: &Body,
         keyspace: &Keyspace,
-        s: keyspace::Lsn,
+        (s, used_ms): (keyspace::Lsn, Option<u64>),
         count: usize,
     ) -> bool {
         let end = (self.found.len() + count).min(self.keys.len());
         let batch = self.keys[self.found.len()..end].iter();
         let batch = batch.map(|(hash, db, name)| (*hash, *db as usize, body.name(name)));
-        keyspace.read_batch(s, batch, &mut self.found);
+        keyspace.read_batch(s, used_ms, batch, &mut self.found);
         self.found.len() == self.keys.len()
     }
 }
@@ -171,6 +171,8 @@ pub struct Job {
     pub body: Body,
     pub db: usize,
     pub now_ms: u64,
+    /// When the keys it looks at count as used, if they do.
+    used_ms: Option<u64>,
     pub overlay: Option<Overlay>,
     /// What it did, if that is much: to be committed in pieces.
     pub commit: Option<Commit>,
@@ -236,6 +238,7 @@ impl Job {
             body,
             db: session.db,
             now_ms: local.now_ms,
+            used_ms: session.uses_at(local.now_ms),
             overlay: None,
             commit: None,
             read: Wanted::default(),
@@ -610,7 +613,7 @@ pub(crate) fn submit(server: &Server, local: &mut Local, mut job: Box<Job>) {
         return local.works.wait(Owner::Job(job));
     };
     job.spent.got_snapshot();
-    let mut overlay = Overlay::new(snapshot);
+    let mut overlay = Overlay::new(snapshot, job.used_ms);
     if job.planned && job.races.lost == 0 {
         if let Body::One(call) = &job.body {
             let args = call.args.args();

@@ -45,6 +45,8 @@ impl Asked {
 /// Keys of an active snapshot to be read, and who waits for them.
 pub struct ReadKeys {
     pub lsn: keyspace::Lsn,
+    /// When that counts as use of the keys asked for, if it does.
+    pub used_ms: Option<u64>,
     pub asked: Asked,
     /// What the named ones were.
     pub found: Vec<Option<Owned>>,
@@ -81,12 +83,12 @@ impl ReadKeys {
         match &self.asked {
             Asked::Named(keys) => {
                 let batch = keys[from..end].iter().map(|(db, key)| (hash_bytes(key), *db, &**key));
-                keyspace.read_batch(self.lsn, batch, &mut self.found);
+                keyspace.read_batch(self.lsn, self.used_ms, batch, &mut self.found);
             }
             Asked::Words(words, db, first, hashes) => {
                 let words = words.args();
                 let batch = (from..end).map(|i| (hashes[i], words.at(first + i)));
-                keyspace.read_many(self.lsn, *db, batch, &mut self.batches);
+                keyspace.read_many(self.lsn, self.used_ms, *db, batch, &mut self.batches);
             }
         }
         end == self.asked.len() && self.read_around(keyspace)

@@ -121,6 +121,8 @@ pub struct ScriptRun {
     /// Memory is short, and it did not say that it may be run nevertheless.
     pub short: bool,
     pub now_ms: u64,
+    /// When the keys it looks at count as used, if they do.
+    pub used_ms: Option<u64>,
     pub random: u64,
     pub loop_id: usize,
 }
@@ -503,6 +505,7 @@ pub(crate) fn start_exec(
         read_only: false,
         short: act.session.short,
         now_ms: act.local.now_ms,
+        used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
         loop_id: act.local.id,
     };
@@ -521,7 +524,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
     let in_script = !matches!(run.body, Body::Exec(_));
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
-        let mut overlay = Overlay::new(snapshot);
+        let mut overlay = Overlay::new(snapshot, run.used_ms);
         overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
         let mark = out.len();
@@ -687,7 +690,7 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
     match server.snapshots.open(server, local.id, who, &mut job.spent.waits) {
         Some(snapshot) => {
             job.spent.got_snapshot();
-            job.overlay = Some(Overlay::new(snapshot));
+            job.overlay = Some(Overlay::new(snapshot, job.run.used_ms));
             job.spent.queued_at_ns = stdx::clock::mono_ns();
             server.scripts.submit(server, job);
         }

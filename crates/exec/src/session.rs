@@ -225,6 +225,11 @@ pub struct Session {
 }
 
 impl Session {
+    /// When keys that are looked at now count as used; None: not by this client (CLIENT NO-TOUCH).
+    pub(crate) fn uses_at(&self, now_ms: u64) -> Option<u64> {
+        (!self.no_touch).then_some(now_ms)
+    }
+
     pub fn new(info: Arc<ClientInfo>, authenticated: bool) -> Session {
         Session {
             id: info.id,

@@ -166,11 +166,13 @@ pub fn retry_waiting(server: &Arc<Server>, local: &mut Local) {
 fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
     match work {
         Work::Load(mut job) => {
-            let Some(lsn) = job.overlay.as_ref().map(|overlay| overlay.snapshot().lsn()) else {
+            let Some(when) =
+                job.overlay.as_ref().map(|overlay| (overlay.snapshot().lsn(), overlay.used_ms()))
+            else {
                 return Step::Over(None);
             };
             let Job { read, body, .. } = &mut *job;
-            if !read.read_some(body, &server.keyspace, lsn, KEYS) {
+            if !read.read_some(body, &server.keyspace, when, KEYS) {
                 return Step::More(Work::Load(job));
             }
             server.workers.submit(job);

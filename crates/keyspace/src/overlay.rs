@@ -76,6 +76,8 @@ pub struct Overlay {
     written: bool,
     /// When what ran over it first took place; 0 before.
     ran_ms: u64,
+    /// When what is read for it counts as used, if it does.
+    used_ms: Option<u64>,
     near: Near,
     chunks: BTreeMap<(usize, u64), Chunk>,
     wanted: std::cell::Cell<Option<(usize, u64)>>,
@@ -164,7 +166,8 @@ pub struct Lost(pub Changes);
 const FEW_KEYS: usize = 32;
 
 impl Overlay {
-    pub fn new(snapshot: Snapshot) -> Overlay {
+    /// An empty one. `used_ms`: when the keys it asks for count as used; None: nobody is to know of it.
+    pub fn new(snapshot: Snapshot, used_ms: Option<u64>) -> Overlay {
         Overlay {
             snapshot,
             slots: Slots::default(),
@@ -172,6 +175,7 @@ impl Overlay {
             missing: RefCell::default(),
             written: false,
             ran_ms: 0,
+            used_ms,
             near: Near::default(),
             chunks: BTreeMap::new(),
             wanted: std::cell::Cell::new(None),
@@ -279,6 +283,11 @@ impl Overlay {
         &self.snapshot
     }
 
+    /// When what is read for it counts as used, if it does.
+    pub fn used_ms(&self) -> Option<u64> {
+        self.used_ms
+    }
+
     /// Reads keys at the snapshot that are not known yet (O1). Takes each shard's lock for one look-up.
     pub fn load<'a>(&mut self, db: usize, keys: impl IntoIterator<Item = &'a [u8]>) {
         let keyspace = self.snapshot.keyspace().clone();
@@ -289,7 +298,7 @@ impl Overlay {
             let hash = hash_bytes(key);
             let shard = shard_of(hash);
             let guard = keyspace.shards.lock_one(shard);
-            let base = read_at(&keyspace.sequence, guard.get(shard), db, hash, key, self.snapshot.lsn());
+            let base = keyspace.read_in(guard.get(shard), db, hash, key, self.snapshot.lsn(), self.used_ms);
             drop(guard);
             self.insert(db, hash, key, base);
         }
@@ -678,6 +687,40 @@ pub(crate) fn read_at(
 }
 
 impl Keyspace {
+    /// As [`read_at`]; the key counts as used at that time, if one is named.
+    fn read_in(
+        &self,
+        shard: &Shard,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        s: Lsn,
+        used_ms: Option<u64>,
+    ) -> Option<Owned> {
+        if shard.pre.is_empty() && shard.intents.is_empty() {
+            return self.use_entry(shard, db, hash, key, used_ms).map(|entry| entry.to_owned());
+        }
+        self.use_entry(shard, db, hash, key, used_ms);
+        read_at(&self.sequence, shard, db, hash, key, s)
+    }
+
+    /// The entry of a key as it is now; it counts as used at that time, if one is named.
+    fn use_entry<'a>(
+        &self,
+        shard: &'a Shard,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        used_ms: Option<u64>,
+    ) -> Option<EntryRef<'a>> {
+        let spot = shard.dbs[db].spot(hash, key)?;
+        let entry = EntryRef::new(spot.entry());
+        if let Some(now_ms) = used_ms {
+            self.note_use(db, hash, spot, entry, now_ms);
+        }
+        Some(entry)
+    }
+
     /// What a key was at an active snapshot's LSN. Takes its shard's lock for one look-up.
     pub fn read_at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Owned> {
         let hash = hash_bytes(key);
@@ -687,10 +730,12 @@ impl Keyspace {
     }
 
     /// What some keys were at `s`: `keys` by hash, database and name, best sorted by hash; the answers go to `found`, in
-    /// their order. Takes each shard's lock once for neighbours. Cost: O(keys).
+    /// their order. `used_ms`: when that counts as use of them, if it does. Takes each shard's lock once for neighbours.
+    /// Cost: O(keys).
     pub fn read_batch<'a>(
         &self,
         s: Lsn,
+        used_ms: Option<u64>,
         keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
         found: &mut Vec<Option<Owned>>,
     ) {
@@ -707,16 +752,17 @@ impl Keyspace {
                 guard = Some((shard, taken));
             }
             if let Some((_, guard)) = &guard {
-                found.push(read_at(&self.sequence, guard.get(shard), db, hash, key, s));
+                found.push(self.read_in(guard.get(shard), db, hash, key, s, used_ms));
             }
         }
     }
 
-    /// What some keys were at `s`, in their order: hash and name. Locks all their shards for a moment, and fetches the keys
-    /// into the cache together. Cost: O(keys), some 0.1 µs each.
+    /// What some keys were at `s`, in their order: hash and name. `used_ms`: as for [`Keyspace::read_batch`]. Locks all their
+    /// shards for a moment, and fetches the keys into the cache together. Cost: O(keys), some 0.1 µs each.
     pub fn read_many<'a>(
         &self,
         s: Lsn,
+        used_ms: Option<u64>,
         db: usize,
         keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
         found: &mut KeyBatches,
@@ -737,7 +783,7 @@ impl Keyspace {
             match (before, &made) {
                 (Some(Some(owned)), _) | (None, Some(Some(owned))) => room.push_owned(hash, key, owned),
                 (Some(None), _) | (None, Some(None)) => room.push_absent(hash, key),
-                (None, None) => match shard.dbs[db].find(hash, key) {
+                (None, None) => match self.use_entry(shard, db, hash, key, used_ms) {
                     Some(entry) => room.push_entry(hash, entry),
                     None => room.push_absent(hash, key),
                 },
@@ -746,10 +792,12 @@ impl Keyspace {
     }
 
     /// Gives values and expiries of some keys at `s` to `f`, in their order, until it says no; returns how many it was given.
-    /// Locks all their shards for a moment, and fetches the keys into the cache together. Cost: O(keys), some 0.1 µs each.
+    /// `used_ms`: as for [`Keyspace::read_batch`]. Locks all their shards for a moment, and fetches the keys into the cache
+    /// together. Cost: O(keys), some 0.1 µs each.
     pub fn read_each(
         &self,
         s: Lsn,
+        used_ms: Option<u64>,
         db: usize,
         keys: &[&[u8]],
         f: &mut dyn FnMut(Option<Found<'_>>) -> bool,
@@ -771,7 +819,8 @@ impl Keyspace {
                 (Some(then), _) => f(then.map(|owned| (owned.value.as_ref(), owned.expire_ms))),
                 (None, Some(made)) => f(made.as_ref().map(|owned| (owned.value.as_ref(), owned.expire_ms))),
                 (None, None) => {
-                    f(shard.dbs[db].find(*hash, key).map(|entry| (entry.value(), entry.expire_ms())))
+                    let entry = self.use_entry(shard, db, *hash, key, used_ms);
+                    f(entry.map(|entry| (entry.value(), entry.expire_ms())))
                 }
             };
             if !more {

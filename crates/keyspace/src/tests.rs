@@ -340,7 +340,7 @@ fn the_sweep_knows_about_how_long_keys_live() {
 fn an_overlay_is_seen_by_nobody_until_it_commits_whole() {
     let keyspace = Keyspace::new(1);
     set(&keyspace, "a", "1", None, 1);
-    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
     overlay.load(0, [&b"a"[..]]);
     let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
     view.put_string(b"b", b"2", None);
@@ -360,7 +360,7 @@ fn an_overlay_that_read_what_changed_since_does_not_commit() {
     set(&keyspace, "seen", "1", None, 1);
     for absent in [false, true] {
         let key: &[u8] = if absent { b"absent" } else { b"seen" };
-        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
         overlay.load(0, [key, b"out"]);
         let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
         assert_eq!(view.exists(key), !absent);
@@ -381,7 +381,7 @@ fn a_collection_changed_under_a_snapshot_is_kept_as_it_was() {
     let mut view = View::locked(&keyspace, all(), 0, 1);
     view.put(b"s", Value::Set(members), None);
     view.finish();
-    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
     let mut view = View::locked(&keyspace, all(), 0, 1);
     assert!(view.set_mut(b"s").unwrap().unwrap().remove(b"member 7"));
     view.changed(b"s", Class::Set, "srem");
@@ -505,7 +505,7 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
     if dice.below(3) == 0 {
         return begin_bulk(keyspace, dice, age);
     }
-    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
     let (mut writes, mut reads) = (Vec::new(), Vec::new());
     let (mut used, mut flushes) = (BTreeSet::new(), false);
     for i in 0..1 + dice.below(40) {
@@ -705,7 +705,7 @@ fn transfers_between_threads_keep_their_sum() {
                 for round in 0..120 {
                     // All of them by one each from the first half to the second, in pieces.
                     loop {
-                        let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
+                        let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
                         overlay.load(0, accounts.iter().map(|a| a.as_bytes()));
                         let mut view = View::overlay(keyspace, &mut overlay, 0, 1);
                         for (i, account) in accounts.iter().enumerate() {
@@ -781,7 +781,7 @@ fn an_overlay_shows_the_whole_as_of_its_snapshot_with_its_own_changes() {
     let name = |i: u64| format!("key {i}");
     (0..5_000).for_each(|i| drop(set(&keyspace, &name(i), "v", (i % 50 == 0).then_some(10), 1)));
     let mut expected: BTreeSet<String> = (0..5_000).filter(|i| i % 50 != 0).map(name).collect();
-    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
     // Others change what is there; the overlay does not see it.
     for i in 0..500 {
         del(&keyspace, &name(i * 3), 20);
@@ -835,7 +835,7 @@ fn an_overlay_shows_the_whole_as_of_its_snapshot_with_its_own_changes() {
     view.finish();
     assert_eq!(whole(&mut overlay, 10), BTreeSet::from(["after".to_string()]));
     assert!(overlay.commit(20).is_err(), "it removed keys that others removed meanwhile");
-    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
     let mut view = View::overlay(&keyspace, &mut overlay, 0, 20);
     view.flush(None);
     view.put_string(b"after", b"x", None);
@@ -875,7 +875,7 @@ fn an_overlay_exchanges_databases_as_the_keyspace_does() {
             });
             view.finish();
         }
-        let mut overlay = Overlay::new(Snapshot::open(&twin).unwrap());
+        let mut overlay = Overlay::new(Snapshot::open(&twin).unwrap(), None);
         let mut view = View::whole(&plain, 0, 1);
         for step in 0..40 {
             let expected = act_on(&mut view, &mut Dice(seed * 1000 + step));

@@ -206,9 +206,9 @@ fn keys_that_are_used_stay() {
         let mut client = server.client();
         limit(&mut client, policy, 7 * MIB);
         (0..200).for_each(|i| drop(set(&mut client, i, &[b'x'; 2000], false)));
-        for i in 1000..8000 {
+        for i in 1000..12_000 {
             set(&mut client, i, &[b'x'; 2000], false);
-            // A key that is used every 200 insertions in a cache of some 1,300 stays.
+            // A key that is used every 200 insertions in a cache of thousands stays.
             client.expect(&format!("EXISTS key:{}", i % 200), ":1");
         }
         assert!(field(&mut client, "evicted_keys") > 500);
@@ -382,4 +382,43 @@ fn a_client_that_does_not_touch_leaves_keys_as_unused_as_they_were() {
     assert_eq!(client.call_bytes(&[b"EVAL", copy, b"2", b"k", b"older", b"1000"]), "+OK");
     quiet.expect("GET older", "\"v\"");
     assert!(client.call("OBJECT IDLETIME older").trim_start_matches(':').parse::<u64>().unwrap() < 100);
+}
+
+#[test]
+fn keys_that_scripts_and_long_commands_read_count_as_used() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut maker, mut client) = (server.client(), server.client());
+    maker.expect("SET origin v", "+OK");
+    let copy: &[u8] =
+        b"return redis.call('restore', KEYS[2], 0, redis.call('dump', KEYS[1]), 'REPLACE', 'IDLETIME', 1000)";
+    let mut is_idle_after = |client: &mut Client, request: &[&[u8]]| {
+        assert_eq!(maker.call_bytes(&[b"EVAL", copy, b"2", b"origin", b"k"]), "+OK");
+        let reply = client.call_bytes(request);
+        assert!(!reply.starts_with('-'), "{reply}");
+        maker.call("OBJECT IDLETIME k").trim_start_matches(':').parse::<u64>().unwrap() >= 900
+    };
+    let large = vec![b'x'; 200_000];
+    let mut many: Vec<&[u8]> = vec![b"none"; 1000];
+    many[0] = b"MGET";
+    many[700] = b"k";
+    let declared: &[&[u8]] = &[b"EVAL", b"return redis.call('get', KEYS[1])", b"1", b"k"];
+    let named_late: &[&[u8]] = &[b"EVAL", b"return redis.call('get', ARGV[1])", b"0", b"k"];
+    let away: &[&[u8]] =
+        &[b"EVAL", b"for i = 1, 1000000 do end return redis.call('get', KEYS[1])", b"1", b"k"];
+    let not_set: &[&[u8]] = &[b"SET", b"k", &large, b"NX"];
+    for (what, request) in [
+        ("a declared key", declared),
+        ("another one", named_late),
+        ("a long script", away),
+        ("a long SET NX", not_set),
+        ("a long MGET", &many),
+    ] {
+        client.expect("CLIENT NO-TOUCH ON", "+OK");
+        assert!(is_idle_after(&mut client, request), "{what}, by a client that does not touch");
+        client.expect("CLIENT NO-TOUCH OFF", "+OK");
+        assert!(!is_idle_after(&mut client, request), "{what}");
+    }
 }

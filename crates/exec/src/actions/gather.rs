@@ -25,6 +25,8 @@ struct Gather {
     words: Arc<OwnedArgs>,
     db: usize,
     now_ms: u64,
+    /// When the keys count as used, if they do.
+    used_ms: Option<u64>,
     snapshot: Option<Snapshot>,
     /// Words read so far.
     next: usize,
@@ -55,11 +57,13 @@ pub(crate) fn start(
     if !counts && command.name != "mget" || server.keyspace.notifies(Class::KeyMiss) {
         return None;
     }
+    let now_ms = stdx::clock::wall_ms();
     Some(Flow::Stream(Box::new(Gather {
         server: server.clone(),
         words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
         db: session.db,
-        now_ms: stdx::clock::wall_ms(),
+        now_ms,
+        used_ms: session.uses_at(now_ms),
         snapshot: None,
         next: 1,
         counts,
@@ -91,12 +95,13 @@ impl Gather {
         let keys: Vec<&[u8]> = args.from(self.next).iter().take(KEYS).collect();
         let (encoded, pieces, now) = (&mut self.encoded, &mut self.pieces, self.now_ms);
         let mut hits = 0;
-        let read = keyspace.read_each(snapshot.lsn(), self.db, &keys, &mut |found| {
+        let read = keyspace.read_each(snapshot.lsn(), self.used_ms, self.db, &keys, &mut |found| {
             let value = found.filter(|(_, expire)| expire.is_none_or(|at| at > now)).map(|(value, _)| value);
             hits += i64::from(value.is_some());
             match value {
                 _ if self.counts => {}
                 Some(ValueRef::Str(StrRef::Flat(bytes))) => encoded.bulk(bytes),
+                Some(ValueRef::Str(StrRef::Pair(pair))) => encoded.bulk_joined(pair.parts()),
                 Some(ValueRef::Str(long)) => {
                     pieces.push_back(Piece::Encoded(encoded.take()));
                     pieces.push_back(Piece::Long(long.to_str()));

@@ -135,6 +135,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         read_only,
         short,
         now_ms: act.local.now_ms,
+        used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
         loop_id: act.local.id,
     };

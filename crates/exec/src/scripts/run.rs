@@ -525,6 +525,7 @@ impl Reader {
     fn request(&self, overlay: &Overlay, asked: Asked, keys: usize) -> ReadKeys {
         ReadKeys {
             lsn: overlay.snapshot().lsn(),
+            used_ms: overlay.used_ms(),
             found: Vec::with_capacity(keys),
             batches: KeyBatches::default(),
             asked,

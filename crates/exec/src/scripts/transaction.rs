@@ -175,7 +175,7 @@ impl Transaction {
         let short = memory.may_run_short(run.short)?;
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
-        let ScriptRun { client, now_ms, loop_id, .. } = *run;
+        let ScriptRun { client, now_ms, used_ms, loop_id, .. } = *run;
         Ok(Order::Run(ScriptRun {
             body,
             words,
@@ -186,6 +186,7 @@ impl Transaction {
             read_only,
             short,
             now_ms,
+            used_ms,
             random,
             loop_id,
         }))

@@ -2,6 +2,7 @@
 
 use crate::*;
 use std::collections::{HashMap, HashSet, VecDeque};
+use stdx::hash::hash_bytes;
 
 const NOW: u64 = 1 << 40;
 
@@ -262,5 +263,44 @@ fn shards_whose_last_key_is_evicted_take_nothing() {
         (0..300).for_each(|_| assert!(matches!(keyspace.evict(0, NOW, &mut |_| ()), Evicted::Freed(_))));
         assert_eq!((keyspace.len(0), tables()), (0, 0));
         assert_eq!(keyspace.entry_bytes(0), (0, 0));
+    }
+}
+
+#[test]
+fn what_is_read_at_a_snapshot_counts_as_used_unless_nobody_is_to_know() {
+    let keyspace = Keyspace::new(1);
+    keyspace.set_eviction(0, Policy::Adaptive, 0);
+    let keys = ["batch", "many", "each", "overlay"];
+    for key in keys {
+        put(&keyspace, 0, key, b"v", None);
+    }
+    keyspace.note_fullness(0, 1.0);
+    let (before, now) = (NOW, NOW + 1_600_000);
+    // In another tick each, or a use would be the same one.
+    let grow_older = || (0..8).for_each(|n| put(&keyspace, 0, &format!("more{n}"), b"v", None));
+    let idle_and_freq = |key: &str| {
+        let mut view = View::locked_one(&keyspace, key.as_bytes(), 0, now);
+        view.set_quiet(true);
+        let told = (view.idle_s(key.as_bytes()), view.freq(key.as_bytes()));
+        view.finish();
+        told
+    };
+    let read = |used_ms| {
+        let snapshot = Snapshot::open(&keyspace).unwrap();
+        let hash = |key: &str| hash_bytes(key.as_bytes());
+        let (s, [batch, many, ..]) = (snapshot.lsn(), keys.map(|key| (hash(key), key.as_bytes())));
+        keyspace.read_batch(s, used_ms, [(batch.0, 0, batch.1)].into_iter(), &mut Vec::new());
+        keyspace.read_many(s, used_ms, 0, [many].into_iter(), &mut crate::KeyBatches::default());
+        keyspace.read_each(s, used_ms, 0, &[b"each"], &mut |found| found.is_some());
+        crate::Overlay::new(snapshot, used_ms).load(0, [&b"overlay"[..]]);
+    };
+    grow_older();
+    read(None);
+    for key in keys {
+        assert_eq!(idle_and_freq(key), (Some((now - before) / 16_384 * 16), Some(0)), "{key}");
+    }
+    read(Some(now));
+    for key in keys {
+        assert_eq!(idle_and_freq(key), (Some(0), Some(1)), "{key}");
     }
 }

@@ -10,7 +10,7 @@ fn what_is_read_near_a_key_is_what_is_read_key_by_key() {
     let snapshot = Snapshot::open(&keyspace).unwrap();
     (0..2_000).step_by(3).for_each(|i| assert!(del(&keyspace, &name(i * 10), 1)));
     (20_000..20_500).for_each(|i| drop(set(&keyspace, &name(i), "late", None, 1)));
-    let mut overlay = Overlay::new(snapshot);
+    let mut overlay = Overlay::new(snapshot, None);
     let (mut looked_at, mut adopted, mut dice) = (0, 0, Dice(99));
     for _ in 0..3_000 {
         let key = name(dice.below(21_000));
@@ -50,7 +50,7 @@ fn very_many_keys_are_read_as_one_by_one() {
         })
     };
     (0..6_000).for_each(|i| drop(set(&keyspace, &name(i), if i % 7 == 0 { &long } else { "then" }, None, 1)));
-    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
     let s = overlay.snapshot().lsn();
     (0..2_000).step_by(3).for_each(|i| assert!(del(&keyspace, &name(i), 1)));
     (2_000..8_000).step_by(3).for_each(|i| drop(set(&keyspace, &name(i), "later", Some(90_000), 1)));
@@ -58,7 +58,7 @@ fn very_many_keys_are_read_as_one_by_one() {
     let asked: Vec<_> =
         names.iter().map(|name| (stdx::hash::hash_bytes(name.as_bytes()), name.as_bytes())).collect();
     let mut batches = KeyBatches::default();
-    asked.chunks(100).for_each(|asked| keyspace.read_many(s, 0, asked.iter().copied(), &mut batches));
+    asked.chunks(100).for_each(|asked| keyspace.read_many(s, None, 0, asked.iter().copied(), &mut batches));
     assert_eq!(batches.len(), 9_004);
     overlay.insert_many(0, batches);
     for name in &names {
@@ -91,7 +91,7 @@ fn very_many_keys_are_read_as_one_by_one() {
 
 /// Reads what is in the shard of key 0, and returns the overlay and the keys it holds without knowing them.
 fn overlay_with_near(keyspace: &Arc<Keyspace>, name: &dyn Fn(u64) -> String) -> (Overlay, Vec<String>) {
-    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap());
+    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
     // From the beginning of its shard on: key 0 itself may be the last one there.
     let shard = crate::shard_of(stdx::hash::hash_bytes(name(0).as_bytes()));
     let hash = (shard as u64) << (u64::BITS - SHARDS.ilog2());

@@ -181,15 +181,8 @@ impl View<'_> {
     /// Records that an entry is used, unless nobody is to know.
     #[inline]
     pub(super) fn note_use(&self, hash: u64, spot: Spot, entry: EntryRef<'_>) {
-        if self.quiet {
-            return;
-        }
-        let (last, tick) = (entry.access(), access_tick(self.now_ms));
-        if last != tick {
-            entry.set_access(tick);
-        }
-        if self.keyspace.evict.is_on() {
-            self.keyspace.evict.used(self.db, hash, spot, last, tick);
+        if !self.quiet {
+            self.keyspace.note_use(self.db, hash, spot, entry, self.now_ms);
         }
     }
 
@@ -198,6 +191,20 @@ impl View<'_> {
     pub(super) fn edit(&mut self, hash: u64, entry: Raw) {
         if entry.has_handle() {
             self.editing = Some((shard_of(hash), self.db, entry, entry.outside_bytes()));
+        }
+    }
+}
+
+impl Keyspace {
+    /// Records that an entry, whose shard is locked, is used. O(1).
+    #[inline]
+    pub(crate) fn note_use(&self, db: usize, hash: u64, spot: Spot, entry: EntryRef<'_>, now_ms: u64) {
+        let (last, tick) = (entry.access(), access_tick(now_ms));
+        if last != tick {
+            entry.set_access(tick);
+        }
+        if self.evict.is_on() {
+            self.evict.used(db, hash, spot, last, tick);
         }
     }
 }
