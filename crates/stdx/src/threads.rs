@@ -30,6 +30,13 @@ pub fn own_arena() {
     use_arena(create_arena());
 }
 
+/// Bytes that threads have freed and the allocator keeps for them, as of its last epoch; it counts them as allocated.
+pub fn cached_bytes() -> usize {
+    // 4096 stands for all arenas together.
+    // SAFETY: the name ends with a zero byte, and what it yields is a `size_t`.
+    unsafe { raw::read::<usize>(b"stats.arenas.4096.tcache_bytes\0") }.unwrap_or(0)
+}
+
 /// The time on a processor an event loop asks for at once: the least that Linux gives.
 #[cfg(target_os = "linux")]
 const PROMPT_SLICE_NS: u64 = 100_000;
