@@ -15,6 +15,17 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
 
+/// How many at least may wait to be accepted, as far as the system permits (`somaxconn`): whoever of a crowd finds the line full
+/// comes again after a second.
+const BACKLOG_LEAST: i32 = 4096;
+
+/// What waits to be accepted, and what it will be.
+#[derive(Clone, Copy)]
+struct Line {
+    backlog: i32,
+    keepalive_s: u64,
+}
+
 /// Everything the server listens on. At least one socket.
 #[derive(Debug)]
 pub struct Sockets {
@@ -46,9 +57,11 @@ pub struct ListenError(pub String);
 /// Listens on every configured address and path. `args` is the command line, for the hint in the error.
 pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError> {
     let (port, backlog) = (config.live.port.get() as u16, config.live.tcp_backlog.get() as i32);
-    let tcp = bind_all(&config.bind(), port, backlog, |taken| port_in_use(config, taken, args))?;
+    let line =
+        Line { backlog: backlog.max(BACKLOG_LEAST), keepalive_s: config.live.tcp_keepalive_s.get() as u64 };
+    let tcp = bind_all(&config.bind(), port, line, |taken| port_in_use(config, taken, args))?;
     let http_port = config.live.http_port.get() as u16;
-    let http = bind_all(&config.http_bind(), http_port, backlog, |taken| {
+    let http = bind_all(&config.http_bind(), http_port, line, |taken| {
         let owner = owner::of_port(taken.port()).map(|o| format!(" by {o}")).unwrap_or_default();
         ListenError(format!("{taken} is already in use{owner}. Set another http-port."))
     })?;
@@ -63,13 +76,13 @@ pub fn listen(config: &Config, args: &[OsString]) -> Result<Sockets, ListenError
 fn bind_all(
     names: &[(String, bool)],
     port: u16,
-    backlog: i32,
+    line: Line,
     taken: impl Fn(SocketAddr) -> ListenError,
 ) -> Result<Vec<TcpListener>, ListenError> {
     let mut sockets = Vec::new();
     for (name, optional) in names.iter().filter(|_| port != 0) {
         for address in addresses(name, port, *optional)? {
-            match bind(address, backlog) {
+            match bind(address, line) {
                 Ok(socket) => sockets.push(socket),
                 Err(e) if *optional && !in_use(&e) => {}
                 Err(e) if in_use(&e) => return Err(taken(address)),
@@ -97,7 +110,7 @@ fn addresses(name: &str, port: u16, optional: bool) -> Result<Vec<SocketAddr>, L
     }
 }
 
-fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
+fn bind(address: SocketAddr, line: Line) -> io::Result<TcpListener> {
     let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let socket = net::socket_with(family, SocketType::STREAM, flags, None)?;
@@ -107,7 +120,8 @@ fn bind(address: SocketAddr, backlog: i32) -> io::Result<TcpListener> {
         sockopt::set_ipv6_v6only(&socket, true)?;
     }
     net::bind(&socket, &address)?;
-    net::listen(&socket, backlog)?;
+    ::net::prepare(&socket, line.keepalive_s);
+    net::listen(&socket, line.backlog)?;
     Ok(TcpListener::from(socket))
 }
 
@@ -148,7 +162,8 @@ fn free_port(config: &Config, taken: u16) -> Option<u16> {
     let names = config.bind();
     let free = |port: &u16| {
         let all = names.iter().flat_map(|(name, _)| addresses(name, *port, true).unwrap_or_default());
-        all.map(|address| bind(address, 1)).all(|made| !made.is_err_and(|e| in_use(&e)))
+        let line = Line { backlog: 1, keepalive_s: 0 };
+        all.map(|address| bind(address, line)).all(|made| !made.is_err_and(|e| in_use(&e)))
     };
     (1..200).filter_map(|n| taken.checked_add(n)).find(free)
 }

@@ -6,7 +6,7 @@
 use crate::config::Live;
 use crate::latency::Events;
 use crate::slowlog::{self, Entry, Slowlog};
-use crate::stats::{Counter, Rates, Recorder, Registry};
+use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
 use crate::waits::{Request, SLOW_NS};
 use crate::{Local, Session};
 use command::places;
@@ -23,7 +23,7 @@ pub struct Calls {
     pub registry: Arc<Registry>,
     pub slowlog: Slowlog,
     pub events: Events,
-    pub rates: Mutex<Rates>,
+    rates: Mutex<Rates>,
     /// The most memory ever in use, in bytes, and how much it was at the start.
     pub peak_bytes: AtomicU64,
     pub startup_bytes: AtomicU64,
@@ -168,12 +168,14 @@ impl Calls {
         local.recorder.error(error.as_bytes());
     }
 
-    /// The first loop's share of the housekeeping, ten times a second.
-    pub(crate) fn sample(&self, now_ms: u64, used_bytes: u64) {
-        self.rates.lock().sample(now_ms, &self.registry);
+    /// Ten times a second, on the clerk's thread: how much is in use; gives how fast things go.
+    pub(crate) fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
+        let mut rates = self.rates.lock();
+        rates.sample(now_ms, &self.registry);
         self.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
         // The first figure is the one of a server that has not served anybody yet.
         let _ = self.startup_bytes.compare_exchange(0, used_bytes, Ordering::Relaxed, Ordering::Relaxed);
+        rates.speeds()
     }
 
     /// CONFIG RESETSTAT.

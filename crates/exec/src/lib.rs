@@ -28,6 +28,7 @@ pub mod info;
 pub mod job;
 pub mod latency;
 pub mod mail;
+mod measured;
 pub mod memory;
 pub mod park;
 pub mod pubsub;
@@ -83,6 +84,7 @@ pub struct Server {
     loops: Arc<[Mailbox]>,
     shutdown: AtomicBool,
     pub stats: calls::Calls,
+    pub(crate) measured: measured::Measured,
     pub(crate) clerk: clerk::Clerk,
     /// Who made whom wait.
     pub waits: Arc<waits::Waits>,
@@ -264,7 +266,7 @@ impl Server {
         let server = Arc::new(Server {
             keyspace,
             config,
-            clients: clients::Clients::default(),
+            clients: clients::Clients::new(loops),
             pubsub: pubsub::PubSub::default(),
             park: park::Park::default(),
             workers,
@@ -280,6 +282,7 @@ impl Server {
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
             stats: calls::Calls::default(),
+            measured: measured::Measured::default(),
             clerk: clerk::Clerk::default(),
             waits: Arc::new(waits::Waits::new(loops)),
             http: http::Http::default(),
@@ -300,7 +303,9 @@ impl Server {
     /// Tells it the program it runs in, before the loops start: what memory the program has counts from its first command on.
     pub fn run_in(&self, program: Box<dyn Program>) {
         if self.program.set(program).is_ok() {
-            memory::look(self, stdx::clock::wall_ms());
+            let now_ms = stdx::clock::wall_ms();
+            memory::look(self, now_ms);
+            self.measured.sample(now_ms);
         }
     }
 

@@ -152,6 +152,14 @@ impl Memory {
         rooms + part.min(rooms) + outside
     }
 
+    /// What the allocator and the segments have handed out: R1, with all that waits to be freed or is kept for others. Exact
+    /// when the allocator was just asked; of what came or went since, entries are counted. O(databases in use).
+    pub(crate) fn handed_out(&self, keyspace: &Keyspace, streamed: u64) -> u64 {
+        let outside = keyspace.all_entry_bytes().1 + Keyspace::segment_bytes() as u64;
+        let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed;
+        (self.rest.load(Relaxed) + (outside + waiting) as i64).max(0) as u64
+    }
+
     /// R1.
     fn used(&self, keyspace: &Keyspace) -> u64 {
         let (rooms, outside) = keyspace.all_entry_bytes();
@@ -315,7 +323,9 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
         (outside, (stdx::reclaim::pending_bytes() + pinned) as i64)
     };
     let before = apart();
-    let allocated = server.allocator().allocated as i64;
+    let said = server.allocator();
+    server.measured.note_allocator(said);
+    let allocated = said.allocated as i64;
     let after = apart();
     let (outside, waiting) = (before.0.max(after.0), before.1.max(after.1));
     let (rooms, _) = keyspace.all_entry_bytes();

@@ -47,7 +47,7 @@ use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
@@ -241,6 +241,8 @@ impl Drop for Listed {
     }
 }
 
+/// What a script takes beside its text.
+const BODY_OVERHEAD: usize = 64;
 /// Longer texts are hashed each time: comparing them takes a while, too.
 const LAST_MAX: usize = 16 * 1024;
 
@@ -248,6 +250,8 @@ const LAST_MAX: usize = 16 * 1024;
 #[derive(Default)]
 pub struct Scripts {
     bodies: Mutex<HashMap<Sha, Arc<[u8]>>>,
+    /// What they take.
+    bytes: AtomicUsize,
     /// How often all were forgotten: what was known before may not be now.
     flushes: AtomicU64,
     /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
@@ -255,6 +259,10 @@ pub struct Scripts {
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
     pub libraries: Mutex<Libraries>,
+    /// How much that is, for who must not wait for the lock.
+    library_count: AtomicUsize,
+    function_count: AtomicUsize,
+    library_bytes: AtomicUsize,
     version: AtomicU64,
     threads: Arc<Threads>,
 }
@@ -375,7 +383,11 @@ fn write_log(level: i32, message: &[u8]) {
 
 impl Scripts {
     pub fn add(&self, sha: Sha, body: &[u8]) -> Arc<[u8]> {
-        self.bodies.lock().entry(sha).or_insert_with(|| body.into()).clone()
+        let kept = || {
+            self.bytes.fetch_add(body.len() + BODY_OVERHEAD, Ordering::Relaxed);
+            body.into()
+        };
+        self.bodies.lock().entry(sha).or_insert_with(kept).clone()
     }
 
     pub fn get(&self, sha: &Sha) -> Option<Arc<[u8]>> {
@@ -387,6 +399,7 @@ impl Scripts {
         let bodies = {
             let mut bodies = self.bodies.lock();
             self.flushes.fetch_add(1, Ordering::Release);
+            self.bytes.store(0, Ordering::Relaxed);
             std::mem::take(&mut *bodies)
         };
         stdx::reclaim::defer(bodies.len() * 256, move || drop(bodies));
@@ -402,13 +415,25 @@ impl Scripts {
         self.len() == 0
     }
 
-    /// Bytes of the scripts' texts. O(scripts).
+    /// Bytes of the scripts' texts.
     pub fn bytes(&self) -> usize {
-        self.bodies.lock().values().map(|body| body.len() + 64).sum()
+        self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Says that the libraries changed.
+    /// How many libraries there are, with how many functions, and the bytes of their code.
+    pub fn library_sizes(&self) -> (usize, usize, usize) {
+        let [libraries, functions, bytes] = [&self.library_count, &self.function_count, &self.library_bytes]
+            .map(|n| n.load(Ordering::Relaxed));
+        (libraries, functions, bytes)
+    }
+
+    /// Says that the libraries changed. O(libraries).
     pub fn touch_libraries(&self) {
+        let libraries = self.libraries.lock();
+        self.library_count.store(libraries.code.len(), Ordering::Relaxed);
+        self.function_count.store(libraries.functions.len(), Ordering::Relaxed);
+        self.library_bytes.store(libraries.code.values().map(|code| code.len()).sum(), Ordering::Relaxed);
+        drop(libraries);
         self.version.fetch_add(1, Ordering::AcqRel);
     }
 

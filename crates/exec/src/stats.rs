@@ -12,8 +12,10 @@
 //! - N1: only the [`Recorder`] that owns cells stores into them, and it is not shared between threads.
 //! - N2: cells count for the generation they carry; a reader ignores any other.
 //! - N3: a histogram allocates 1 KB per power of two of run time that was seen, never more than 24 of them.
+//! - N4: a command that counted anything is marked as used, so that a reader passes over the hundreds that never ran.
 //!
-//! Costs: recording a command is three plain additions; reading a figure is O(threads), a histogram O(threads · 3072).
+//! Costs: recording a command is three plain additions; reading a figure is O(threads), sums over commands O(threads · commands
+//! used), a histogram O(threads · 3072).
 
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
@@ -113,6 +115,8 @@ struct Cells {
     generation: AtomicU64,
     counters: [AtomicU64; COUNTERS],
     commands: Box<[CommandCells]>,
+    /// N4: a bit per command.
+    used: Box<[AtomicU64]>,
     phases: [Cellgram; PHASES.len()],
     /// Errors are rare enough for a lock that only a reader of INFO contends.
     errors: Mutex<BTreeMap<Box<str>, u64>>,
@@ -160,6 +164,7 @@ impl Registry {
             generation: AtomicU64::new(self.generation.load(Acquire)),
             counters: std::array::from_fn(|_| AtomicU64::new(0)),
             commands: (0..self.commands).map(|_| CommandCells::default()).collect(),
+            used: (0..self.commands.div_ceil(64)).map(|_| AtomicU64::new(0)).collect(),
             phases: std::array::from_fn(|_| Cellgram::default()),
             errors: Mutex::default(),
         });
@@ -180,23 +185,31 @@ impl Registry {
         current.map(Arc::as_ref).map(each).collect()
     }
 
-    /// Cost: O(threads), O(threads · commands) for the sums.
+    /// Cost: O(threads), O(threads · commands used) for the sums.
     pub fn counter(&self, counter: Counter) -> u64 {
         match counter {
-            Counter::CommandsProcessed => self.commands().iter().map(|totals| totals.calls).sum(),
+            Counter::CommandsProcessed => self.sum(|cell| &cell.calls),
             Counter::LoopCommandsNs => {
-                let all: u64 = self.commands().iter().map(|totals| totals.ns).sum();
+                let all = self.sum(|cell| &cell.ns);
                 all.saturating_sub(self.counter(Counter::AwayNs))
             }
             kept => self.read(|cells| cells.counters[kept as usize].load(Relaxed)).iter().sum(),
         }
     }
 
+    /// Over all commands.
+    fn sum(&self, of: impl Fn(&CommandCells) -> &AtomicU64) -> u64 {
+        self.read(|cells| cells.used().map(|at| of(&cells.commands[at]).load(Relaxed)).sum::<u64>())
+            .iter()
+            .sum()
+    }
+
     /// By place in the command table.
     pub fn commands(&self) -> Vec<CommandTotals> {
         let mut totals = vec![CommandTotals::default(); self.commands];
         self.read(|cells| {
-            for (total, cell) in totals.iter_mut().zip(&cells.commands) {
+            for at in cells.used() {
+                let (total, cell) = (&mut totals[at], &cells.commands[at]);
                 total.calls += cell.calls.load(Relaxed);
                 total.ns += cell.ns.load(Relaxed);
                 total.rejected += cell.rejected.load(Relaxed);
@@ -204,6 +217,11 @@ impl Registry {
             }
         });
         totals
+    }
+
+    /// How many commands have run or were refused, on the thread that knows most of them. O(threads).
+    pub fn commands_used(&self) -> usize {
+        self.read(|cells| cells.used().count()).into_iter().max().unwrap_or(0)
     }
 
     /// Run times of one command. Empty if it was never timed.
@@ -220,7 +238,7 @@ impl Registry {
     /// Run times of all commands together.
     pub fn all_commands(&self) -> Histogram {
         let mut merged = Histogram::default();
-        self.read(|cells| cells.commands.iter().for_each(|cell| cell.histogram.add_to(&mut merged)));
+        self.read(|cells| cells.used().for_each(|at| cells.commands[at].histogram.add_to(&mut merged)));
         merged
     }
 
@@ -254,7 +272,7 @@ impl Recorder {
     /// A command ran for so long. `timed`: also into its histogram (`latency-tracking`).
     #[inline]
     pub fn command(&self, command: usize, ns: u64, failed: bool, timed: bool) {
-        let Some(cell) = self.current().commands.get(command) else { return };
+        let Some(cell) = self.current().command(command) else { return };
         add(&cell.calls, 1);
         add(&cell.ns, ns);
         if failed {
@@ -270,7 +288,7 @@ impl Recorder {
         let cells = self.current();
         add(&cells.counters[Counter::AwayNs as usize], ns);
         add(&cells.counters[Counter::Sliced as usize], 1);
-        let Some(cell) = cells.commands.get(command) else { return };
+        let Some(cell) = cells.command(command) else { return };
         add(&cell.calls, 1);
         add(&cell.ns, ns);
         if failed {
@@ -285,7 +303,7 @@ impl Recorder {
     pub fn within(&self, command: usize, ns: u64, failed: bool, timed: bool) {
         let cells = self.current();
         add(&cells.counters[Counter::CommandsProcessed as usize], 1);
-        let Some(cell) = cells.commands.get(command) else { return };
+        let Some(cell) = cells.command(command) else { return };
         add(&cell.calls, 1);
         add(&cell.ns, ns);
         if failed {
@@ -300,7 +318,7 @@ impl Recorder {
     pub fn within_many(&self, command: usize, (calls, failed, ns): (u64, u64, u64), times: Option<&Times>) {
         let cells = self.current();
         add(&cells.counters[Counter::CommandsProcessed as usize], calls);
-        let Some(cell) = cells.commands.get(command) else { return };
+        let Some(cell) = cells.command(command) else { return };
         add(&cell.calls, calls);
         add(&cell.failed, failed);
         add(&cell.ns, ns);
@@ -316,7 +334,7 @@ impl Recorder {
 
     /// A command was refused before it ran.
     pub fn rejected(&self, command: usize) {
-        if let Some(cell) = self.current().commands.get(command) {
+        if let Some(cell) = self.current().command(command) {
             add(&cell.rejected, 1);
         }
     }
@@ -372,8 +390,32 @@ impl Recorder {
 }
 
 impl Cells {
+    /// A command's cells, to be written (N1).
+    #[inline]
+    fn command(&self, command: usize) -> Option<&CommandCells> {
+        let cell = self.commands.get(command)?;
+        if cell.calls.load(Relaxed) == 0 {
+            let word = &self.used[command / 64];
+            word.store(word.load(Relaxed) | 1 << (command % 64), Relaxed);
+        }
+        Some(cell)
+    }
+
+    /// The places of the commands that counted anything (N4), in order.
+    fn used(&self) -> impl Iterator<Item = usize> {
+        let words = self.used.iter().map(|word| word.load(Relaxed)).enumerate();
+        words.flat_map(|(at, mut word)| {
+            std::iter::from_fn(move || {
+                let bit = word.trailing_zeros() as usize;
+                word &= word.wrapping_sub(1);
+                (bit < 64).then_some(at * 64 + bit)
+            })
+        })
+    }
+
     fn clear(&self) {
         self.counters.iter().for_each(|c| c.store(0, Relaxed));
+        self.used.iter().for_each(|word| word.store(0, Relaxed));
         for cell in &self.commands {
             [&cell.calls, &cell.ns, &cell.rejected, &cell.failed].iter().for_each(|c| c.store(0, Relaxed));
             cell.histogram.clear();
@@ -437,14 +479,10 @@ impl Cellgram {
     }
 
     fn add_to(&self, merged: &mut Histogram) {
-        for (level, cells) in self.0.iter().enumerate() {
+        for (cells, counts) in self.0.iter().zip(&mut merged.0) {
             let Some(cells) = cells.get() else { continue };
-            for (bucket, cell) in cells.iter().enumerate() {
-                let count = cell.load(Relaxed);
-                if count > 0 {
-                    *merged.counts.entry((level, bucket)).or_default() += count;
-                }
-            }
+            let counts = counts.get_or_insert_with(|| Box::new([0; BUCKETS]));
+            counts.iter_mut().zip(cells.iter()).for_each(|(count, cell)| *count += cell.load(Relaxed));
         }
     }
 }
@@ -475,29 +513,51 @@ fn top((level, bucket): (usize, usize)) -> u64 {
 }
 
 /// Run times added up over threads.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Histogram {
-    /// By level and bucket, so in order of values; no zeros.
-    counts: BTreeMap<(usize, usize), u64>,
+#[derive(Clone, Debug, Default)]
+pub struct Histogram([Option<Box<[u64; BUCKETS]>>; LEVELS]);
+
+impl PartialEq for Histogram {
+    fn eq(&self, other: &Histogram) -> bool {
+        self.counts().eq(other.counts())
+    }
 }
 
+impl Eq for Histogram {}
+
 impl Histogram {
+    /// By level and bucket, so in order of values; no zeros.
+    fn counts(&self) -> impl Iterator<Item = ((usize, usize), u64)> {
+        let levels = self.0.iter().enumerate().filter_map(|(level, counts)| Some((level, counts.as_ref()?)));
+        let all = levels.flat_map(|(level, counts)| {
+            counts.iter().enumerate().map(move |(bucket, &count)| ((level, bucket), count))
+        });
+        all.filter(|&(_, count)| count > 0)
+    }
+
     pub fn total(&self) -> u64 {
-        self.counts.values().sum()
+        self.0.iter().flatten().map(|counts| counts.iter().sum::<u64>()).sum()
     }
 
     pub fn is_empty(&self) -> bool {
-        self.counts.is_empty()
+        self.total() == 0
     }
 
     /// The run time in ns that `percent` of the runs did not exceed, rounded up to its bucket. 0 if there were none.
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (percent / 100.0 * self.total() as f64 + 0.5) as u64;
-        let mut seen = 0;
-        for (&place, count) in &self.counts {
-            seen += count;
-            if seen >= rank.max(1) {
-                return top(place);
+        let mut left = rank.max(1);
+        for (level, counts) in self.0.iter().enumerate() {
+            let Some(counts) = counts else { continue };
+            let here = counts.iter().sum();
+            if left > here {
+                left -= here;
+                continue;
+            }
+            for (bucket, count) in counts.iter().enumerate() {
+                if left <= *count {
+                    return top((level, bucket));
+                }
+                left -= count;
             }
         }
         0
@@ -509,11 +569,11 @@ impl Histogram {
     pub fn doubling(&self) -> Vec<(u64, u64)> {
         let mut out = Vec::new();
         let (mut seen, total) = (0, self.total());
-        let mut counts = self.counts.iter().peekable();
+        let mut counts = self.counts().peekable();
         let mut bound = 1024;
         while seen < total {
             let before = seen;
-            while let Some((_, count)) = counts.next_if(|(p, _)| **p <= place(bound)) {
+            while let Some((_, count)) = counts.next_if(|(p, _)| *p <= place(bound)) {
                 seen += count;
             }
             if seen > before {
@@ -559,25 +619,20 @@ impl Rates {
         self.last = Some((now_ms, now));
     }
 
-    fn mean(&self, rate: usize) -> f64 {
-        self.samples.iter().map(|s| s[rate]).sum::<f64>() / SAMPLES as f64
+    /// The rates now.
+    pub fn speeds(&self) -> Speeds {
+        let mean = |rate: usize| self.samples.iter().map(|s| s[rate]).sum::<f64>() / SAMPLES as f64;
+        Speeds { commands: mean(0), input_kb: mean(1) / 1024.0, output_kb: mean(2) / 1024.0, cycles: mean(3) }
     }
+}
 
-    pub fn commands_per_s(&self) -> f64 {
-        self.mean(0)
-    }
-
-    pub fn input_kb_per_s(&self) -> f64 {
-        self.mean(1) / 1024.0
-    }
-
-    pub fn output_kb_per_s(&self) -> f64 {
-        self.mean(2) / 1024.0
-    }
-
-    pub fn cycles_per_s(&self) -> f64 {
-        self.mean(3)
-    }
+/// So many in a second.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Speeds {
+    pub commands: f64,
+    pub input_kb: f64,
+    pub output_kb: f64,
+    pub cycles: f64,
 }
 
 #[cfg(test)]
@@ -637,6 +692,23 @@ mod tests {
     }
 
     #[test]
+    fn a_command_that_was_only_refused_is_summed_as_well() {
+        let registry = Registry::new(200);
+        let recorder = registry.recorder();
+        recorder.rejected(199);
+        recorder.within(64, 10, true, true);
+        recorder.finished(63, 10, false, false);
+        assert_eq!(registry.commands_used(), 3);
+        let totals = registry.commands();
+        assert_eq!((totals[199].rejected, totals[64].failed, totals[63].calls), (1, 1, 1));
+        assert_eq!(registry.all_commands().total(), 1);
+        registry.reset();
+        recorder.rejected(1);
+        assert_eq!(registry.commands_used(), 1);
+        assert_eq!(registry.commands()[199], CommandTotals::default());
+    }
+
+    #[test]
     fn errors_are_counted_under_their_first_word() {
         for (text, name) in [
             ("WRONGTYPE Operation", "WRONGTYPE"),
@@ -691,12 +763,12 @@ mod tests {
             recorder.add(Counter::NetInputBytes, 102_400);
             (0..10).for_each(|_| recorder.command(0, 1, false, false));
         }
-        assert_eq!(rates.commands_per_s(), 100.0);
-        assert_eq!(rates.input_kb_per_s(), 1000.0);
+        assert_eq!(rates.speeds().commands, 100.0);
+        assert_eq!(rates.speeds().input_kb, 1000.0);
         registry.reset();
         rates.sample(10_000, &registry);
         rates.sample(10_000, &registry);
-        assert!(rates.commands_per_s() < 100.0);
+        assert!(rates.speeds().commands < 100.0);
     }
 
     proptest! {

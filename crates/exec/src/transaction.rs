@@ -117,7 +117,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         act.server.after(act.local, view.finish());
         session.watch.add(session.db, key, there);
     }
-    session.info.watching.store(session.watch.keys.len() as u32, Ordering::Relaxed);
+    act.server.clients.note_watching(&session.info, session.watch.keys.len());
     if from + AT_A_STRETCH < args.len() - 1 {
         session.done = from + AT_A_STRETCH;
         return Ok(crate::call::go_on(session, act.local));
@@ -147,7 +147,7 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
 
 /// Cost: O(1) beyond [`AT_A_STRETCH`] keys: the others are forgotten in slices.
 pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
-    session.info.watching.store(0, Ordering::Relaxed);
+    server.clients.note_watching(&session.info, 0);
     forget(server, local, std::mem::take(&mut session.watch));
 }
 

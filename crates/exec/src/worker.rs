@@ -33,6 +33,8 @@ struct Pool {
     queue: Mutex<Queue>,
     wake: Condvar,
     running: AtomicUsize,
+    /// Jobs in the queue, for who must not wait for its lock: a demoted thread may hold it.
+    waiting: AtomicUsize,
 }
 
 /// The pool of demoted threads.
@@ -58,6 +60,7 @@ impl Workers {
         job.spent.queued_at_ns = stdx::clock::mono_ns();
         let mut queue = self.pool.queue.lock();
         queue.jobs.push_back(job);
+        self.pool.waiting.store(queue.jobs.len(), Ordering::Relaxed);
         if queue.idle < queue.jobs.len() && queue.threads < THREADS && self.spawn(queue.threads) {
             queue.threads += 1;
         }
@@ -98,7 +101,7 @@ impl Workers {
 
     /// Jobs waiting and running.
     pub fn load(&self) -> (usize, usize) {
-        (self.pool.queue.lock().jobs.len(), self.pool.running.load(Ordering::Relaxed))
+        (self.pool.waiting.load(Ordering::Relaxed), self.pool.running.load(Ordering::Relaxed))
     }
 }
 
@@ -117,6 +120,7 @@ impl Pool {
                 return None;
             }
             if let Some(job) = queue.jobs.pop_front() {
+                self.waiting.store(queue.jobs.len(), Ordering::Relaxed);
                 return Some(job);
             }
             queue.idle += 1;

@@ -427,6 +427,29 @@ fn flushing_and_swapping_act_on_whole_databases() {
     keyspace.check_invariants();
 }
 
+/// FLUSHALL passes over databases that never had a key: however one came by its keys, it is emptied.
+#[test]
+fn a_flush_finds_every_database_that_ever_had_a_key() {
+    let keyspace = Keyspace::new(9);
+    set(&keyspace, "swapped", "v", None, 1);
+    let mut view = View::open(&keyspace, 0, 1);
+    view.swap(0, 6);
+    view.finish();
+    let mut view = View::whole(&keyspace, 8, 1);
+    view.put_string(b"of this view", b"v", None);
+    assert_eq!(view.flush(None), 2);
+    view.finish();
+    assert!(keyspace.is_empty());
+    keyspace.check_invariants();
+    // One behind all that had keys has nothing, and its flush does nothing.
+    let keyspace = Keyspace::new(9);
+    set(&keyspace, "kept", "v", None, 1);
+    let mut view = View::open(&keyspace, 5, 1);
+    assert_eq!(view.flush(Some(5)), 0);
+    view.finish();
+    assert_eq!(keyspace.len(0), 1);
+}
+
 #[test]
 fn a_random_key_is_any_key_with_similar_chances() {
     let keyspace = Keyspace::new(1);

@@ -22,6 +22,7 @@ use crate::input::Input;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
+use exec::clients::Buffered;
 use exec::pubsub::{Encoded, Shared};
 use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
@@ -220,6 +221,12 @@ impl Conn {
     /// Bytes that wait for the socket alone.
     pub(crate) fn written(&self) -> usize {
         self.out.len() + self.unsent.as_ref().map_or(0, |(bytes, from)| bytes.len() - from)
+    }
+
+    /// Adds what its buffers hold, as INFO shows it.
+    pub(crate) fn weigh(&self, buffered: &mut Buffered) {
+        let free = self.input.capacity() - self.input.len();
+        buffered.add(self.unread() as u64, self.pending_out() as u64, free as u64);
     }
 
     fn unread(&self) -> usize {

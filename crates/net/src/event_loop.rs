@@ -9,6 +9,7 @@ use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::load::Load;
 use crate::timers::Timers;
 use crate::transport::{Event, Pool, Received, Transport};
+use exec::clients::Buffered;
 use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::snapshots::Streamed;
@@ -55,6 +56,8 @@ const FEW: usize = 8;
 const LOOKS: usize = 256;
 /// Housekeeping interval, in milliseconds.
 const CRON_MS: u64 = 100;
+/// Between two looks at all connections' buffers, if one slice is not enough for them.
+const WEIGHING_MS: u64 = 1000;
 
 /// Demoted work that waits gets a loop's core for [`REST`] after each [`SPELL_NS`] in which the loop did not sleep by itself.
 const SPELL_NS: u64 = 900_000;
@@ -67,6 +70,8 @@ pub(crate) struct EventLoop {
     listeners: Listeners,
     /// By listener: somebody may be waiting to be accepted.
     accepting: Vec<bool>,
+    /// The `tcp-keepalive` that the listeners were given, to be inherited.
+    prepared: Option<u64>,
     /// Somebody could not be accepted: no descriptor was left.
     starved: bool,
     conns: Vec<Option<Box<Conn>>>,
@@ -97,6 +102,10 @@ pub(crate) struct EventLoop {
     /// Which connections are looked at next for what CLIENT PAUSE held, and for idleness.
     releasing: Option<usize>,
     idling: Option<usize>,
+    /// And for what is in their buffers, what was found so far, and when the next such round is due.
+    weighing: Option<usize>,
+    buffered: Buffered,
+    next_weighing_ms: u64,
     /// Connections whose replies are being streamed; which is looked at next, and what was found so far.
     streaming: Vec<u64>,
     streams_at: usize,
@@ -140,6 +149,7 @@ impl EventLoop {
             local,
             accepting: vec![true; listeners.len()],
             listeners,
+            prepared: None,
             starved: false,
             conns: Vec::new(),
             free: Vec::new(),
@@ -159,6 +169,9 @@ impl EventLoop {
             told: 0,
             releasing: None,
             idling: None,
+            weighing: None,
+            buffered: Buffered::default(),
+            next_weighing_ms: 0,
             streaming: Vec::new(),
             streams_at: 0,
             streams: Vec::new(),
@@ -283,6 +296,7 @@ impl EventLoop {
             || self.server.memory.owes()
             || self.releasing.is_some()
             || self.idling.is_some()
+            || self.weighing.is_some()
     }
 
     /// Does a slice of what is not fresh. Replies to fresh requests are on their way before.

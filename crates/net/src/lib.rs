@@ -27,6 +27,7 @@ mod transport;
 mod uring;
 
 pub use event_loop::Listeners;
+pub use socket::prepare;
 
 use event_loop::EventLoop;
 use exec::Server;

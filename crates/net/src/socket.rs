@@ -1,7 +1,8 @@
 //! A client's socket: TCP or unix, always non-blocking.
 
+use rustix::net::{SocketFlags, sockopt};
 use std::io::{self, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -15,24 +16,29 @@ pub(crate) enum Socket {
     Unix(UnixStream),
 }
 
+/// Sets on a listener what the connections accepted from it are to have: Linux gives it on to them, and seven system calls
+/// for each of a crowd would take longer than accepting it. To be called before it listens: who has connected already inherits
+/// nothing.
+pub fn prepare(listener: &impl AsFd, keepalive_s: u64) {
+    // A system that does not know one of these still serves.
+    let _ = sockopt::set_tcp_nodelay(listener, true);
+    let _ = socket2::SockRef::from(listener).set_tcp_notsent_lowat(NOT_SENT);
+    let _ = sockopt::set_socket_keepalive(listener, keepalive_s > 0);
+    if keepalive_s > 0 {
+        let _ = sockopt::set_tcp_keepidle(listener, Duration::from_secs(keepalive_s));
+        let _ = sockopt::set_tcp_keepintvl(listener, Duration::from_secs((keepalive_s / 3).max(1)));
+        let _ = sockopt::set_tcp_keepcnt(listener, 3);
+    }
+}
+
 impl Socket {
-    pub(crate) fn tcp(stream: TcpStream, keepalive_s: u64) -> io::Result<Socket> {
-        stream.set_nonblocking(true)?;
-        stream.set_nodelay(true)?;
-        // A system that does not know this still serves.
-        let _ = socket2::SockRef::from(&stream).set_tcp_notsent_lowat(NOT_SENT);
-        if keepalive_s > 0 {
-            // A system that cannot keep alive still serves.
-            let _ = rustix::net::sockopt::set_socket_keepalive(&stream, true);
-            let idle = Duration::from_secs(keepalive_s);
-            let _ = rustix::net::sockopt::set_tcp_keepidle(&stream, idle);
-            let _ = rustix::net::sockopt::set_tcp_keepintvl(
-                &stream,
-                Duration::from_secs((keepalive_s / 3).max(1)),
-            );
-            let _ = rustix::net::sockopt::set_tcp_keepcnt(&stream, 3);
-        }
-        Ok(Socket::Tcp(stream))
+    /// Accepts a connection, with its peer's address. What [`prepare`] set it has inherited.
+    pub(crate) fn accept(listener: &TcpListener) -> io::Result<(Socket, SocketAddr)> {
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let (socket, peer) = rustix::net::acceptfrom_with(listener, flags)?;
+        let peer = peer.and_then(|peer| SocketAddr::try_from(peer).ok());
+        let peer = peer.ok_or(io::ErrorKind::ConnectionAborted)?;
+        Ok((Socket::Tcp(TcpStream::from(socket)), peer))
     }
 
     pub(crate) fn unix(stream: UnixStream) -> io::Result<Socket> {
@@ -67,6 +73,14 @@ impl Socket {
         };
     }
 
+    /// A TCP connection's address on this side.
+    pub(crate) fn local_address(&self) -> io::Result<SocketAddr> {
+        match self {
+            Socket::Tcp(s) => s.local_addr(),
+            Socket::Unix(_) => Err(io::ErrorKind::Unsupported.into()),
+        }
+    }
+
     pub(crate) fn raw(&self) -> i32 {
         match self {
             Socket::Tcp(s) => s.as_raw_fd(),
@@ -80,6 +94,34 @@ impl AsFd for Socket {
         match self {
             Socket::Tcp(s) => s.as_fd(),
             Socket::Unix(s) => s.as_fd(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_is_accepted_has_what_the_listener_was_given() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        for keepalive_s in [300, 0] {
+            prepare(&listener, keepalive_s);
+            let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (socket, peer) = Socket::accept(&listener).unwrap();
+            assert_eq!(peer, near.local_addr().unwrap());
+            assert!(sockopt::tcp_nodelay(&socket).unwrap());
+            assert_eq!(socket2::SockRef::from(&socket).tcp_notsent_lowat().unwrap(), NOT_SENT);
+            assert_eq!(sockopt::socket_keepalive(&socket).unwrap(), keepalive_s > 0);
+            if keepalive_s > 0 {
+                assert_eq!(sockopt::tcp_keepidle(&socket).unwrap(), Duration::from_secs(300));
+                assert_eq!(sockopt::tcp_keepintvl(&socket).unwrap(), Duration::from_secs(100));
+                assert_eq!(sockopt::tcp_keepcnt(&socket).unwrap(), 3);
+            }
+            let flags = rustix::fs::fcntl_getfl(&socket).unwrap();
+            assert!(flags.contains(rustix::fs::OFlags::NONBLOCK));
+            let flags = rustix::io::fcntl_getfd(&socket).unwrap();
+            assert!(flags.contains(rustix::io::FdFlags::CLOEXEC));
         }
     }
 }

@@ -25,6 +25,54 @@ fn more_clients_than_maxclients_are_told_so_and_closed() {
     panic!("the place of a client that left was not given to another: {answer}");
 }
 
+/// Of a crowd's first requests none is lost, overtaken by what its client sends next, or forgotten
+/// when its client leaves; and all who left are gone.
+#[test]
+fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
+    const CROWD: usize = 300;
+    for backend in ["io_uring", "epoll"] {
+        let server = Server::start_with(&["--io-backend", backend]);
+        let mut here = server.client();
+        let mut crowd: Vec<Client> = (0..CROWD).map(|_| server.client()).collect();
+        for (n, client) in crowd.iter_mut().enumerate() {
+            let mut first = encode_line(&format!("SET crowd:{n:03} v{n}"));
+            first.extend_from_slice(b"*2\r\n$3\r\nGET\r\n");
+            client.send(first);
+        }
+        here.expect("PING", "+PONG");
+        for (n, client) in crowd.iter_mut().enumerate() {
+            client.send(format!("$9\r\ncrowd:{n:03}\r\n"));
+            if n % 2 == 0 {
+                client.end_sending();
+            }
+        }
+        for (n, client) in crowd.iter_mut().enumerate() {
+            client.expect_reply("+OK");
+            client.expect_reply(&format!("\"v{n}\""));
+            if n % 2 == 0 {
+                client.expect_reply("(closed)");
+            } else {
+                client.expect("PING", "+PONG");
+            }
+        }
+        // Others leave with what they never read, and after a request nobody waits for.
+        crowd.iter_mut().skip(1).step_by(2).for_each(|client| client.send(encode_line("INCR left")));
+        drop(crowd);
+        let left = (CROWD / 2).to_string();
+        for wanted in ["connected_clients:1\\r\\n", &left] {
+            let line = if wanted == left { "GET left" } else { "INFO clients" };
+            for _ in 0..3000 {
+                if here.call(line).contains(wanted) {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            let answer = here.call(line);
+            assert!(answer.contains(wanted), "{backend}: {answer}");
+        }
+    }
+}
+
 #[test]
 fn idle_clients_are_closed_after_the_timeout_and_busy_ones_are_not() {
     let server = Server::start_with(&["--timeout", "2"]);

@@ -172,3 +172,50 @@ fn errors_within_long_transactions_are_counted_by_name() {
         ["errorstat_ERR:count=300", "errorstat_WRONGTYPE:count=300"]
     );
 }
+
+/// What is counted as it happens shows at once; what a loop adds up when it looks at its clients, soon.
+#[test]
+fn clients_are_counted_as_they_come_and_go() {
+    let server = Server::start();
+    let mut client = server.client();
+    let fields = ["connected_clients", "pubsub_clients", "watching_clients", "total_watched_keys"];
+    let show = |client: &mut Client| fields.map(|name| field(client, "clients", name));
+    {
+        let (mut reader, mut watcher) = (server.client(), server.client());
+        reader.expect("SUBSCRIBE a", r#"["subscribe", "a", :1]"#);
+        watcher.expect("WATCH x y z", "+OK");
+        assert_eq!(show(&mut client), [3.0, 1.0, 1.0, 3.0]);
+        watcher.expect("WATCH z v", "+OK");
+        assert_eq!(show(&mut client), [3.0, 1.0, 1.0, 4.0]);
+        watcher.expect("UNWATCH", "+OK");
+        assert_eq!(show(&mut client), [3.0, 1.0, 0.0, 0.0]);
+        watcher.expect("WATCH x", "+OK");
+        watcher.expect("MULTI", "+OK");
+        watcher.expect("EXEC", "[]");
+        assert_eq!(show(&mut client), [3.0, 1.0, 0.0, 0.0]);
+        watcher.expect("WATCH x", "+OK");
+    }
+    await_field(&mut client, "clients", "connected_clients", |n| n == 1.0);
+    assert_eq!(show(&mut client), [1.0, 0.0, 0.0, 0.0]);
+    client.expect("CONFIG SET client-query-buffer-limit 10000000", "+OK");
+    let mut sender = server.client();
+    sender.send(format!("*2\r\n$3\r\nGET\r\n$1000000\r\n{}", "x".repeat(500_000)).as_bytes());
+    await_field(&mut client, "clients", "client_recent_max_input_buffer", |n| n >= 400_000.0);
+    await_field(&mut client, "memory", "mem_clients_normal", |n| n >= 400_000.0);
+}
+
+/// What was just written is in the very next figure, whether or not the allocator has been asked since.
+#[test]
+fn memory_just_taken_is_in_use_at_once() {
+    let server = Server::start();
+    let mut client = server.client();
+    let before = field(&mut client, "memory", "used_memory");
+    let value = "v".repeat(100_000);
+    for n in 0..50 {
+        client.expect(&format!("SET k{n} {value}"), "+OK");
+    }
+    let during = field(&mut client, "memory", "used_memory");
+    assert!(during >= before + 4_500_000.0, "{before} {during}");
+    client.expect("FLUSHALL", "+OK");
+    await_field(&mut client, "memory", "used_memory", |n| n < before + 2_000_000.0);
+}

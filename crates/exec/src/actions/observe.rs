@@ -1,12 +1,12 @@
 //! INFO, MEMORY, SLOWLOG, LATENCY: what the server tells about itself.
 //!
-//! What takes more than a few microseconds to collect is collected by the clerk.
+//! INFO answers on the loop: what it shows is counted as it happens, or was measured before (`measured`). What takes longer to
+//! collect is collected by the clerk.
 
 use super::{Act, PLAIN, Row, elsewhere, help};
 use crate::Server;
 use crate::call::Flow;
-use crate::info::{Database, Host, Sections, Snapshot, Stats, cpu, human, resident_bytes};
-use crate::session::flag;
+use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
 use crate::stats::Counter;
 use crate::{latency, slowlog};
 use command::{Error, places};
@@ -79,14 +79,24 @@ const LATENCY_HELP: &[&str] = &[
 
 static HOST: LazyLock<Host> = LazyLock::new(Host::this);
 
+/// Commands whose run times a loop adds up: some microseconds each.
+const HISTOGRAMS: usize = 16;
+
 /// `INFO [section ...]`.
 fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let sections = Sections::wanted(args.from(1).iter());
-    let server = act.server.clone();
-    elsewhere(act, move |out| out.verbatim("txt", sections.text(&collect(&server, sections)).as_bytes()))
+    let answer = move |server: &Server, out: &mut Reply| {
+        out.verbatim("txt", sections.text(&collect(server, sections)).as_bytes());
+    };
+    if sections.has("latencystats") && act.server.stats.registry.commands_used() > HISTOGRAMS {
+        let server = act.server.clone();
+        return elsewhere(act, move |out| answer(&server, out));
+    }
+    answer(act.server, act.out);
+    Ok(Flow::Done)
 }
 
-/// Everything the sections show. Cost: tens of microseconds, and O(clients + databases).
+/// Everything the sections show; nothing is waited for. Cost: tens of microseconds, and O(databases + commands used).
 pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let live = &server.config.live;
     let now_ms = stdx::clock::wall_ms();
@@ -114,7 +124,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     count_clients(server, &mut s);
     measure_memory(server, &mut s);
     if sections.has("cpu") {
-        s.cpu = cpu();
+        s.cpu = server.measured.cpu();
     }
     if sections.has("commandstats") || sections.has("latencystats") {
         s.count_commands(&server.stats.registry, &names(), &live.percentiles());
@@ -156,7 +166,7 @@ fn names() -> Vec<&'static str> {
 
 fn stats(server: &Server) -> Stats {
     use crate::pubsub::Kind;
-    let counted = Stats::of(&server.stats.registry, &server.stats.rates.lock());
+    let counted = Stats::of(&server.stats.registry, server.measured.speeds());
     let keyspace = &server.keyspace.stats;
     Stats {
         connections: server.clients.accepted.load(Relaxed),
@@ -182,29 +192,28 @@ fn database(server: &Server, number: usize) -> Database {
 fn count_clients(server: &Server, s: &mut Snapshot) {
     s.clients.max = server.config.live.maxclients.get() as u64;
     s.clients.blocked = server.park.len() as u64;
-    for client in server.clients.each() {
-        let (input, output) = (client.query_bytes.load(Relaxed), client.reply_bytes.load(Relaxed));
-        let watching = u64::from(client.watching.load(Relaxed));
-        s.clients.connected += 1;
-        s.clients.pubsub += u64::from(client.flags.load(Relaxed) & flag::PUBSUB != 0);
-        s.clients.watching += u64::from(watching > 0);
-        s.clients.watched_keys += watching;
-        s.clients.recent_max_input_bytes = s.clients.recent_max_input_bytes.max(input);
-        s.clients.recent_max_output_bytes = s.clients.recent_max_output_bytes.max(output);
-        s.memory.clients += input + output + client.query_free.load(Relaxed);
-    }
+    s.clients.connected = server.clients.len() as u64;
+    let (subscribed, watching, keys) = server.clients.engaged();
+    s.clients.pubsub = subscribed as u64;
+    s.clients.watching = watching as u64;
+    s.clients.watched_keys = keys as u64;
+    let buffered = server.clients.buffered();
+    s.clients.recent_max_input_bytes = buffered.input_max;
+    s.clients.recent_max_output_bytes = buffered.output_max;
+    s.memory.clients = buffered.all;
 }
 
 fn measure_memory(server: &Server, s: &mut Snapshot) {
     let live = &server.config.live;
     let m = &mut s.memory;
-    m.allocator = server.allocator();
-    m.used = m.allocator.allocated + keyspace::Keyspace::pool_bytes() as u64;
-    m.peak = server.stats.peak_bytes.fetch_max(m.used, Relaxed).max(m.used);
+    m.allocator = server.measured.allocator();
+    m.used = server.memory.handed_out(&server.keyspace, server.snapshots.streamed());
+    // Not kept: what shares its content with something else counts in full until the allocator is asked.
+    m.peak = server.stats.peak_bytes.load(Relaxed).max(m.used);
     m.startup = server.stats.startup_bytes.load(Relaxed);
     m.source_changes = server.sources.list().iter().map(|entry| entry.queue.waiting().1).sum();
     m.overhead = m.startup + m.clients + m.source_changes;
-    m.resident = resident_bytes();
+    m.resident = server.measured.resident_bytes();
     m.system = HOST.memory_bytes;
     m.max = live.maxmemory_bytes.get() as u64;
     m.policy = server
@@ -219,18 +228,18 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     m.lua_functions = registry.counter(Counter::LuaFunctionBytes);
     m.scripts = server.scripts.bytes() as u64;
     m.script_count = server.scripts.len() as u64;
-    let libraries = server.scripts.libraries.lock();
-    m.functions = libraries.code.values().map(|code| code.len() as u64).sum();
-    m.function_count = libraries.functions.len() as u64;
-    m.library_count = libraries.code.len() as u64;
+    let (libraries, functions, bytes) = server.scripts.library_sizes();
+    m.functions = bytes as u64;
+    m.function_count = functions as u64;
+    m.library_count = libraries as u64;
 }
 
 // ----- MEMORY ------------------------------------------------------------------------------------------------------
 
 /// `MEMORY STATS`.
 fn memory_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let server = act.server.clone();
-    elsewhere(act, move |out| write_memory_stats(&collect(&server, Sections::wanted([&b"memory"[..]])), out))
+    write_memory_stats(&collect(act.server, Sections::wanted([&b"memory"[..]])), act.out);
+    Ok(Flow::Done)
 }
 
 fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
@@ -305,11 +314,9 @@ fn write_memory_stats(s: &Snapshot, out: &mut Reply) {
 
 /// `MEMORY DOCTOR`: nothing but what the figures say.
 fn memory_doctor(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let server = act.server.clone();
-    elsewhere(act, move |out| {
-        let snapshot = collect(&server, Sections::wanted([&b"memory"[..]]));
-        out.verbatim("txt", diagnosis(&snapshot).as_bytes());
-    })
+    let snapshot = collect(act.server, Sections::wanted([&b"memory"[..]]));
+    act.out.verbatim("txt", diagnosis(&snapshot).as_bytes());
+    Ok(Flow::Done)
 }
 
 fn diagnosis(s: &Snapshot) -> String {

@@ -3,7 +3,7 @@
 use super::{Act, PLAIN, Row, elsewhere, help};
 use crate::call::Flow;
 use crate::pubsub::{Kind, Shared};
-use crate::session::{Subscriptions, flag};
+use crate::session::Subscriptions;
 use crate::works::Work;
 use crate::{Local, Server, Session};
 use command::Error;
@@ -79,7 +79,7 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
         }
         confirm(act.out, words(kind).0, Some(&name), count(&act.session.subs, kind));
     }
-    show(act.session);
+    show(act.server, act.session);
     Ok(if more { go_on(act, end) } else { Flow::Done })
 }
 
@@ -116,7 +116,7 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
         }
         confirm(act.out, word, Some(&name), count(&act.session.subs, kind));
     }
-    show(act.session);
+    show(act.server, act.session);
     Ok(if more { go_on(act, end) } else { Flow::Done })
 }
 
@@ -126,7 +126,7 @@ pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Sessio
     if leave_some(server, local, session.id, &mut subs, AT_A_STRETCH) {
         local.works.push(Work::Leave(session.id, Box::new(subs)));
     }
-    show(session);
+    show(server, session);
 }
 
 /// Ends some subscriptions of a client that stays, without a word to it; true if there are more. O(1).
@@ -134,7 +134,7 @@ pub(crate) fn leave_next(server: &Server, local: &mut Local, session: &mut Sessi
     let mut subs = std::mem::take(&mut session.subs);
     let more = leave_some(server, local, session.id, &mut subs, AT_A_STRETCH);
     session.subs = subs;
-    show(session);
+    show(server, session);
     more
 }
 
@@ -166,12 +166,12 @@ fn confirm(out: &mut Reply, word: &str, name: Option<&[u8]>, count: i64) {
     out.int(count);
 }
 
-fn show(session: &Session) {
+fn show(server: &Server, session: &Session) {
     let (info, subs) = (&session.info, &session.subs);
     info.subscriptions.store(subs.channels.len() as u32, Ordering::Relaxed);
     info.pattern_subscriptions.store(subs.patterns.len() as u32, Ordering::Relaxed);
     info.shard_subscriptions.store(subs.shard_channels.len() as u32, Ordering::Relaxed);
-    session.set_flag(flag::PUBSUB, !subs.is_empty());
+    server.clients.note_subscribed(info, !subs.is_empty());
 }
 
 fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, Error> {

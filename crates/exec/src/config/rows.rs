@@ -93,7 +93,7 @@ const NETWORK: &[Directive] = &[
     int("tcp-backlog", 0, INT, "511")
         .startup()
         .live(|l, v| l.tcp_backlog.set(v.int()))
-        .doc("Connections the kernel holds until they are accepted."),
+        .doc("Connections the kernel holds until they are accepted; at least 4096 if it may hold as many."),
     int("tcp-keepalive", 0, INT, "300")
         .unit("seconds")
         .live(|l, v| l.tcp_keepalive_s.set(v.int()))

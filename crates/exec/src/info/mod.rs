@@ -12,9 +12,9 @@
 
 mod host;
 
-pub use host::{Cpu, Host, cpu, machine_bytes, random_id, resident_bytes};
+pub use host::{Cpu, Host, cpu, machine_bytes, process_cpu_s, random_id, resident_bytes};
 
-use crate::stats::{CommandTotals, Counter, Rates, Registry};
+use crate::stats::{CommandTotals, Counter, Registry, Speeds};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Write as _};
 
@@ -161,17 +161,17 @@ pub struct Database {
 
 impl Stats {
     /// The counters of all threads; pub/sub figures are left for the caller.
-    pub fn of(registry: &Registry, rates: &Rates) -> Stats {
+    pub fn of(registry: &Registry, speeds: Speeds) -> Stats {
         let count = |counter| registry.counter(counter);
         Stats {
             connections: count(Counter::ConnectionsReceived),
             rejected_connections: count(Counter::ConnectionsRejected),
             commands: count(Counter::CommandsProcessed),
-            commands_per_s: rates.commands_per_s(),
+            commands_per_s: speeds.commands,
             input_bytes: count(Counter::NetInputBytes),
             output_bytes: count(Counter::NetOutputBytes),
-            input_kb_per_s: rates.input_kb_per_s(),
-            output_kb_per_s: rates.output_kb_per_s(),
+            input_kb_per_s: speeds.input_kb,
+            output_kb_per_s: speeds.output_kb,
             expired_keys: count(Counter::ExpiredKeys),
             expired_fields: count(Counter::ExpiredFields),
             expire_cycle_ms: count(Counter::ExpireCycleUs) / 1000,
@@ -186,7 +186,7 @@ impl Stats {
             loop_cycles: count(Counter::LoopCycles),
             loop_duration_us: count(Counter::LoopDurationNs) / 1000,
             loop_commands_us: count(Counter::LoopCommandsNs) / 1000,
-            cycles_per_s: rates.cycles_per_s(),
+            cycles_per_s: speeds.cycles,
             ..Stats::default()
         }
     }
@@ -638,7 +638,7 @@ mod tests {
         recorder.command(1, 74_500, true, true);
         recorder.error(b"WRONGTYPE no");
         recorder.add(Counter::KeyspaceHits, 3);
-        let mut snapshot = Snapshot { stats: Stats::of(&registry, &Rates::default()), ..Snapshot::default() };
+        let mut snapshot = Snapshot { stats: Stats::of(&registry, Speeds::default()), ..Snapshot::default() };
         snapshot.count_commands(&registry, &["GET", "CONFIG|SET"], &[50.0, 99.9]);
         snapshot.databases =
             vec![Database { number: 3, keys: 2, expires: 1, avg_ttl_ms: 99 }, Database::default()];

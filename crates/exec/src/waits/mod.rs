@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn the_holder_of_a_lock_is_who_was_served_elsewhere_meanwhile() {
         let waits = Waits::new(2);
-        let clients = crate::clients::Clients::default();
+        let clients = crate::clients::Clients::new(1);
         waits.add_piece(1, 1_000, 9_000, culprit(5, 8_000));
         let found = |began, now| waits.holder(&clients, 0, began, now).map(|c| c.client_id());
         assert_eq!(found(2_000, 9_500), Some(5));

@@ -2,7 +2,13 @@
 
 use super::*;
 use crate::record::Record;
+use crate::segment::Directory;
 use smallvec::SmallVec;
+
+/// Shards whose tables are freed by one errand to the reclaimer.
+const FREED_TOGETHER: usize = 16;
+/// Shards ahead whose tables are fetched while they are all gone through.
+const AHEAD: usize = 4;
 
 impl View<'_> {
     /// True if the view holds all shards, or may lock them. (An overlay shows the whole in chunks.)
@@ -122,8 +128,13 @@ impl View<'_> {
     }
 
     fn empty(&mut self, dbs: &[usize]) -> usize {
+        self.settle_counts();
+        // The others never had a key: who puts one into a database says so before the shard's lock is released (W3).
+        let touched = self.keyspace.touched.load(Ordering::Relaxed);
         let Store::Locked(guard) = &mut self.store else { return 0 };
-        let removed = dbs.iter().map(|db| self.keyspace.flush_db(guard, *db)).sum();
+        self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
+        let dbs = dbs.iter().filter(|db| **db < touched);
+        let removed = dbs.map(|db| self.keyspace.flush_db(guard, *db)).sum();
         self.changes.dirty += removed as u64;
         removed
     }
@@ -252,25 +263,36 @@ impl Keyspace {
 
     /// Who watches its keys is not told, however many they are: an EXEC looks itself whether they are still there.
     fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {
-        self.generation.fetch_add(1, Ordering::SeqCst);
+        let mut emptied = Vec::with_capacity(SHARDS);
         for shard in 0..SHARDS {
+            stdx::cache::prefetch(&guard.get((shard + AHEAD).min(SHARDS - 1)).dbs[db]);
             let shard = guard.get_mut(shard);
             let directory = std::mem::take(&mut shard.dbs[db]);
             if directory.len() > 0 {
-                let flushing = self.flushing.clone();
-                flushing.fetch_add(1, Ordering::Relaxed);
-                stdx::reclaim::defer(directory.len() * 100, move || {
-                    drop(directory);
-                    flushing.fetch_sub(1, Ordering::Relaxed);
-                });
+                emptied.push(directory);
             }
         }
+        self.free_later(emptied);
         let removed = self.len(db);
         self.counts[db].keys.store(0, Ordering::Relaxed);
         self.counts[db].expires.store(0, Ordering::Relaxed);
         self.counts[db].rooms.store(0, Ordering::Relaxed);
         self.counts[db].outside.store(0, Ordering::Relaxed);
         removed
+    }
+
+    /// Has tables freed elsewhere, some at a time: what is not freed yet is known about as well.
+    fn free_later(&self, mut emptied: Vec<Directory>) {
+        while !emptied.is_empty() {
+            let some = emptied.split_off(emptied.len().saturating_sub(FREED_TOGETHER));
+            let flushing = self.flushing.clone();
+            flushing.fetch_add(1, Ordering::Relaxed);
+            let keys: usize = some.iter().map(Directory::len).sum();
+            stdx::reclaim::defer(keys * 100, move || {
+                drop(some);
+                flushing.fetch_sub(1, Ordering::Relaxed);
+            });
+        }
     }
 
     fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize) -> Vec<(usize, Box<[u8]>)> {

@@ -4,7 +4,7 @@
 
 use super::{CHORE_NS, EventLoop};
 use crate::conn::{self, Conn};
-use crate::socket::Socket;
+use crate::socket::{self, Socket};
 use crate::transport::Transport;
 use exec::Session;
 use exec::mail::Mail;
@@ -27,6 +27,9 @@ struct Newcomer {
 impl EventLoop {
     /// Accepts a slice of those who wait.
     pub(super) fn accept<T: Transport>(&mut self, io: &mut T) {
+        if self.accepting.contains(&true) {
+            self.prepare_listeners();
+        }
         let until = self.local.lap() + CHORE_NS;
         for listener in 0..self.accepting.len() {
             while self.accepting[listener] && self.local.lap() < until {
@@ -43,6 +46,16 @@ impl EventLoop {
         }
     }
 
+    /// Sets on the listeners what connections inherit from them, unless it is as configured.
+    fn prepare_listeners(&mut self) {
+        let keepalive_s = self.server.config.live.tcp_keepalive_s.get() as u64;
+        if self.prepared != Some(keepalive_s) {
+            self.prepared = Some(keepalive_s);
+            let all = self.listeners.tcp.iter().chain(&self.listeners.http);
+            all.for_each(|listener| socket::prepare(listener, keepalive_s));
+        }
+    }
+
     fn accept_one(&self, listener: usize) -> std::io::Result<Newcomer> {
         let (tcp, unix) = (self.listeners.tcp.len(), self.listeners.unix.len());
         if (tcp..tcp + unix).contains(&listener) {
@@ -53,11 +66,9 @@ impl EventLoop {
         }
         let http = listener.checked_sub(tcp + unix);
         let listening = http.map_or_else(|| &self.listeners.tcp[listener], |at| &self.listeners.http[at]);
-        let (stream, peer) = listening.accept()?;
+        let (socket, peer) = Socket::accept(listening)?;
         let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
-        let here = stream.local_addr().map_err(aborted)?.to_string();
-        let keepalive = self.server.config.live.tcp_keepalive_s.get() as u64;
-        let socket = Socket::tcp(stream, keepalive).map_err(aborted)?;
+        let here = socket.local_address().map_err(aborted)?.to_string();
         let near = peer.ip().is_loopback();
         Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
     }

@@ -1,6 +1,6 @@
 //! What a loop does by the clock: deadlines, expiry, what is looked at ten times a second.
 
-use super::{CHORE_NS, CRON_MS, EventLoop, LOOKS, State, thread_cpu_ns};
+use super::{CHORE_NS, CRON_MS, EventLoop, LOOKS, State, WEIGHING_MS, thread_cpu_ns};
 use exec::waits::Part;
 use keyspace::Swept;
 use std::sync::atomic::Ordering;
@@ -36,6 +36,19 @@ impl EventLoop {
         }
         if let Some(from) = self.idling {
             self.idling = self.look_at(from, Self::close_if_idle);
+        }
+        if let Some(from) = self.weighing {
+            self.weighing = self.look_at(from, Self::weigh);
+            if self.weighing.is_none() {
+                self.server.clients.note_buffers(self.local.id, std::mem::take(&mut self.buffered));
+            }
+        }
+    }
+
+    /// Adds up what is in the buffers.
+    fn weigh(&mut self, slot: usize) {
+        if let Some(conn) = &self.conns[slot] {
+            conn.weigh(&mut self.buffered);
         }
     }
 
@@ -117,6 +130,12 @@ impl EventLoop {
         let limited = live.timeout_s.get() > 0 || self.https > 0 && live.http_timeout_s.get() > 0;
         if limited && self.idling.is_none() {
             self.idling = Some(0);
+        }
+        if self.weighing.is_none()
+            && (self.conns.len() <= LOOKS || self.local.now_ms >= self.next_weighing_ms)
+        {
+            self.weighing = Some(0);
+            self.next_weighing_ms = self.local.now_ms + WEIGHING_MS;
         }
         self.look_at_limited();
         self.look_at_streams();
