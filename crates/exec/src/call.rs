@@ -577,13 +577,17 @@ fn keyed(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    if args.len() >= job::MANY_WORDS
-        && let Some(flow) = job::start_bulk(local, session, command, args, out)
-    {
+    let waits = command.has(table::BLOCKING);
+    if waits && (args.len() > crate::park::WORDS_MAX || local.incoming.is_some()) {
+        out.error(crate::park::TOO_WIDE);
+        return Flow::Done;
+    }
+    let has_many_words = args.len() >= job::MANY_WORDS && !waits;
+    if has_many_words && let Some(flow) = job::start_bulk(local, session, command, args, out) {
         // It never ends an older commit, so nobody has to be asked before.
         return flow;
     }
-    if args.len() >= job::MANY_WORDS
+    if has_many_words
         && let Some(flow) = actions::gather::start(server, session, command, args, local.incoming.as_ref())
     {
         return flow;
@@ -595,7 +599,7 @@ fn keyed(
         out.error("ERR too many bytes for a key of a source");
         return Flow::Done;
     }
-    if has_unknown_keys(command, args) || args.len() >= job::MANY_WORDS || local.incoming.is_some() {
+    if has_unknown_keys(command, args) || has_many_words || local.incoming.is_some() {
         return job::start(server, local, session, (command, handler, args), out);
     }
     let mark = out.len();

@@ -8,8 +8,11 @@
 //! - P2: a client is registered for its keys first and tries once more then, so no write in between is missed.
 //! - P3: the keys' shards report touches only of keys somebody waits for; a write with nobody waiting pays one branch.
 //! - P4: of those who wait for a key the longest waiting is served first; the writer serves before it runs another
-//!   command.
+//!   command, but for what is more than [`AT_A_STRETCH`]: that follows with its loop's next mail.
 //! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
+//! - P6: who is served has one look at the key that was filled: nobody is asked when there is nothing left.
+//!
+//! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for each served.
 
 use crate::claim::Claim;
 use crate::mail::Mail;
@@ -18,13 +21,23 @@ use command::table::RW_INSERT;
 use command::{Block, Budget, Caller, Command, Cx, Outcome, Run, Stream};
 use keyspace::{Changes, Keyspace, View};
 use parking_lot::Mutex;
-use resp::{OwnedArgs, Reply};
-use std::collections::{HashMap, VecDeque};
+use resp::{Args, OwnedArgs, Reply};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use stdx::points::{self, Point};
 use value::Kind;
 
 type KeyId = (usize, Box<[u8]>);
+
+/// Keys a command may wait for, and the most words it then has.
+const KEYS_MAX: usize = 1_000;
+pub(crate) const WORDS_MAX: usize = KEYS_MAX + 6;
+pub(crate) const TOO_WIDE: &str =
+    "ERR a command that waits may name 1000 keys at most, and no very long ones";
+/// Waiters served in one go.
+const AT_A_STRETCH: usize = 16;
+/// Of who waits for more keys only the one that was filled is looked at.
+const FEW_KEYS: usize = 16;
 
 /// A client that waits.
 pub struct Waiter {
@@ -38,6 +51,9 @@ pub struct Waiter {
     /// What it gets when its time is up, if not a null.
     answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
+    /// What it waits for, and its place among all who wait.
+    kind: Kind,
+    number: u64,
     claim: Claim,
 }
 
@@ -57,10 +73,34 @@ impl Waiter {
     }
 }
 
+/// Who waits for a key, by number.
+#[derive(Default)]
+struct Queues {
+    lists: BTreeMap<u64, Arc<Waiter>>,
+    zsets: BTreeMap<u64, Arc<Waiter>>,
+}
+
+impl Queues {
+    /// Those who wait for such a value.
+    fn of(&mut self, kind: Kind) -> Option<&mut BTreeMap<u64, Arc<Waiter>>> {
+        match kind {
+            Kind::List => Some(&mut self.lists),
+            Kind::ZSet => Some(&mut self.zsets),
+            _ => None,
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.lists.is_empty() && self.zsets.is_empty()
+    }
+}
+
+/// Trees, for they never grow by leaps.
 #[derive(Default)]
 struct Tables {
-    by_key: HashMap<KeyId, VecDeque<Arc<Waiter>>>,
-    by_client: HashMap<u64, Arc<Waiter>>,
+    by_key: BTreeMap<KeyId, Queues>,
+    by_client: BTreeMap<u64, Arc<Waiter>>,
+    last: u64,
 }
 
 /// All who wait.
@@ -106,30 +146,49 @@ impl Park {
         block: Block,
         out: &mut Reply,
     ) -> Parked {
-        let mut keys: Vec<KeyId> = Vec::new();
+        let (mut keys, mut seen): (Vec<KeyId>, _) = (Vec::new(), HashSet::new());
         command.each_key(args.args(), &mut |i, uses| {
             // Nobody waits for the key something is moved to.
             if uses == RW_INSERT {
                 return;
             }
-            let id = (db, Box::from(args.args().at(i)));
-            if !keys.contains(&id) {
-                keys.push(id);
+            let key = args.args().at(i);
+            if seen.insert(key) {
+                keys.push((db, Box::from(key)));
             }
         });
+        drop(seen);
         let resp3 = out.resp3();
         let loop_id = local.id;
         let claim = Claim::new();
         let answer = None;
-        let waiter =
-            Arc::new(Waiter { client, loop_id, command, args, db, resp3, block, answer, keys, claim });
-        {
+        let kind = if command.group == "list" { Kind::List } else { Kind::ZSet };
+        let waiter = {
             let mut tables = self.tables.lock();
+            tables.last += 1;
+            let number = tables.last;
+            let waiter = Waiter {
+                client,
+                loop_id,
+                command,
+                args,
+                db,
+                resp3,
+                block,
+                answer,
+                keys,
+                kind,
+                number,
+                claim,
+            };
+            let waiter = Arc::new(waiter);
             for id in &waiter.keys {
-                tables.by_key.entry(id.clone()).or_default().push_back(waiter.clone());
+                let queue = tables.by_key.entry(id.clone()).or_default().of(kind);
+                queue.into_iter().for_each(|queue| drop(queue.insert(number, waiter.clone())));
             }
             tables.by_client.insert(client, waiter.clone());
-        }
+            waiter
+        };
         waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
         match waiter.claim.take().then(|| hold(server, local, &waiter, None, out)).flatten() {
             Some(served) => {
@@ -152,6 +211,8 @@ impl Park {
             block: Block { timeout_ms: None, null_array: false },
             answer: Some(answer.into_bytes()),
             keys: Vec::new(),
+            kind: Kind::List,
+            number: 0,
             claim: Claim::new(),
         };
         self.tables.lock().by_client.insert(client, Arc::new(waiter));
@@ -172,9 +233,9 @@ impl Park {
             let mut tables = self.tables.lock();
             tables.by_client.remove(&waiter.client);
             for id in &waiter.keys {
-                if let Some(queue) = tables.by_key.get_mut(id) {
-                    queue.retain(|w| !Arc::ptr_eq(w, waiter));
-                    if queue.is_empty() {
+                if let Some(queues) = tables.by_key.get_mut(id) {
+                    queues.of(waiter.kind).into_iter().for_each(|queue| drop(queue.remove(&waiter.number)));
+                    if queues.is_empty() {
                         tables.by_key.remove(id);
                     }
                 }
@@ -185,20 +246,23 @@ impl Park {
 
     /// Serves whoever waits for keys that were just touched, and whoever waits for what that touches (P4).
     pub fn serve(&self, server: &Server, local: &mut Local, ready: Vec<KeyId>) {
-        let mut ready = VecDeque::from(ready);
+        let (mut ready, mut left) = (VecDeque::from(ready), AT_A_STRETCH);
         while let Some(id) = ready.pop_front() {
-            let queue: Vec<_> = match self.tables.lock().by_key.get(&id) {
-                Some(queue) => queue.iter().cloned().collect(),
-                None => continue,
-            };
-            for waiter in queue {
+            let mut after = 0;
+            while let Some(waiter) = self.next(server, local, &id, after) {
+                if left == 0 {
+                    ready.push_front(id);
+                    return server.send(local.id, Mail::Ready(ready.into()));
+                }
+                left -= 1;
+                after = waiter.number;
                 if !waiter.claim.take_or_note() {
                     continue;
                 }
                 points::hold_up(Point::Serve);
                 let mut out = Reply::new(waiter.resp3);
                 let Some((changes, stream)) = hold(server, local, &waiter, Some(&id), &mut out) else {
-                    // Another type, or nothing left. One who waits for another type may still be behind.
+                    // Somebody else was faster, unless this one could not take what is there.
                     continue;
                 };
                 self.forget(&server.keyspace, &waiter);
@@ -209,6 +273,39 @@ impl Park {
             }
         }
     }
+
+    /// The next who waits for what the key holds now (P6).
+    fn next(&self, server: &Server, local: &Local, id: &KeyId, after: u64) -> Option<Arc<Waiter>> {
+        if !self.tables.lock().by_key.contains_key(id) {
+            return None;
+        }
+        let (db, key) = id;
+        let mut view = View::locked(&server.keyspace, Keyspace::shards_of([&key[..]]), *db, local.now_ms);
+        if view.has_intents() {
+            view.settle(&[(*db, &key[..])], false);
+        }
+        let kind = view.kind(key);
+        put_off(server, local, view.finish());
+        let mut tables = self.tables.lock();
+        let queue = tables.by_key.get_mut(id)?.of(kind?)?;
+        queue.range(after + 1..).next().map(|(_, waiter)| waiter.clone())
+    }
+}
+
+/// The words of who waits for very many keys as if it waited for this one only.
+fn narrowed(waiter: &Waiter, key: &[u8]) -> Option<OwnedArgs> {
+    if waiter.keys.len() <= FEW_KEYS {
+        return None;
+    }
+    let args = waiter.args.args();
+    let words: Vec<&[u8]> = match waiter.command.name {
+        "blmpop" | "bzmpop" => {
+            let keys: usize = std::str::from_utf8(args.at(2)).ok()?.parse().ok()?;
+            [args.at(0), args.at(1), b"1", key].into_iter().chain(args.from(3 + keys).iter()).collect()
+        }
+        _ => vec![args.at(0), key, args.at(args.len() - 1)],
+    };
+    Some(OwnedArgs::from_slices(&words))
 }
 
 /// Runs the command of a waiter that is claimed; if there is nothing for it, lets go of it, though not before it looked at
@@ -237,7 +334,8 @@ fn attempt(
     out: &mut Reply,
 ) -> Option<Served> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
-    let args = waiter.args.args();
+    let narrowed = filled.and_then(|(_, key)| narrowed(waiter, key));
+    let args: Args<'_> = narrowed.as_ref().map_or_else(|| waiter.args.args(), OwnedArgs::args);
     let mut shards = stdx::locks::Bits::EMPTY;
     waiter.command.each_key(args, &mut |i, _| {
         shards = shards.union(&Keyspace::shards_of([args.at(i)]));
@@ -249,8 +347,7 @@ fn attempt(
     }
     if let Some((db, key)) = filled {
         view.select(*db);
-        let wanted = if waiter.command.group == "list" { Kind::List } else { Kind::ZSet };
-        if view.kind(key) != Some(wanted) {
+        if view.kind(key) != Some(waiter.kind) {
             put_off(server, local, view.finish());
             return None;
         }

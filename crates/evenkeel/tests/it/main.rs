@@ -9,6 +9,7 @@
 mod acts;
 mod attackers;
 mod backends;
+mod blocked;
 mod company;
 mod connections;
 mod docs;

@@ -1,0 +1,100 @@
+//! Clients that wait for keys: very many of them, and for very many keys.
+
+use crate::support::{Client, Server, encode, encode_line, foreign};
+use crate::waits::until;
+
+fn await_blocked(control: &mut Client, count: usize) {
+    until("they are blocked", || {
+        control.call("INFO clients").contains(&format!("blocked_clients:{count}\\r"))
+    });
+}
+
+fn words(parts: &[&str], keys: usize, rest: &[&str]) -> Vec<u8> {
+    let keys: Vec<String> = (0..keys).map(|i| format!("k{i}")).collect();
+    let all = parts.iter().copied().chain(keys.iter().map(String::as_str)).chain(rest.iter().copied());
+    encode(&all.map(str::as_bytes).collect::<Vec<_>>())
+}
+
+#[test]
+fn those_who_waited_longest_are_served_however_many_they_are() {
+    let server = Server::start();
+    let mut control = server.client();
+    // More than are served at a stretch.
+    let mut waiters: Vec<Client> = Vec::new();
+    for i in 0..120 {
+        let mut client = server.client();
+        // Of another type: nothing for those.
+        client.send(encode_line(if i % 10 == 3 { "BZPOPMIN jobs 0" } else { "BLPOP jobs 0" }));
+        waiters.push(client);
+        await_blocked(&mut control, i + 1);
+    }
+    let values: Vec<String> = (0..70).map(|i| format!("v{i}")).collect();
+    let push: Vec<&[u8]> =
+        [&b"RPUSH"[..], b"jobs"].into_iter().chain(values.iter().map(|value| value.as_bytes())).collect();
+    control.send(encode(&push));
+    control.expect_reply(":70");
+    let (lists, mut zsets): (Vec<_>, Vec<_>) =
+        waiters.into_iter().enumerate().partition(|(i, _)| i % 10 != 3);
+    let mut lists = lists.into_iter().map(|(_, client)| client);
+    for value in &values {
+        let mut client = lists.next().expect("a waiter");
+        client.expect_reply(&format!("[\"jobs\", \"{value}\"]"));
+    }
+    await_blocked(&mut control, 50);
+    control.expect("EXISTS jobs", ":0");
+    control.expect("ZADD jobs 1 a 2 b", ":2");
+    for (score, member) in [(1, "a"), (2, "b")] {
+        zsets.remove(0).1.expect_reply(&format!("[\"jobs\", \"{member}\", \"{score}\"]"));
+    }
+    // One after the other, and those behind who went.
+    drop(lists.next());
+    await_blocked(&mut control, 47);
+    for i in 0..5 {
+        control.expect(&format!("LPUSH jobs w{i}"), ":1");
+        lists.next().expect("a waiter").expect_reply(&format!("[\"jobs\", \"w{i}\"]"));
+    }
+    control.expect("EXISTS jobs", ":0");
+    drop((lists, zsets));
+    await_blocked(&mut control, 0);
+}
+
+#[test]
+fn a_client_waits_for_very_many_keys() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    let (list, zset) = ("RPUSH k999 v w", "ZADD k999 1 v 2 w");
+    for (request, fill, reply) in [
+        (words(&["BLPOP"], 1000, &["0"]), list, "[\"k999\", \"v\"]"),
+        (words(&["BRPOP"], 1000, &["0"]), list, "[\"k999\", \"w\"]"),
+        (words(&["BZPOPMAX"], 1000, &["0"]), zset, "[\"k999\", \"w\", \"2\"]"),
+        (words(&["BLMPOP", "0", "1000"], 1000, &["RIGHT", "COUNT", "2"]), list, "[\"k999\", [\"w\", \"v\"]]"),
+        (words(&["BZMPOP", "0", "1000"], 1000, &["MIN"]), zset, "[\"k999\", [[\"v\", \"1\"]]]"),
+    ] {
+        let mut client = server.client();
+        client.send(&request);
+        // It is registered before it looks at its keys a second time.
+        until("it is blocked", || control.call("CLIENT LIST").contains(" flags=b "));
+        // Another type wakes nobody.
+        control.expect("SET k5 x", "+OK");
+        control.expect(fill, ":2");
+        client.expect_reply(reply);
+        control.expect("FLUSHALL", "+OK");
+        // At once, if there is something.
+        control.expect(fill, ":2");
+        client.send(&request);
+        client.expect_reply(reply);
+        control.expect("FLUSHALL", "+OK");
+    }
+    let refusal = "-ERR a command that waits may name 1000 keys at most, and no very long ones";
+    control.send(words(&["BLPOP"], 1010, &["0"]));
+    control.expect_reply(refusal);
+    control.send(encode(&[b"BLPOP", &vec![b'x'; 1 << 20], b"0"]));
+    control.expect_reply(refusal);
+    control.expect("MULTI", "+OK");
+    control.send(words(&["BLPOP"], 1010, &["0"]));
+    control.expect_reply("+QUEUED");
+    control.expect("EXEC", "[(nil array)]");
+}
