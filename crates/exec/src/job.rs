@@ -21,7 +21,7 @@ use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
-use keyspace::{Announce, Commit, Keyspace, Overlay, Owned, Protection, View, Words};
+use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View, Words};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -121,12 +121,15 @@ pub enum State {
     Dropped,
 }
 
-/// Keys to be read, sorted by hash: hash, database, and where the name stands.
+/// Keys to be read.
 #[derive(Default)]
 pub struct Wanted {
+    /// Sorted by hash: hash, database, and where the name stands.
     pub keys: Vec<(u64, u32, Name)>,
     /// What each of the first keys was.
     pub found: Vec<Option<Owned>>,
+    /// What a handler asked for in vain.
+    pub asked: KeyBatches,
 }
 
 /// Where a key's name stands.
@@ -137,15 +140,10 @@ pub enum Name {
 }
 
 impl Wanted {
-    fn own(keys: Vec<(usize, Box<[u8]>)>) -> Wanted {
-        let named = |(db, key): (usize, Box<[u8]>)| (hash_bytes(&key), db as u32, Name::Own(key));
-        Wanted::sorted(keys.into_iter().map(named).collect())
-    }
-
     fn sorted(mut keys: Vec<(u64, u32, Name)>) -> Wanted {
         keys.sort_unstable_by_key(|(hash, ..)| *hash);
         let found = Vec::with_capacity(keys.len());
-        Wanted { keys, found }
+        Wanted { keys, found, asked: KeyBatches::default() }
     }
 
     /// Reads the next keys at a snapshot; true when all are. O(count).
@@ -156,11 +154,14 @@ impl Wanted {
         (s, used_ms): (keyspace::Lsn, Option<u64>),
         count: usize,
     ) -> bool {
+        if self.found.len() == self.keys.len() {
+            return keyspace.read_asked(s, used_ms, &mut self.asked, count);
+        }
         let end = (self.found.len() + count).min(self.keys.len());
         let batch = self.keys[self.found.len()..end].iter();
         let batch = batch.map(|(hash, db, name)| (*hash, *db as usize, body.name(name)));
         keyspace.read_batch(s, used_ms, batch, &mut self.found);
-        self.found.len() == self.keys.len()
+        self.found.len() == self.keys.len() && self.asked.is_empty()
     }
 }
 
@@ -260,12 +261,13 @@ impl Job {
     /// A piece of work on the worker: tells the keys it needs, or runs.
     pub(crate) fn run(&mut self, keyspace: &Keyspace, turn: &Turn) {
         let Some(mut overlay) = self.overlay.take() else { return };
-        let Wanted { keys, found } = std::mem::take(&mut self.read);
+        let Wanted { keys, found, asked } = std::mem::take(&mut self.read);
         overlay.reserve(keys.len());
         for ((hash, db, name), base) in keys.iter().zip(found) {
             overlay.insert(*db as usize, *hash, self.body.name(name), base);
         }
         drop(keys);
+        overlay.insert_many(asked);
         let wanted = if self.planned { Wanted::default() } else { self.wanted(&overlay) };
         self.planned = true;
         self.state = match wanted.keys.is_empty() {
@@ -352,9 +354,9 @@ impl Job {
             let effects = std::mem::take(&mut cx.effects);
             let wrote = view.finish().dirty > 0;
             if overlay.has_missing() {
-                let missing = overlay.take_missing();
+                let asked = overlay.take_missing();
                 overlay.reset();
-                return State::NeedKeys(Wanted::own(missing));
+                return State::NeedKeys(Wanted { asked, ..Wanted::default() });
             }
             if wrote && keyspace.sink().is_some() {
                 match command.effect {

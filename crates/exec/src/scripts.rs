@@ -759,18 +759,19 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         job.told = told;
         job.tally = std::mem::take(&mut lua.tally);
         server.scripts.note_roams(&job.run.body, reader.roams(&overlay));
-        if overlay.is_dirty() {
-            // Here, and not on the loop that commits it.
-            overlay.adopt_read();
-        }
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
-        if job.ended.is_ok() && overlay.len() > job::AT_ONCE && overlay.is_dirty() && !overlay.swaps() {
+        let is_long = overlay.len() > job::AT_ONCE && !overlay.swaps();
+        if job.ended.is_ok() && overlay.is_dirty() && is_long {
             let announce = announce(server, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);
             job.races.remember(|| commit.hashes());
             job.commit = Some(commit);
         } else {
+            if overlay.is_dirty() {
+                // Here, and not on the loop that commits it.
+                overlay.adopt_read();
+            }
             job.overlay = Some(overlay);
         }
     }

@@ -17,14 +17,16 @@
 //! - I3: whoever writes a key under a committed intent folds it first; so a key has at most one such intent.
 //! - I4: an intent's cell is in the list of its shard or taken; nobody reaches it without the shard's lock.
 //! - I5: `Keyspace::intents` counts the records that may have intents; at 0 nobody looks for any.
-//!
 //! - I6: a commit that empties databases does so with its decision, as one step under all locks (0.1 ms or so). What it puts there
 //!   is folded into the empty tables like any other.
+//! - I7: what was read in batches has a list of its own (`Cells::Read`), which goes in one go once the record is decided.
+//! - I8: if nothing of a shard changed since the snapshot and no other commit has intents there, an overlay's are placed in it
+//!   without a look at each. What expires is known before.
 //!
 //! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
 
 use crate::entry::Owned;
-use crate::overlay::{Cell, Overlay, apply, is_live};
+use crate::overlay::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
 use crate::record::{Announce, Fate, Record};
 use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::view::{Changes, Class, View};
@@ -74,6 +76,8 @@ pub(crate) enum Cells {
     Full(Vec<Intent>),
     /// Of a command that sets or removes many keys whatever they are: hash and number of the key, no key twice.
     Bulk(Arc<Bulk>, Vec<(u64, u32)>),
+    /// Of an overlay, read in batches and not written: hash and place of the key (I7).
+    Read(Arc<Names>, Vec<(u64, u32)>),
 }
 
 /// A command that sets or removes many keys.
@@ -95,14 +99,14 @@ impl Cells {
     fn len(&self) -> usize {
         match self {
             Cells::Full(cells) => cells.len(),
-            Cells::Bulk(_, list) => list.len(),
+            Cells::Bulk(_, list) | Cells::Read(_, list) => list.len(),
         }
     }
 
     fn hash(&self, i: usize) -> u64 {
         match self {
             Cells::Full(cells) => cells[i].hash,
-            Cells::Bulk(_, list) => list[i].0,
+            Cells::Bulk(_, list) | Cells::Read(_, list) => list[i].0,
         }
     }
 
@@ -114,6 +118,7 @@ impl Cells {
             Cells::Bulk(bulk, list) => {
                 list[i].1 != FOLDED && bulk.db == db && bulk.words.key(list[i].1 as usize) == key
             }
+            Cells::Read(names, list) => names.at(list[i].1) == (db, key),
         }
     }
 
@@ -121,6 +126,19 @@ impl Cells {
         match self {
             Cells::Full(cells) => cells[i].cell.as_ref().is_some_and(Cell::writes),
             Cells::Bulk(..) => true,
+            Cells::Read(..) => false,
+        }
+    }
+
+    fn only_read(&self) -> bool {
+        matches!(self, Cells::Read(..))
+    }
+
+    /// None of its kind.
+    fn none_like(&self) -> Cells {
+        match self {
+            Cells::Read(names, _) => Cells::Read(names.clone(), Vec::new()),
+            Cells::Full(_) | Cells::Bulk(..) => Cells::Full(Vec::new()),
         }
     }
 
@@ -134,6 +152,7 @@ impl Cells {
                 let value = bulk.words.value(list[i].1 as usize);
                 Some(value.map(|bytes| Owned { value: Value::Str(Str::from_slice(bytes)), expire_ms: None }))
             }
+            Cells::Read(..) => None,
         }
     }
 
@@ -144,6 +163,7 @@ impl Cells {
                 FOLDED => None,
                 word => Some(Deed::Word(bulk.clone(), word as usize)),
             },
+            Cells::Read(..) => None,
         }
     }
 
@@ -154,14 +174,16 @@ impl Cells {
             Cells::Bulk(bulk, list) => {
                 (list[i].1 != FOLDED).then(|| (bulk.db, bulk.words.key(list[i].1 as usize)))
             }
+            Cells::Read(names, list) => Some(names.at(list[i].1)),
         }
     }
 
-    /// The database of a key that is not folded.
+    /// The database of a key that is not folded and may have to be looked at in the table.
     fn db(&self, i: usize) -> Option<usize> {
         match self {
             Cells::Full(cells) => cells[i].cell.is_some().then_some(cells[i].db as usize),
             Cells::Bulk(bulk, list) => (list[i].1 != FOLDED).then_some(bulk.db),
+            Cells::Read(..) => None,
         }
     }
 
@@ -169,7 +191,7 @@ impl Cells {
     fn pop(&mut self) {
         match self {
             Cells::Full(cells) => drop(cells.pop()),
-            Cells::Bulk(_, list) => drop(list.pop()),
+            Cells::Bulk(_, list) | Cells::Read(_, list) => drop(list.pop()),
         }
     }
 }
@@ -203,6 +225,9 @@ impl Placed {
         (from, to): (u64, u64),
         f: &mut dyn FnMut(&[u8], Option<Owned>),
     ) {
+        if self.cells.only_read() {
+            return;
+        }
         for i in (self.from(from)..self.placed()).take_while(|i| self.cells.hash(*i) <= to) {
             if let Some((_, key)) = self.cells.key(i).filter(|(at, _)| *at == db)
                 && let Some(becomes) = self.cells.becomes(i)
@@ -255,6 +280,13 @@ impl Intents {
         let at = self.0.iter().position(|placed| Arc::ptr_eq(&placed.record, record))?;
         Some(self.0.swap_remove(at))
     }
+
+    /// Of the two lists that a record may have here, what it only read or the other.
+    fn remove_some(&mut self, record: &Arc<Record>, only_read: bool) -> Option<Placed> {
+        let is_it = |p: &Placed| p.cells.only_read() == only_read && Arc::ptr_eq(&p.record, record);
+        let at = self.0.iter().position(is_it)?;
+        Some(self.0.swap_remove(at))
+    }
 }
 
 /// How far a commit is.
@@ -281,7 +313,6 @@ pub struct Commit {
     /// Closed with the decision: folding would keep pre-images for it.
     snapshot: Option<Snapshot>,
     record: Arc<Record>,
-    ran_ms: u64,
     /// The earliest expiry of a key that was there.
     expires_ms: u64,
     parts: Vec<(usize, Cells)>,
@@ -295,35 +326,28 @@ pub struct Commit {
 }
 
 impl Commit {
-    /// `cells` sorted by hash.
-    pub(crate) fn new(
-        snapshot: Snapshot,
-        ran_ms: u64,
-        cells: Vec<Intent>,
-        age: u64,
-        announce: Option<Announce>,
-    ) -> Commit {
-        let mut shards: Vec<(usize, Vec<Intent>)> = Vec::new();
-        for intent in cells {
-            let shard = crate::shard_of(intent.hash);
-            match shards.last_mut() {
-                Some((last, part)) if *last == shard => part.push(intent),
-                _ => shards.push((shard, vec![intent])),
-            }
-        }
+    /// Cost: O(keys).
+    pub(crate) fn new(parts: Parts, age: u64, announce: Option<Announce>) -> Commit {
+        let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed } = parts;
+        let relied_on = |intent: &Intent| expiry_relied_on(intent.cell.as_ref()?, ran_ms);
+        let expiries = shards.iter().flat_map(|(_, cells)| cells.iter().filter_map(relied_on));
+        let expires_ms = expiries.fold(expires_ms, u64::min);
         let (keyspace, snapshot) = (snapshot.keyspace().clone(), Some(snapshot));
+        let ReadKeys { names, places } = read;
+        let read = places.into_iter().enumerate().filter(|(_, places)| !places.is_empty());
+        let read = read.map(|(shard, places)| (shard, Cells::Read(names.clone(), places)));
+        let full = shards.into_iter().map(|(shard, cells)| (shard, Cells::Full(cells)));
         Commit {
             keyspace,
             snapshot,
             record: Record::new(age, announce),
-            ran_ms,
-            expires_ms: u64::MAX,
-            parts: shards.into_iter().map(|(shard, cells)| (shard, Cells::Full(cells))).collect(),
+            expires_ms,
+            parts: read.chain(full).collect(),
             stage: Stage::Placing(0),
             counted: false,
             bulk: None,
             found: 0,
-            flushed: Vec::new(),
+            flushed,
         }
     }
 
@@ -341,7 +365,6 @@ impl Commit {
             keyspace: keyspace.clone(),
             snapshot: None,
             record: Record::new(age, announce),
-            ran_ms: 0,
             expires_ms: u64::MAX,
             parts: (0..crate::SHARDS).map(|shard| (shard, Cells::Bulk(bulk.clone(), Vec::new()))).collect(),
             stage: Stage::Sorting(0),
@@ -364,7 +387,10 @@ impl Commit {
             hashes.sort_unstable();
             return hashes.into();
         }
-        self.parts.iter().flat_map(|(_, cells)| (0..cells.len()).map(|i| cells.hash(i))).collect()
+        let each = |cells: &Cells| (0..cells.len()).map(|i| cells.hash(i)).collect::<Vec<u64>>();
+        let mut hashes: Vec<u64> = self.parts.iter().flat_map(|(_, cells)| each(cells)).collect();
+        hashes.sort_unstable();
+        hashes.into()
     }
 
     /// True once it is committed, though perhaps not yet in the table.
@@ -414,7 +440,7 @@ impl Commit {
                 let placed = match open && current {
                     true => {
                         let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
-                        view.place(&self.record, cells, s, self.ran_ms, keys, &mut self.found)
+                        view.place(&self.record, cells, s, keys, &mut self.found)
                     }
                     false => Err(Conflict),
                 };
@@ -591,10 +617,7 @@ impl Overlay {
     /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
     /// long commits. Cost: O(keys · log keys), no lock taken.
     pub fn seal(self, age: u64, announce: Option<Announce>) -> Commit {
-        let (snapshot, ran_ms, cells, flushed) = self.into_cells();
-        let mut commit = Commit::new(snapshot, ran_ms, cells, age, announce);
-        commit.flushed = flushed;
-        commit
+        Commit::new(self.into_parts(), age, announce)
     }
 }
 
@@ -636,7 +659,7 @@ impl View<'_> {
             let keyspace = self.keyspace();
             let found = self.shard(shard).into_iter().flat_map(|s| s.intents.0.iter().enumerate()).find_map(
                 |(i, placed)| {
-                    let at = placed.find(db, hash, key)?;
+                    let at = placed.find(db, hash, key).filter(|_| !placed.cells.only_read())?;
                     match placed.record.fate(&keyspace.sequence) {
                         Fate::Committed(n) if n <= position => Some((i, at, n)),
                         _ => None,
@@ -670,25 +693,31 @@ impl View<'_> {
         record: &Arc<Record>,
         cells: &mut Cells,
         s: Lsn,
-        ran_ms: u64,
         keys: usize,
         found: &mut usize,
     ) -> Result<(bool, u64), Conflict> {
         let Some(shard) = self.held().iter().next() else { return Err(Conflict) };
         let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(Conflict) };
-        let mut mine = intents.remove(record).unwrap_or_else(|| Placed {
-            record: record.clone(),
-            cells: std::mem::replace(cells, Cells::Full(Vec::new())),
-            upto: 0,
+        let mut mine = intents.remove_some(record, cells.only_read()).unwrap_or_else(|| {
+            let none = cells.none_like();
+            Placed { record: record.clone(), cells: std::mem::replace(cells, none), upto: 0 }
         });
+        let alone = intents.0.iter().all(|other| Arc::ptr_eq(&other.record, record));
+        let of_overlay = !matches!(mine.cells, Cells::Bulk(..));
+        if of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0) {
+            // I8
+            mine.upto = mine.cells.len();
+        }
         let end = (mine.upto + keys).min(mine.cells.len());
-        self.prefetch(shard, &mine.cells, mine.upto..end);
+        if !of_overlay {
+            self.prefetch(shard, &mine.cells, mine.upto..end);
+        }
         let mut expires_ms = u64::MAX;
         let mut checked = Ok(());
         while mine.upto < end && checked.is_ok() {
             let (i, hash) = (mine.upto, mine.cells.hash(mine.upto));
             let Some((db, key)) = mine.cells.key(i) else { break };
-            checked = self.make_way(record.age, db, hash, key, mine.cells.writes(i));
+            checked = self.make_way(record, db, hash, key, mine.cells.writes(i));
             match (&mine.cells, &checked) {
                 (_, Err(Conflict)) => break,
                 (Cells::Full(cells), Ok(())) => {
@@ -697,7 +726,6 @@ impl View<'_> {
                         checked = Err(Conflict);
                         break;
                     }
-                    expires_ms = expires_ms.min(expiry_relied_on(cell, ran_ms).unwrap_or(u64::MAX));
                 }
                 (Cells::Bulk(bulk, list), Ok(())) if bulk.words.value(list[i].1 as usize).is_none() => {
                     self.select(db);
@@ -707,7 +735,11 @@ impl View<'_> {
                         expires_ms = expires_ms.min(expires.unwrap_or(u64::MAX));
                     }
                 }
-                (Cells::Bulk(..), Ok(())) => {}
+                (Cells::Read(..), Ok(())) if self.changed_since(db, key, s) => {
+                    checked = Err(Conflict);
+                    break;
+                }
+                (Cells::Bulk(..) | Cells::Read(..), Ok(())) => {}
             }
             mine.upto += 1;
         }
@@ -719,14 +751,25 @@ impl View<'_> {
     }
 
     /// Whether a key may be covered: no older long commit wants it. Ends younger ones, folds what is committed (I1).
-    fn make_way(&mut self, age: u64, db: usize, hash: u64, key: &[u8], writes: bool) -> Result<(), Conflict> {
+    fn make_way(
+        &mut self,
+        record: &Arc<Record>,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        writes: bool,
+    ) -> Result<(), Conflict> {
         let keyspace = self.keyspace();
         let mut folds = false;
         for placed in self.shard(crate::shard_of(hash)).into_iter().flat_map(|shard| &shard.intents.0) {
+            if Arc::ptr_eq(&placed.record, record) {
+                // It read what it writes.
+                continue;
+            }
             let Some(at) = placed.find(db, hash, key) else { continue };
             match placed.record.fate(&keyspace.sequence) {
                 Fate::Open if !writes && !placed.cells.writes(at) => {}
-                Fate::Open if placed.record.age < age => return Err(Conflict),
+                Fate::Open if placed.record.age < record.age => return Err(Conflict),
                 Fate::Open => folds |= matches!(placed.record.end(&keyspace.sequence), Fate::Committed(_)),
                 Fate::Committed(_) => folds = true,
                 Fate::Aborted => {}
@@ -742,9 +785,11 @@ impl View<'_> {
     fn fold_some(&mut self, record: &Arc<Record>, n: Lsn, keys: usize) -> bool {
         let mut left = keys;
         for shard in self.held().iter() {
-            let Some(mut mine) = self.shard_mut(shard).and_then(|s| s.intents.remove(record)) else {
-                continue;
-            };
+            let Some(shard_mut) = self.shard_mut(shard) else { continue };
+            if let Some(read) = shard_mut.intents.remove_some(record, true) {
+                stdx::reclaim::defer(16 * read.cells.len(), move || drop(read));
+            }
+            let Some(mut mine) = shard_mut.intents.remove(record) else { continue };
             let from = mine.cells.len().saturating_sub(left);
             self.prefetch(shard, &mine.cells, from..mine.cells.len());
             while left > 0 && mine.cells.len() > 0 {
@@ -791,7 +836,7 @@ impl View<'_> {
                 let (bulk, word) = (bulk.clone(), list[i].1 as usize);
                 self.fold(n, bulk.db, hash, bulk.words.key(word), Deed::Word(bulk.clone(), word));
             }
-            Cells::Bulk(..) => {}
+            Cells::Bulk(..) | Cells::Read(..) => {}
         }
     }
 
@@ -815,7 +860,8 @@ impl View<'_> {
         for shard in self.held().iter() {
             let keyspace = self.keyspace();
             let Some(shard) = self.shard_mut(shard) else { continue };
-            for placed in shard.intents.0.iter_mut().filter(|placed| !is_kept(&placed.record)) {
+            let kept = |placed: &Placed| is_kept(&placed.record) || placed.cells.only_read();
+            for placed in shard.intents.0.iter_mut().filter(|placed| !kept(placed)) {
                 if placed.record.fate(&keyspace.sequence) == Fate::Aborted {
                     continue;
                 }

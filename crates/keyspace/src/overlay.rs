@@ -11,8 +11,8 @@
 //!   others add or remove meanwhile are no conflict, unless the overlay read or wrote them by name.
 //! - O6: SWAPDB renames databases for what comes after it; cells stay where their keys stood at the snapshot, and the
 //!   commit exchanges the databases when it has applied them.
-//! - O7: what was read near another key is looked at where it stands and only marked; it becomes a key the overlay knows when
-//!   it is written, or before the commit ([`Overlay::adopt_read`]).
+//! - O7: what was read in batches is looked at where it stands and only marked; it becomes a key the overlay knows when it is
+//!   written, or before a commit at once ([`Overlay::adopt_read`]). A commit in pieces checks it where it stands.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
 //! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
@@ -30,6 +30,7 @@ use crate::view::{Changes, Class, View};
 use crate::{Keyspace, shard_of};
 pub use near::KeyBatches;
 use near::Near;
+pub(crate) use near::{Names, ReadKeys};
 use slots::{Slot, Slots};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -71,7 +72,7 @@ pub struct Overlay {
     slots: Slots,
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
-    missing: RefCell<Vec<(usize, Box<[u8]>)>>,
+    missing: RefCell<KeyBatches>,
     /// Whether anything was written.
     written: bool,
     /// When what ran over it first took place; 0 before.
@@ -86,6 +87,19 @@ pub struct Overlay {
     /// SWAPDBs, in their order, and which database each one is because of them; empty: each is itself (O6).
     swaps: Vec<(usize, usize)>,
     places: Vec<usize>,
+}
+
+/// What a commit in pieces is made of.
+pub(crate) struct Parts {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) ran_ms: u64,
+    /// Which, and the keys known of each, sorted by hash.
+    pub(crate) shards: Vec<(usize, Vec<Intent>)>,
+    /// What was only read in batches, and the earliest expiry relied on there.
+    pub(crate) read: ReadKeys,
+    pub(crate) expires_ms: u64,
+    /// Databases to be emptied.
+    pub(crate) flushed: Vec<usize>,
 }
 
 /// A key in a list of keys: hash, name, expiry (milliseconds since 1970) and type.
@@ -229,8 +243,8 @@ impl Overlay {
         self.near.read()
     }
 
-    /// Makes what was looked at near other keys known, so that a commit checks it (O7), and gives up the rest. To be called where
-    /// there is time, before a loop commits it. Cost: O(keys read near others).
+    /// Makes what was looked at in batches known, so that a commit at once checks it (O7), and gives up the rest. To be called
+    /// where there is time, before a loop commits it. Cost: O(keys read in batches).
     pub fn adopt_read(&mut self) {
         if self.near.len() == 0 {
             return;
@@ -251,20 +265,23 @@ impl Overlay {
 
     /// The hashes of all keys, sorted. Cost: O(keys · log keys).
     pub fn hashes(&self) -> Box<[u64]> {
-        let mut hashes: Vec<u64> = self.slots.iter().map(|slot| slot.hash).collect();
+        let mut hashes = self.near.hashes();
+        hashes.extend(self.slots.iter().map(|slot| slot.hash));
         hashes.sort_unstable();
         hashes.into()
     }
 
+    /// The place of a key that is known, or else its hash.
     #[inline]
-    fn known(&self, db: usize, key: &[u8]) -> Option<u32> {
+    fn known(&self, db: usize, key: &[u8]) -> Result<u32, u64> {
         let last = self.last.get();
         if self.slots.at(last).is_some_and(|slot| slot.db == db && *slot.key == *key) {
-            return Some(last);
+            return Ok(last);
         }
-        let place = self.slots.find(db, hash_bytes(key), key)?;
+        let hash = hash_bytes(key);
+        let place = self.slots.find(db, hash, key).ok_or(hash)?;
         self.last.set(place);
-        Some(place)
+        Ok(place)
     }
 
     /// The place of a key, made empty if there is none.
@@ -307,8 +324,10 @@ impl Overlay {
     /// Whether a key was read already.
     pub fn knows(&self, db: usize, key: &[u8]) -> bool {
         self.flushed.contains(&db)
-            || self.known(db, key).is_some_and(|at| self.slots[at].cell.loaded)
-            || self.near.holds(db, key)
+            || match self.known(db, key) {
+                Ok(at) => self.slots[at].cell.loaded || self.near.holds(db, self.slots[at].hash, key),
+                Err(hash) => self.near.holds(db, hash, key),
+            }
     }
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
@@ -323,10 +342,23 @@ impl Overlay {
         self.near.add_range(db, from, to, keys);
     }
 
-    /// Adds keys as somebody else read them at this overlay's snapshot ([`Keyspace::read_many`]). If it has too many
-    /// already they stay unknown. O(keys).
-    pub fn insert_many(&mut self, db: usize, keys: KeyBatches) {
-        self.near.add(db, u64::MAX, keys);
+    /// Adds keys as somebody else read them at this overlay's snapshot ([`Keyspace::read_many`], [`Keyspace::read_asked`]).
+    /// O(batches), O(keys) if some of them may have been looked for before.
+    pub fn insert_many(&mut self, keys: KeyBatches) {
+        if self.slots.len() > 0 {
+            // What was asked for to be changed has a place, and no base yet.
+            keys.each(|db, hash, key, owned| {
+                if let Some(at) = self.slots.find(db, hash, key)
+                    && !std::mem::replace(&mut self.slots[at].cell.loaded, true)
+                {
+                    self.slots[at].cell.base = owned();
+                }
+            });
+        }
+        // So very many that there is no room for more batches: one by one.
+        if let Err(keys) = self.near.add(u64::MAX, keys) {
+            keys.each(|db, hash, key, owned| self.insert(db, hash, key, owned()));
+        }
     }
 
     /// Where the next part of the hash order begins that was read whole.
@@ -340,28 +372,33 @@ impl Overlay {
         if self.flushed.contains(&db) || !self.near.covers(db, hash) {
             return false;
         }
-        if !self.known(db, key).is_some_and(|at| self.slots[at].cell.loaded) {
+        if !self.known(db, key).is_ok_and(|at| self.slots[at].cell.loaded) {
             let found = self.near.take(db, hash, key);
             self.insert(db, hash, key, found.flatten());
         }
         true
     }
 
-    /// Takes the list of keys handlers asked for in vain.
-    pub fn take_missing(&mut self) -> Vec<(usize, Box<[u8]>)> {
+    /// Takes the keys handlers asked for in vain, to be read ([`Keyspace::read_asked`]) and given back
+    /// ([`Overlay::insert_many`]).
+    pub fn take_missing(&mut self) -> KeyBatches {
         std::mem::take(self.missing.get_mut())
     }
 
     /// Loads what handlers asked for in vain; false if there was nothing (O3).
     pub fn load_missing(&mut self) -> bool {
-        let missing = std::mem::take(self.missing.get_mut());
-        missing.iter().for_each(|(db, key)| self.load(*db, [&key[..]]));
+        let missing = self.take_missing();
+        missing.names().for_each(|(db, key)| self.load(db, [key]));
         !missing.is_empty()
     }
 
     /// True if a handler asked for keys that were not loaded.
     pub fn has_missing(&self) -> bool {
         !self.missing.borrow().is_empty()
+    }
+
+    fn miss(&self, db: usize, hash: u64, key: &[u8]) {
+        self.missing.borrow_mut().room(db).push(hash, key);
     }
 
     pub(crate) fn runs_at(&mut self, now_ms: u64) {
@@ -394,11 +431,15 @@ impl Overlay {
     #[inline]
     pub(crate) fn get(&self, db: usize, key: &[u8], now_ms: u64) -> Option<Seen<'_>> {
         let db = self.physical(db);
-        let seen = match self.known(db, key).map(|at| &self.slots[at].cell) {
+        let (cell, hash) = match self.known(db, key).map(|at| &self.slots[at]) {
+            Ok(slot) => (Some(&slot.cell), slot.hash),
+            Err(hash) => (None, hash),
+        };
+        let seen = match cell {
             Some(cell) if cell.loaded || cell.dirty => cell.current().map(Seen::from),
             _ if self.flushed.contains(&db) => None,
-            _ => self.near.look_at(db, key).unwrap_or_else(|| {
-                self.missing.borrow_mut().push((db, key.into()));
+            _ => self.near.look_at(db, hash, key).unwrap_or_else(|| {
+                self.miss(db, hash, key);
                 None
             }),
         };
@@ -477,7 +518,7 @@ impl Overlay {
             if !flushed {
                 added -= live(&slot.cell.base);
                 if !slot.cell.loaded {
-                    self.missing.borrow_mut().push((db, slot.key.clone()));
+                    self.miss(db, slot.hash, &slot.key);
                 }
             }
         }
@@ -514,17 +555,17 @@ impl Overlay {
 
     /// The place of a key, whose base is wanted if it is not known.
     fn place_or_missing(&mut self, db: usize, key: &[u8]) -> u32 {
-        if let Some(place) = self.known(db, key) {
-            return place;
-        }
-        let hash = hash_bytes(key);
+        let hash = match self.known(db, key) {
+            Ok(place) => return place,
+            Err(hash) => hash,
+        };
         if let Some(base) = self.near.take(db, hash, key) {
             self.insert(db, hash, key, base);
             return self.last.get();
         }
         // Only a loop may look at the shard: the key counts as absent until it is loaded (O3). What was emptied has none.
         if !self.flushed.contains(&db) {
-            self.missing.get_mut().push((db, key.into()));
+            self.miss(db, hash, key);
         }
         self.place_or_new(db, hash, key)
     }
@@ -552,9 +593,9 @@ impl Overlay {
     pub(crate) fn overwrite(&mut self, db: usize, key: &[u8], owned: Owned) {
         let db = self.physical(db);
         let place = match self.known(db, key) {
-            Some(at) => at,
-            None => {
-                let place = self.slots.push(db, hash_bytes(key), key);
+            Ok(at) => at,
+            Err(hash) => {
+                let place = self.slots.push(db, hash, key);
                 self.last.set(place);
                 place
             }
@@ -565,22 +606,17 @@ impl Overlay {
         self.written = true;
     }
 
-    /// Everything it knows, sorted by hash, and the databases it empties.
-    pub(crate) fn into_cells(mut self) -> (Snapshot, u64, Vec<Intent>, Vec<usize>) {
-        self.adopt_read();
+    /// Takes it apart for a commit in pieces. Cost: O(keys · log keys).
+    pub(crate) fn into_parts(mut self) -> Parts {
+        let (read, expires_ms) = self.near.into_read(self.ran_ms);
         let flushed = self.flushed;
         // Of what goes with its database nothing is told; that it was not changed before is checked like all that was read.
         for slot in self.slots.iter_mut().filter(|slot| slot.cell.now.is_none() && flushed.contains(&slot.db))
         {
             slot.cell.told.clear();
         }
-        let intents = self.slots.into_sorted().map(|slot| Intent {
-            hash: slot.hash,
-            db: slot.db as u32,
-            key: slot.key,
-            cell: Some(slot.cell),
-        });
-        (self.snapshot, self.ran_ms, intents.collect(), flushed)
+        let (snapshot, ran_ms, shards) = (self.snapshot, self.ran_ms, self.slots.into_shards());
+        Parts { snapshot, ran_ms, shards, read, expires_ms, flushed }
     }
 
     /// Has a key that was put count as unused for so many seconds.
@@ -779,16 +815,48 @@ impl Keyspace {
                 true => shard.intents.at(&self.sequence, db, hash, key, s),
                 false => None,
             };
-            let room = found.room();
+            let room = found.room(db);
             match (before, &made) {
                 (Some(Some(owned)), _) | (None, Some(Some(owned))) => room.push_owned(hash, key, owned),
-                (Some(None), _) | (None, Some(None)) => room.push_absent(hash, key),
+                (Some(None), _) | (None, Some(None)) => room.push(hash, key),
                 (None, None) => match self.use_entry(shard, db, hash, key, used_ms) {
                     Some(entry) => room.push_entry(hash, entry),
-                    None => room.push_absent(hash, key),
+                    None => room.push(hash, key),
                 },
             }
         }
+    }
+
+    /// Reads the next `count` keys at most of which the names alone are known, as they were at `s`; true when all are read.
+    /// Locks all their shards for a moment, and fetches the keys into the cache together. Cost: O(count), some 0.1 µs each.
+    pub fn read_asked(&self, s: Lsn, used_ms: Option<u64>, keys: &mut KeyBatches, count: usize) -> bool {
+        if let Some((batch, which)) = keys.unread(count) {
+            let db = batch.db;
+            let hashes: SmallVec<[u64; 64]> = which.clone().map(|i| batch.named(i).0).collect();
+            let mut shards = Bits::EMPTY;
+            hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
+            let guard = self.shards.lock(shards);
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+            for i in which {
+                let (hash, key) = batch.named(i);
+                let shard = guard.get(shard_of(hash));
+                let before = shard.pre.at(db, key, s);
+                let made = match before.is_none() && !shard.intents.is_empty() {
+                    true => shard.intents.at(&self.sequence, db, hash, key, s),
+                    false => None,
+                };
+                match (before, &made) {
+                    (Some(Some(owned)), _) | (None, Some(Some(owned))) => batch.learn_owned(i, owned),
+                    (Some(None), _) | (None, Some(None)) => {}
+                    (None, None) => {
+                        let entry = self.use_entry(shard, db, hash, key, used_ms);
+                        entry.into_iter().for_each(|entry| batch.learn_entry(i, entry));
+                    }
+                }
+            }
+        }
+        keys.are_read()
     }
 
     /// Gives values and expiries of some keys at `s` to `f`, in their order, until it says no; returns how many it was given.
@@ -845,7 +913,7 @@ impl Keyspace {
             let next = shard.dbs[db].visit_line(to, &mut |at, entry| {
                 seen += 1;
                 if at >= to && shard.pre.at(db, entry.key(), s).is_none() {
-                    found.room().push_entry(at, entry);
+                    found.room(db).push_entry(at, entry);
                 }
             });
             match next {
@@ -864,7 +932,7 @@ impl Keyspace {
         for (key, before) in shard.pre.iter_at(db, s) {
             let at = hash_bytes(key);
             if let (true, Some(before)) = ((hash..to).contains(&at), before) {
-                found.room().push_owned(at, key, before);
+                found.room(db).push_owned(at, key, before);
             }
         }
         to

@@ -524,6 +524,13 @@ fn begin_bulk(keyspace: &Arc<Keyspace>, dice: &mut Dice, age: u64) -> Attempt {
     Attempt { commit, writes: words, reads: Vec::new(), removes, flushes: false }
 }
 
+/// Reads what was asked for in vain, so many keys at a time.
+fn insert_missing(keyspace: &Keyspace, overlay: &mut Overlay, count: usize) {
+    let mut asked = overlay.take_missing();
+    while !keyspace.read_asked(overlay.snapshot().lsn(), None, &mut asked, count) {}
+    overlay.insert_many(asked);
+}
+
 fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> Attempt {
     if dice.below(3) == 0 {
         return begin_bulk(keyspace, dice, age);
@@ -542,8 +549,11 @@ fn begin(keyspace: &Arc<Keyspace>, dice: &mut Dice, model: &Model, age: u64) -> 
             continue;
         }
         let blind = dice.below(3) == 0;
-        if !blind {
+        if !blind && dice.below(2) == 0 {
             overlay.load(0, [key.as_bytes()]);
+        } else if !blind {
+            assert_eq!(View::overlay(keyspace, &mut overlay, 0, 1).expire_ms(key.as_bytes()), None);
+            insert_missing(keyspace, &mut overlay, 1);
         }
         let mut view = View::overlay(keyspace, &mut overlay, 0, 1);
         if !blind {

@@ -1,15 +1,23 @@
 //! SORT and SORT_RO.
 //!
 //! The elements are copied out, weighed, sorted and answered. Keys that BY and GET point to follow from the elements, so
-//! a run that meets keys its view does not know yet is repeated once they are loaded; it changes nothing before.
+//! a run that meets keys its view does not know yet names all it can, and is repeated once they are loaded; it changes
+//! nothing before.
+//!
+//! ```text
+//!   elements ─► weights (BY) ─► what GET gives, in their order ─► sorted: (weight, number of the element) ─► answered
+//! ```
+//!
+//! With LIMIT, what GET gives is looked for when the order is known. Values are not copied before they are answered.
 
 use crate::options::{int, is};
 use crate::table::*;
-use crate::{Cx, Error, STREAM_FROM, Stream};
+use crate::{Budget, Cx, Error, STREAM_FROM, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
+use std::borrow::Cow;
 use std::cmp::Ordering;
-use value::{Held, List, Value, ValueRef};
+use value::{Held, List, StrRef, Value, ValueRef};
 
 const BY_GET: &str = "For the optional BY/GET keyword: the key names follow from the elements";
 const STORE: &str = "For the optional STORE keyword, which may stand anywhere";
@@ -128,10 +136,11 @@ impl<'a> Options<'a> {
     }
 }
 
-enum Weight {
-    Number(f64),
-    Text(Option<Vec<u8>>),
-    /// The element itself, as text.
+/// What the elements are sorted by, each with its number.
+enum Weights<'v> {
+    Numbers(Vec<(u64, u32)>),
+    Texts(Vec<(Option<Cow<'v, [u8]>>, u32)>),
+    /// The elements themselves, as text.
     Own,
 }
 
@@ -142,15 +151,52 @@ enum Weight {
 fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Error> {
     let options = Options::parse(args, may_store)?;
     let mut elements = elements(cx, args.at(1), &options)?;
-    if must_sort(cx, args.at(1), &options) {
-        elements = sorted(cx, elements, &options)?;
+    let must_sort = must_sort(cx, args.at(1), &options);
+    let (view, budget): (&View<'_>, _) = (cx.view, &mut cx.budget);
+    let weights = match must_sort {
+        true => Some(weigh(view, budget, &elements, &options)?),
+        false => None,
+    };
+    // Without LIMIT all of them will be wanted: their keys can be named before the order is known.
+    let all = match options.limit {
+        None if !options.get.is_empty() => Some(Gotten::of(view, budget, elements.iter(), &options)?),
+        _ => None,
+    };
+    if view.awaits_keys() {
+        return Ok(());
     }
-    let window = options.window(elements.len());
-    elements.truncate(window.end);
-    elements.drain(..window.start);
+    let order = match weights {
+        Some(weights) => order(weights, &elements, &options),
+        None => (0..elements.len() as u32).collect(),
+    };
+    let order = &order[options.window(elements.len())];
+    if options.get.is_empty() {
+        let elements = order.iter().map(|i| std::mem::take(&mut elements[*i as usize])).collect();
+        return match options.store {
+            Some(destination) => {
+                let list = listed(cx, &elements)?;
+                store(cx, destination, list)
+            }
+            None => answer(cx, elements),
+        };
+    }
+    let gotten = match all {
+        Some(all) => all.in_order(order),
+        None => {
+            let chosen = order.iter().map(|i| &elements[*i as usize]);
+            Gotten::of(view, budget, chosen, &options)?
+        }
+    };
+    if view.awaits_keys() {
+        return Ok(());
+    }
     match options.store {
-        Some(destination) => store(cx, destination, &elements, &options),
-        None => answer(cx, elements, &options),
+        Some(destination) => {
+            let list = gotten.listed(budget)?;
+            drop(gotten);
+            store(cx, destination, list)
+        }
+        None => gotten.answer(cx.out, budget),
     }
 }
 
@@ -165,9 +211,15 @@ fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> Result<Ve
     cx.charge(n)?;
     Ok(match cx.view.value(key) {
         None => Vec::new(),
-        Some(ValueRef::List(list)) => list.iter().map(|e| e.to_vec()).collect(),
+        Some(ValueRef::List(list)) => {
+            let mut elements: Vec<Vec<u8>> = list.iter().map(|e| e.to_vec()).collect();
+            // Unsorted, a list comes in the direction asked for; so does a sorted set.
+            if options.descending && !options.sorts() {
+                elements.reverse();
+            }
+            elements
+        }
         Some(ValueRef::Set(set)) => set.iter().map(|e| e.to_vec()).collect(),
-        // Unsorted, a sorted set comes in its own order, in the direction asked for.
         Some(ValueRef::ZSet(zset)) if options.descending && !options.sorts() => match zset.len() {
             0 => Vec::new(),
             len => zset.iter_rev_from(len - 1).map(|(member, _)| member.to_vec()).collect(),
@@ -177,30 +229,66 @@ fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> Result<Ve
     })
 }
 
-fn sorted(cx: &mut Cx<'_, '_>, elements: Vec<Vec<u8>>, options: &Options<'_>) -> Result<Vec<Vec<u8>>, Error> {
+/// What the elements are to be sorted by. O(n).
+fn weigh<'v>(
+    view: &'v View<'_>,
+    budget: &mut Budget<'_>,
+    elements: &'v [Vec<u8>],
+    options: &Options<'v>,
+) -> Result<Weights<'v>, Error> {
     let alpha = options.alpha || !options.sorts();
-    let mut weighed = Vec::with_capacity(elements.len());
-    for element in elements {
-        cx.charge(2)?;
-        let text = match options.by {
-            Some(pattern) if options.sorts() => Some(lookup(cx.view, pattern, &element)),
-            _ => None,
-        };
-        let weight = match (alpha, text) {
-            (true, Some(text)) => Weight::Text(text),
-            (true, None) => Weight::Own,
-            (false, Some(text)) => Weight::Number(text.map_or(Ok(0.0), |t| number(&t))?),
-            (false, None) => Weight::Number(number(&element)?),
-        };
-        weighed.push((weight, element));
+    let by = options.by.filter(|_| options.sorts()).map(Pattern::parse);
+    let (mut numbers, mut texts, mut name) = (Vec::new(), Vec::new(), Vec::new());
+    match (&by, alpha) {
+        (None, true) => {
+            budget.charge(2 * elements.len())?;
+            return Ok(Weights::Own);
+        }
+        (Some(_), true) => texts.reserve(elements.len()),
+        (_, false) => numbers.reserve(elements.len()),
     }
-    cx.charge(weighed.len())?;
-    let descending = options.descending;
-    weighed.sort_unstable_by(|a, b| {
-        let order = compare(a, b);
-        if descending { order.reverse() } else { order }
-    });
-    Ok(weighed.into_iter().map(|(_, element)| element).collect())
+    for (element, i) in elements.iter().zip(0..) {
+        budget.charge(2)?;
+        match &by {
+            Some(by) if alpha => texts.push((by.find(view, element, &mut name), i)),
+            Some(by) => {
+                let text = by.find(view, element, &mut name);
+                numbers.push((sortable(text.map_or(Ok(0.0), |text| number(&text))?), i));
+            }
+            None => numbers.push((sortable(number(element)?), i)),
+        }
+    }
+    Ok(if alpha { Weights::Texts(texts) } else { Weights::Numbers(numbers) })
+}
+
+/// The numbers of the elements in their order. Equal numbers are told apart by the elements themselves, so that the result is
+/// always the same. O(n·log n).
+fn order(weights: Weights<'_>, elements: &[Vec<u8>], options: &Options<'_>) -> Vec<u32> {
+    let element = |i: &u32| &elements[*i as usize];
+    let directed = |order: Ordering| if options.descending { order.reverse() } else { order };
+    match weights {
+        Weights::Numbers(mut numbers) => {
+            numbers.sort_unstable_by(|(x, a), (y, b)| {
+                directed(x.cmp(y).then_with(|| element(a).cmp(element(b))))
+            });
+            numbers.into_iter().map(|(_, i)| i).collect()
+        }
+        Weights::Texts(mut texts) => {
+            texts.sort_unstable_by(|(x, _), (y, _)| directed(x.cmp(y)));
+            texts.into_iter().map(|(_, i)| i).collect()
+        }
+        Weights::Own => {
+            let mut order: Vec<u32> = (0..elements.len() as u32).collect();
+            order.sort_unstable_by(|a, b| directed(element(a).cmp(element(b))));
+            order
+        }
+    }
+}
+
+/// A whole number that is in the order of all such: the two zeros are one.
+fn sortable(number: f64) -> u64 {
+    let bits = (number + 0.0).to_bits();
+    if bits >> 63 == 0 { bits | 1 << 63 } else { !bits }
 }
 
 /// As strtod reads it: blanks in front and nothing at all are fine, hexadecimal is not.
@@ -216,56 +304,113 @@ fn number(text: &[u8]) -> Result<f64, Error> {
         .ok_or(Error::new("ERR One or more scores can't be converted into double"))
 }
 
-/// Equal numbers are told apart by the elements themselves, so that the result is always the same.
-fn compare(a: &(Weight, Vec<u8>), b: &(Weight, Vec<u8>)) -> Ordering {
-    match (&a.0, &b.0) {
-        (Weight::Number(x), Weight::Number(y)) => {
-            x.partial_cmp(y).unwrap_or(Ordering::Equal).then_with(|| a.1.cmp(&b.1))
+/// A BY or GET pattern.
+enum Pattern<'a> {
+    /// `#`: the element itself.
+    Element,
+    /// A key, before and behind the element, and a field of it if it is a hash.
+    Key(&'a [u8], &'a [u8], Option<&'a [u8]>),
+    /// No `*`.
+    Nothing,
+}
+
+impl<'a> Pattern<'a> {
+    fn parse(pattern: &'a [u8]) -> Pattern<'a> {
+        if *pattern == *b"#" {
+            return Pattern::Element;
         }
-        (Weight::Text(x), Weight::Text(y)) => x.cmp(y),
-        _ => a.1.cmp(&b.1),
+        let Some(star) = pattern.iter().position(|b| *b == b'*') else { return Pattern::Nothing };
+        let (before, behind) = (&pattern[..star], &pattern[star + 1..]);
+        // An arrow at the very end is part of the key.
+        let arrow = behind.windows(2).position(|w| w == b"->").filter(|at| at + 2 < behind.len());
+        match arrow {
+            Some(at) => Pattern::Key(before, &behind[..at], Some(&behind[at + 2..])),
+            None => Pattern::Key(before, behind, None),
+        }
+    }
+
+    /// What it gives for an element; None: nothing there. `name` is room for the key's. O(1).
+    fn find<'v>(&self, view: &'v View<'_>, element: &'v [u8], name: &mut Vec<u8>) -> Option<Cow<'v, [u8]>> {
+        let Pattern::Key(before, behind, field) = self else {
+            return matches!(self, Pattern::Element).then_some(Cow::Borrowed(element));
+        };
+        name.clear();
+        [*before, element, *behind].iter().for_each(|part| name.extend_from_slice(part));
+        match (view.value(name)?, field) {
+            (ValueRef::Hash(hash), Some(field)) => hash.get_at(field, view.now_ms()).map(Cow::Borrowed),
+            (ValueRef::Str(StrRef::Flat(text)), None) => Some(Cow::Borrowed(text)),
+            (ValueRef::Str(s), None) => Some(Cow::Owned(s.to_vec())),
+            _ => None,
+        }
     }
 }
 
-/// What a BY or GET pattern gives for an element: `#`, a string, or a field of a hash. None: nothing there.
-fn lookup(view: &View<'_>, pattern: &[u8], element: &[u8]) -> Option<Vec<u8>> {
-    if *pattern == *b"#" {
-        return Some(element.to_vec());
-    }
-    let star = pattern.iter().position(|b| *b == b'*')?;
-    let arrow = pattern[star + 1..].windows(2).position(|w| w == b"->").map(|at| star + 1 + at);
-    // An arrow at the very end is part of the key.
-    let arrow = arrow.filter(|at| at + 2 < pattern.len());
-    let end = arrow.unwrap_or(pattern.len());
-    let key = [&pattern[..star], element, &pattern[star + 1..end]].concat();
-    match (view.value(&key)?, arrow) {
-        (ValueRef::Hash(hash), Some(at)) => {
-            hash.get_at(&pattern[at + 2..], view.now_ms()).map(<[u8]>::to_vec)
+/// What the GET patterns give, element by element.
+struct Gotten<'v> {
+    patterns: usize,
+    found: Vec<Option<Cow<'v, [u8]>>>,
+}
+
+impl<'v> Gotten<'v> {
+    /// O(elements · patterns).
+    fn of(
+        view: &'v View<'_>,
+        budget: &mut Budget<'_>,
+        elements: impl ExactSizeIterator<Item = &'v Vec<u8>> + Clone,
+        options: &Options<'v>,
+    ) -> Result<Gotten<'v>, Error> {
+        let (patterns, mut name) = (options.get.len(), Vec::new());
+        let mut found = Vec::with_capacity(elements.len() * patterns);
+        let each: Vec<Pattern<'_>> = options.get.iter().map(|pattern| Pattern::parse(pattern)).collect();
+        for element in elements {
+            budget.charge(1 + patterns)?;
+            found.extend(each.iter().map(|pattern| pattern.find(view, element, &mut name)));
         }
-        (ValueRef::Str(s), None) => Some(s.to_vec()),
-        _ => None,
+        Ok(Gotten { patterns, found })
+    }
+
+    fn in_order(mut self, order: &[u32]) -> Gotten<'v> {
+        let places =
+            order.iter().flat_map(|i| (0..self.patterns).map(move |j| *i as usize * self.patterns + j));
+        let found = places.map(|at| self.found[at].take()).collect();
+        Gotten { found, ..self }
+    }
+
+    fn answer(&self, out: &mut Reply, budget: &mut Budget<'_>) -> Result<(), Error> {
+        out.array(self.found.len());
+        for found in &self.found {
+            budget.charge(1)?;
+            out.bulk_or_null(found.as_deref());
+        }
+        Ok(())
+    }
+
+    fn listed(&self, budget: &mut Budget<'_>) -> Result<List, Error> {
+        let mut list = List::new();
+        for found in &self.found {
+            budget.charge(1)?;
+            list.push_back(found.as_deref().unwrap_or_default());
+        }
+        Ok(list)
     }
 }
 
-fn answer(cx: &mut Cx<'_, '_>, elements: Vec<Vec<u8>>, options: &Options<'_>) -> Result<(), Error> {
-    if options.get.is_empty() {
-        cx.out.array(elements.len());
-        if elements.len() > STREAM_FROM {
-            cx.stream(Elements { elements, next: 0 })?;
-        } else {
-            elements.iter().for_each(|element| cx.out.bulk(element));
-        }
-        return Ok(());
+fn answer(cx: &mut Cx<'_, '_>, elements: Vec<Vec<u8>>) -> Result<(), Error> {
+    cx.out.array(elements.len());
+    if elements.len() > STREAM_FROM {
+        return cx.stream(Elements { elements, next: 0 });
     }
-    cx.charge(elements.len() * options.get.len())?;
-    cx.out.array(elements.len() * options.get.len());
-    for element in &elements {
-        for pattern in &options.get {
-            let found = lookup(cx.view, pattern, element);
-            cx.out.bulk_or_null(found.as_deref());
-        }
-    }
+    elements.iter().for_each(|element| cx.out.bulk(element));
     Ok(())
+}
+
+fn listed(cx: &mut Cx<'_, '_>, elements: &Vec<Vec<u8>>) -> Result<List, Error> {
+    let mut list = List::new();
+    for element in elements {
+        cx.charge(1)?;
+        list.push_back(element);
+    }
+    Ok(list)
 }
 
 struct Elements {
@@ -297,22 +442,7 @@ impl Drop for Elements {
     }
 }
 
-fn store(
-    cx: &mut Cx<'_, '_>,
-    destination: &[u8],
-    elements: &[Vec<u8>],
-    options: &Options<'_>,
-) -> Result<(), Error> {
-    let mut list = List::new();
-    for element in elements {
-        cx.charge(1 + options.get.len())?;
-        if options.get.is_empty() {
-            list.push_back(element);
-        }
-        for pattern in &options.get {
-            list.push_back(&lookup(cx.view, pattern, element).unwrap_or_default());
-        }
-    }
+fn store(cx: &mut Cx<'_, '_>, destination: &[u8], list: List) -> Result<(), Error> {
     cx.out.int(list.len() as i64);
     if !list.is_empty() {
         cx.view.put(destination, Value::List(list), None);
@@ -321,4 +451,67 @@ fn store(
         cx.view.changed(destination, Class::Generic, "del");
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::testing::{Db, Over};
+
+    #[test]
+    fn elements_are_sorted_by_themselves_by_keys_and_by_fields() {
+        // Over an overlay: the keys that BY and GET point to are not locked beforehand.
+        let mut db = Db::new().over(Over::Overlay);
+        db.check(&[
+            ("rpush l 10 9 -1 1 0 -0 1e2", "7"),
+            ("sort l", "[\"-1\", \"-0\", \"0\", \"1\", \"9\", \"10\", \"1e2\"]"),
+            ("sort l desc limit 1 2", "[\"10\", \"9\"]"),
+            ("sort l alpha limit 0 3", "[\"-0\", \"-1\", \"0\"]"),
+            ("sort l by nosort limit 0 2", "[\"10\", \"9\"]"),
+            ("sort l by nosort desc limit 0 2", "[\"1e2\", \"-0\"]"),
+            ("rpush n a b c a", "4"),
+            ("sort n", "-ERR One or more scores can't be converted into double"),
+            ("mset w_a 3 w_b 1 name_a A name_b_x Bx", "OK"),
+            ("hset h_a f 5 g left", "2"),
+            ("hset h_c f 2", "1"),
+            ("sort n by w_*", "[\"c\", \"b\", \"a\", \"a\"]"),
+            (
+                "sort n by w_* desc get # get name_* get name_*_x get nothing limit 1 2",
+                "[\"a\", \"A\", nil, nil, \"b\", nil, \"Bx\", nil]",
+            ),
+            (
+                "sort n by h_*->f get h_*->g get w_*",
+                "[nil, \"1\", nil, nil, \"left\", \"3\", \"left\", \"3\"]",
+            ),
+            ("sort n by w_* alpha get # get w_*->f", "[\"c\", nil, \"b\", nil, \"a\", nil, \"a\", nil]"),
+            ("sort n by name_*", "-ERR One or more scores can't be converted into double"),
+            ("sort n by w_* get w_* get # store into", "8"),
+            ("lrange into 0 -1", "[\"\", \"c\", \"1\", \"b\", \"3\", \"a\", \"3\", \"a\"]"),
+            ("sort n by w_* limit 9 1 store into", "0"),
+            ("exists into", "0"),
+            ("sort n by h_*->f alpha store n", "4"),
+            ("lrange n 0 -1", "[\"b\", \"c\", \"a\", \"a\"]"),
+            ("sort h_a", "-WRONGTYPE Operation against a key holding the wrong kind of value"),
+            ("sort nothing by w_* get #", "[]"),
+        ]);
+    }
+
+    /// Many elements, the same one several times: what is asked for first and found then is each one's own.
+    #[test]
+    fn many_elements_come_in_order_with_what_is_theirs() {
+        let mut db = Db::new().over(Over::Overlay);
+        for i in 0..3_000u32 {
+            let (element, weight) = (format!("{}", i % 1_000), format!("{}", i % 1_000 * 7_919 % 1_000));
+            db.run(&["RPUSH", "l", &element]);
+            db.run(&["SET", &format!("w:{element}"), &weight]);
+            db.run(&["SET", &format!("v:{element}"), &format!("value {weight}")]);
+        }
+        let values = |from: usize, to: usize| {
+            let each: Vec<String> = (from..to).map(|i| format!("\"value {}\"", i / 3)).collect();
+            format!("[{}]", each.join(", "))
+        };
+        assert_eq!(db.line("sort l by w:* get v:*"), values(0, 3_000));
+        assert_eq!(db.line("sort l by w:* get v:* limit 10 5"), values(10, 15));
+        assert_eq!(db.line("sort l by w:* get v:* store into"), "3000");
+        assert_eq!(db.line("lrange into 0 -1"), values(0, 3_000));
+    }
 }

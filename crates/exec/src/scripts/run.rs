@@ -330,6 +330,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             }
             if overlay.has_missing() {
                 let missing = overlay.take_missing();
+                let missing = missing.names().map(|(db, key)| (db, key.into())).collect();
                 load(overlay, missing, &mut self.reader);
                 self.reply.clear();
                 continue;
@@ -603,7 +604,7 @@ impl Reader {
         let hashes = keys.iter().map(hash_bytes).collect();
         let asked = Asked::Words(run.words.clone(), run.db, BEFORE_KEYS, hashes);
         if let Some(read) = self.ask(self.request(overlay, asked, 0)) {
-            overlay.insert_many(run.db, read.batches);
+            overlay.insert_many(read.batches);
         }
     }
 }

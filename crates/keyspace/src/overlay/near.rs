@@ -1,21 +1,26 @@
-//! Very many keys that were read for an overlay: those a script declares, and those read along with one it asked for, because
-//! it would wait for each.
+//! Very many keys that were read for an overlay: those a script declares, those read along with one it asked for, because
+//! it would wait for each, and those a handler asked for in vain.
 //!
 //! ```text
 //!   a loop fills KeyBatches: names and short strings one behind the other ─► Near: what came stays as it came, and an index
+//!   a handler asks for keys: names alone ─► a loop reads each where it stands ─► Near
 //! ```
 //!
 //! - N1: what came is never moved, and a batch is so small that to grow it takes some microseconds.
-//! - N2: a key that was looked at is marked, and is the only kind that a commit has to check (O7).
+//! - N2: a key that was looked at is marked, and is the only kind that a commit has to check (O7). One that came twice is two
+//!   keys here, of which either may be marked; both say the same.
+//! - N3: most keys are looked at in the order in which they came: the one behind the last is tried first. The index is made
+//!   when that fails.
 //!
-//! Cost: look-up O(1); 48 bytes a key beside its name and its string.
+//! Cost: look-up O(1), one look at memory in order if N3 holds; 56 bytes a key beside its name and its string.
 
 use super::slots::{Half, Wide};
 use super::{Owned, Seen};
 use crate::entry::EntryRef;
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use stdx::hash::hash_bytes;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use value::{Str, StrRef, Value, ValueRef};
 
 /// A longer string is shared, not copied.
@@ -24,11 +29,13 @@ const TEXT_MAX: usize = 256;
 const BATCH_KEYS: usize = 1024;
 const BATCH_BYTES: usize = 64 << 10;
 
-/// Keys as they were at a snapshot, in batches.
+/// Keys as they were at a snapshot, in batches; of the last ones perhaps the names alone.
 #[derive(Default)]
 pub struct KeyBatches {
     batches: Vec<KeyBatch>,
     len: usize,
+    /// Batches of which all keys are read, and keys of the next that are.
+    read: (usize, usize),
 }
 
 impl KeyBatches {
@@ -40,93 +47,145 @@ impl KeyBatches {
         self.len == 0
     }
 
-    /// Names, for tests.
-    pub fn names(&self) -> impl Iterator<Item = &[u8]> {
-        self.batches.iter().flat_map(|batch| batch.keys.iter().map(|key| batch.name(key)))
+    /// Databases and names, in their order.
+    pub fn names(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        self.batches.iter().flat_map(|batch| batch.keys.iter().map(|key| (batch.db, batch.name(key))))
     }
 
-    /// A batch that takes one more key.
-    pub(crate) fn room(&mut self) -> &mut KeyBatch {
-        let full = |batch: &KeyBatch| batch.keys.len() >= BATCH_KEYS || batch.bytes.len() >= BATCH_BYTES;
+    /// Visits all: database, hash, name, and what the key was.
+    pub(super) fn each(&self, mut f: impl FnMut(usize, u64, &[u8], &dyn Fn() -> Option<Owned>)) {
+        for batch in &self.batches {
+            for key in &batch.keys {
+                f(batch.db, key.hash, batch.name(key), &|| batch.seen(key).map(Seen::to_owned));
+            }
+        }
+    }
+
+    /// A batch of a database that takes one more key.
+    pub(crate) fn room(&mut self, db: usize) -> &mut KeyBatch {
+        let full = |batch: &KeyBatch| {
+            batch.db != db || batch.keys.len() >= BATCH_KEYS || batch.bytes.len() >= BATCH_BYTES
+        };
         if self.batches.last().is_none_or(full) {
-            self.batches.push(KeyBatch::default());
+            self.batches.push(KeyBatch { db, ..KeyBatch::default() });
         }
         self.len += 1;
         let last = self.batches.len() - 1;
         &mut self.batches[last]
     }
+
+    /// The next keys of which the names alone are known, up to `count` of one batch; None if there are none.
+    pub(crate) fn unread(&mut self, count: usize) -> Option<(&mut KeyBatch, std::ops::Range<usize>)> {
+        let (mut batch, mut from) = self.read;
+        if self.batches.get(batch).is_some_and(|batch| batch.keys.len() == from) {
+            (batch, from) = (batch + 1, 0);
+        }
+        let found = self.batches.get_mut(batch)?;
+        let to = (from + count).min(found.keys.len());
+        self.read = (batch, to);
+        Some((found, from..to))
+    }
+
+    /// Whether no key's name alone is known.
+    pub fn are_read(&self) -> bool {
+        let (batch, keys) = self.read;
+        let last = self.batches.len().saturating_sub(1);
+        batch >= self.batches.len() || batch == last && keys == self.batches[last].keys.len()
+    }
 }
 
-/// Some keys.
+/// Some keys of a database.
 #[derive(Default)]
 pub(crate) struct KeyBatch {
-    /// Names, and short strings behind them.
+    pub(crate) db: usize,
+    /// Names and short strings.
     bytes: Vec<u8>,
     keys: Vec<Key>,
+    /// Only keys with a hash before it are to be found by the index; the others came before.
+    upto: u64,
 }
 
 struct Key {
     hash: u64,
-    at: usize,
+    at: u32,
     len: u32,
-    read: Cell<bool>,
+    read: AtomicBool,
     held: Held,
     expire_ms: Option<u64>,
 }
 
 enum Held {
-    /// There was no such key.
+    /// Not read yet, or there was no such key.
     Absent,
-    /// So many bytes behind the name, and whether OBJECT ENCODING must answer `raw`.
-    Text(u32, bool),
+    /// Where its bytes begin, how many there are, and whether OBJECT ENCODING must answer `raw`.
+    Text(u32, u32, bool),
     Value(Value),
 }
 
 impl KeyBatch {
     pub(crate) fn push_entry(&mut self, hash: u64, entry: EntryRef<'_>) {
-        match entry.value() {
-            ValueRef::Str(StrRef::Flat(text)) if text.len() <= TEXT_MAX => {
-                self.push_text(hash, entry.key(), text, entry.is_raw(), entry.expire_ms());
-            }
-            _ => self.push_value(hash, entry.key(), entry.to_owned()),
-        }
+        self.push(hash, entry.key());
+        self.learn_entry(self.keys.len() - 1, entry);
     }
 
     pub(crate) fn push_owned(&mut self, hash: u64, key: &[u8], owned: &Owned) {
+        self.push(hash, key);
+        self.learn_owned(self.keys.len() - 1, owned);
+    }
+
+    /// A key that there was not, or that is to be read yet.
+    pub(crate) fn push(&mut self, hash: u64, key: &[u8]) {
+        let (at, len) = (self.bytes.len() as u32, key.len() as u32);
+        self.bytes.extend_from_slice(key);
+        self.keys.push(Key {
+            hash,
+            at,
+            len,
+            read: AtomicBool::default(),
+            held: Held::Absent,
+            expire_ms: None,
+        });
+    }
+
+    /// Says what a key was.
+    pub(crate) fn learn_entry(&mut self, i: usize, entry: EntryRef<'_>) {
+        self.keys[i].expire_ms = entry.expire_ms();
+        match entry.value() {
+            ValueRef::Str(StrRef::Flat(text)) if text.len() <= TEXT_MAX => {
+                self.learn_text(i, text, entry.is_raw());
+            }
+            _ => self.keys[i].held = Held::Value(entry.to_owned().value),
+        }
+    }
+
+    /// Says what a key was.
+    pub(crate) fn learn_owned(&mut self, i: usize, owned: &Owned) {
+        self.keys[i].expire_ms = owned.expire_ms;
         match &owned.value {
             Value::Str(s)
                 if s.len() <= TEXT_MAX
                     && let StrRef::Flat(text) = s.as_ref() =>
             {
-                self.push_text(hash, key, text, s.is_raw(), owned.expire_ms);
+                self.learn_text(i, text, s.is_raw());
             }
-            _ => self.push_value(hash, key, owned.clone()),
+            value => self.keys[i].held = Held::Value(value.clone()),
         }
     }
 
-    pub(crate) fn push_absent(&mut self, hash: u64, key: &[u8]) {
-        self.push(hash, key, Held::Absent, None);
-    }
-
-    fn push_text(&mut self, hash: u64, key: &[u8], text: &[u8], raw: bool, expire_ms: Option<u64>) {
-        let held = Held::Text(text.len() as u32, raw);
-        self.push(hash, key, held, expire_ms);
+    fn learn_text(&mut self, i: usize, text: &[u8], raw: bool) {
+        self.keys[i].held = Held::Text(self.bytes.len() as u32, text.len() as u32, raw);
         self.bytes.extend_from_slice(text);
     }
 
-    fn push_value(&mut self, hash: u64, key: &[u8], owned: Owned) {
-        self.push(hash, key, Held::Value(owned.value), owned.expire_ms);
-    }
-
-    fn push(&mut self, hash: u64, key: &[u8], held: Held, expire_ms: Option<u64>) {
-        let at = self.bytes.len();
-        self.bytes.extend_from_slice(key);
-        self.keys.push(Key { hash, at, len: key.len() as u32, read: Cell::default(), held, expire_ms });
+    /// Hash and name of a key.
+    #[inline]
+    pub(crate) fn named(&self, i: usize) -> (u64, &[u8]) {
+        (self.keys[i].hash, self.name(&self.keys[i]))
     }
 
     #[inline]
     fn name(&self, key: &Key) -> &[u8] {
-        &self.bytes[key.at..][..key.len as usize]
+        &self.bytes[key.at as usize..][..key.len as usize]
     }
 
     #[inline]
@@ -134,8 +193,8 @@ impl KeyBatch {
         let expire_ms = key.expire_ms;
         Some(match &key.held {
             Held::Absent => return None,
-            Held::Text(len, raw) => {
-                let bytes = &self.bytes[key.at + key.len as usize..][..*len as usize];
+            Held::Text(at, len, raw) => {
+                let bytes = &self.bytes[*at as usize..][..*len as usize];
                 Seen::Text { bytes, raw: *raw, expire_ms }
             }
             Held::Value(value) => Seen::Value { value, expire_ms },
@@ -153,24 +212,36 @@ impl Half for Place {
     }
 }
 
-const PLACE_BITS: u32 = 16;
-const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
+/// Bits of a place that say which key of its batch it is.
+const KEY_BITS: u32 = BATCH_KEYS.ilog2();
+const KEY_MASK: u32 = BATCH_KEYS as u32 - 1;
+
+#[inline]
+fn place(batch: usize, key: usize) -> u32 {
+    (batch as u32) << KEY_BITS | key as u32
+}
 
 #[derive(Default)]
 pub(super) struct Near {
-    /// What came, and of which database (N1).
-    batches: Vec<(usize, KeyBatch)>,
-    index: Wide<Place>,
+    /// What came (N1).
+    batches: Vec<KeyBatch>,
+    /// How many keys that are.
+    keys: usize,
+    /// Of the first so many batches (N3).
+    index: RefCell<Wide<Place>>,
+    indexed: Cell<usize>,
+    /// The key that was found last, and the one to be expected then (N3).
+    last: Cell<(u32, u32)>,
     /// Parts of the hash order that were read whole: database and start to end (exclusive).
     ranges: BTreeMap<(usize, u64), u64>,
-    /// How many of them were looked at (N2).
+    /// How many keys were looked at (N2).
     read: Cell<usize>,
 }
 
 impl Near {
     /// Keys that can be looked at.
     pub(super) fn len(&self) -> usize {
-        self.index.len()
+        self.keys
     }
 
     /// Keys that were.
@@ -182,25 +253,35 @@ impl Near {
     /// Adds all keys with a hash from `from` to before `to`. O(keys).
     pub(super) fn add_range(&mut self, db: usize, from: u64, to: u64, keys: KeyBatches) {
         let to = to.min(self.end(db, from));
-        if self.add(db, to, keys) {
+        if self.add(to, keys).is_ok() {
             self.ranges.insert((db, from), to);
         }
     }
 
-    /// Adds the keys with a hash before `to`; false if there are so many already that none were added. O(keys).
-    pub(super) fn add(&mut self, db: usize, to: u64, keys: KeyBatches) -> bool {
-        if self.batches.len() + keys.batches.len() > PLACE_MASK as usize {
-            return false;
+    /// Adds the keys with a hash before `to`; gives them back if there are too many already. O(batches).
+    pub(super) fn add(&mut self, to: u64, keys: KeyBatches) -> Result<(), KeyBatches> {
+        if self.batches.len() + keys.batches.len() > (u32::MAX >> KEY_BITS) as usize {
+            return Err(keys);
         }
-        self.index.reserve(keys.len);
-        for keys in keys.batches {
-            let batch = self.batches.len() as u32;
-            for (i, key) in keys.keys.iter().enumerate().filter(|(_, key)| key.hash < to) {
-                self.index.insert(Place(key.hash as u32, batch << PLACE_BITS | i as u32));
+        let first = place(self.batches.len(), 0);
+        self.last.set((first, first));
+        self.keys += keys.len;
+        self.batches.extend(keys.batches.into_iter().map(|batch| KeyBatch { upto: to, ..batch }));
+        Ok(())
+    }
+
+    /// Puts what came since into the index. O(keys).
+    #[cold]
+    fn make_index(&self) {
+        let mut index = self.index.borrow_mut();
+        let new = &self.batches[self.indexed.get()..];
+        index.reserve(new.iter().map(|batch| batch.keys.len()).sum());
+        for (batch, i) in new.iter().zip(self.indexed.get()..) {
+            for (key, j) in batch.keys.iter().zip(0..).filter(|(key, _)| key.hash < batch.upto) {
+                index.insert(Place(key.hash as u32, place(i, j)));
             }
-            self.batches.push((db, keys));
         }
-        true
+        self.indexed.set(self.batches.len());
     }
 
     /// Where the next part of the hash order begins that was read whole.
@@ -216,67 +297,131 @@ impl Near {
     }
 
     #[inline]
-    fn key(&self, place: u32) -> (&KeyBatch, usize, &Key) {
-        let (db, batch) = &self.batches[(place >> PLACE_BITS) as usize];
-        (batch, *db, &batch.keys[(place & PLACE_MASK) as usize])
+    fn key(&self, place: u32) -> (&KeyBatch, &Key) {
+        let batch = &self.batches[(place >> KEY_BITS) as usize];
+        (batch, &batch.keys[(place & KEY_MASK) as usize])
+    }
+
+    /// Whether a key stands at a place, if that is one.
+    #[inline]
+    fn is_at(&self, place: u32, db: usize, name: &[u8]) -> bool {
+        let batch = self.batches.get((place >> KEY_BITS) as usize).filter(|batch| batch.db == db);
+        let key = batch.and_then(|batch| Some((batch, batch.keys.get((place & KEY_MASK) as usize)?)));
+        key.is_some_and(|(batch, key)| batch.name(key) == name)
+    }
+
+    /// The place behind one.
+    #[inline]
+    fn behind(&self, at: u32) -> u32 {
+        let batch = (at >> KEY_BITS) as usize;
+        let more = ((at & KEY_MASK) as usize) + 1 < self.batches[batch].keys.len();
+        if more { at + 1 } else { place(batch + 1, 0) }
     }
 
     #[inline]
-    fn is_at(&self, place: &Place, db: usize, hash: u64, name: &[u8]) -> bool {
-        if place.0 != hash as u32 {
-            return false;
-        }
-        let (batch, key_db, key) = self.key(place.1);
-        key.hash == hash && key_db == db && batch.name(key) == name
-    }
-
-    #[inline]
-    fn find(&self, db: usize, name: &[u8]) -> Option<(&KeyBatch, &Key)> {
-        if self.index.len() == 0 {
+    fn find(&self, db: usize, hash: u64, name: &[u8]) -> Option<u32> {
+        if self.batches.is_empty() {
             return None;
         }
-        let hash = hash_bytes(name);
-        let place = self.index.find(hash, |place| self.is_at(place, db, hash, name))?;
-        let (batch, _, key) = self.key(place.1);
-        Some((batch, key))
+        let (last, next) = self.last.get();
+        if self.is_at(last, db, name) {
+            return Some(last);
+        }
+        let found = match self.is_at(next, db, name) {
+            true => next,
+            false => self.look_up(db, hash, name)?,
+        };
+        self.last.set((found, self.behind(found)));
+        Some(found)
+    }
+
+    fn look_up(&self, db: usize, hash: u64, name: &[u8]) -> Option<u32> {
+        if self.indexed.get() < self.batches.len() {
+            self.make_index();
+        }
+        let is_it = |place: &Place| place.0 == hash as u32 && self.is_at(place.1, db, name);
+        self.index.borrow().find(hash, is_it).map(|place| place.1)
     }
 
     #[inline]
-    pub(super) fn holds(&self, db: usize, name: &[u8]) -> bool {
-        self.find(db, name).is_some()
+    pub(super) fn holds(&self, db: usize, hash: u64, name: &[u8]) -> bool {
+        self.find(db, hash, name).is_some()
     }
 
     /// What a key was that stands here, which counts as read from now on (N2).
     #[inline]
-    pub(super) fn look_at(&self, db: usize, name: &[u8]) -> Option<Option<Seen<'_>>> {
-        let (batch, key) = self.find(db, name)?;
-        if !key.read.replace(true) {
+    pub(super) fn look_at(&self, db: usize, hash: u64, name: &[u8]) -> Option<Option<Seen<'_>>> {
+        let (batch, key) = self.key(self.find(db, hash, name)?);
+        if !key.read.load(Ordering::Relaxed) {
+            key.read.store(true, Ordering::Relaxed);
             self.read.set(self.read.get() + 1);
         }
         Some(batch.seen(key))
     }
 
-    /// Takes a key out: what it was.
+    /// What a key was that stands here; whoever asks keeps it, and this one counts no more as read.
     pub(super) fn take(&mut self, db: usize, hash: u64, name: &[u8]) -> Option<Option<Owned>> {
-        let Near { index, batches, .. } = self;
-        let is_here = |place: &Place| {
-            let (key_db, batch) = &batches[(place.1 >> PLACE_BITS) as usize];
-            let key = &batch.keys[(place.1 & PLACE_MASK) as usize];
-            place.0 == hash as u32 && key.hash == hash && *key_db == db && batch.name(key) == name
-        };
-        let place = index.take(hash, is_here)?;
-        let (batch, _, key) = self.key(place.1);
-        self.read.set(self.read.get() - usize::from(key.read.replace(false)));
+        let (batch, key) = self.key(self.find(db, hash, name)?);
+        self.read.set(self.read.get() - usize::from(key.read.swap(false, Ordering::Relaxed)));
         Some(batch.seen(key).map(Seen::to_owned))
     }
 
     /// Gives every key that was looked at to `f`, and forgets all. O(keys).
     pub(super) fn drain_read(&mut self, mut f: impl FnMut(usize, u64, &[u8], Option<Owned>)) {
-        for (db, batch) in std::mem::take(self).batches {
-            for key in batch.keys.iter().filter(|key| key.read.get()) {
-                f(db, key.hash, batch.name(key), batch.seen(key).map(Seen::to_owned));
+        for batch in std::mem::take(self).batches {
+            batch.each(|key| f(batch.db, key.hash, batch.name(key), batch.seen(key).map(Seen::to_owned)));
+        }
+    }
+
+    /// The hashes of what was looked at. O(keys).
+    pub(super) fn hashes(&self) -> Vec<u64> {
+        let mut hashes = Vec::with_capacity(self.read());
+        self.batches.iter().for_each(|batch| batch.each(|key| hashes.push(key.hash)));
+        hashes
+    }
+
+    /// What a commit has to check, and the earliest expiry of a key that was there at `ran_ms`. O(keys).
+    pub(super) fn into_read(self, ran_ms: u64) -> (ReadKeys, u64) {
+        let mut expires_ms = u64::MAX;
+        let mut places = vec![Vec::new(); crate::SHARDS];
+        let room = self.read() / crate::SHARDS * 9 / 8;
+        for (batch, i) in self.batches.iter().zip(0..) {
+            for (key, j) in batch.keys.iter().zip(0..).filter(|(key, _)| key.read.load(Ordering::Relaxed)) {
+                let places = &mut places[crate::shard_of(key.hash)];
+                if places.capacity() == 0 {
+                    places.reserve(room);
+                }
+                places.push((key.hash, place(i, j)));
+                expires_ms = expires_ms.min(key.expire_ms.filter(|at| *at > ran_ms).unwrap_or(u64::MAX));
             }
         }
+        places.iter_mut().for_each(|places| places.sort_unstable());
+        (ReadKeys { names: Arc::new(Names(self.batches)), places }, expires_ms)
+    }
+}
+
+impl KeyBatch {
+    /// Visits the keys that were looked at.
+    fn each<'a>(&'a self, f: impl FnMut(&'a Key)) {
+        self.keys.iter().filter(|key| key.read.load(Ordering::Relaxed)).for_each(f);
+    }
+}
+
+/// Keys that were looked at and not written: hash and place of each by shard, sorted by hash.
+#[derive(Default)]
+pub(crate) struct ReadKeys {
+    pub(crate) names: Arc<Names>,
+    pub(crate) places: Vec<Vec<(u64, u32)>>,
+}
+
+/// The names of keys by their places.
+#[derive(Default)]
+pub(crate) struct Names(Vec<KeyBatch>);
+
+impl Names {
+    pub(crate) fn at(&self, place: u32) -> (usize, &[u8]) {
+        let batch = &self.0[(place >> KEY_BITS) as usize];
+        (batch.db, batch.name(&batch.keys[(place & KEY_MASK) as usize]))
     }
 }
 

@@ -60,7 +60,7 @@ fn very_many_keys_are_read_as_one_by_one() {
     let mut batches = KeyBatches::default();
     asked.chunks(100).for_each(|asked| keyspace.read_many(s, None, 0, asked.iter().copied(), &mut batches));
     assert_eq!(batches.len(), 9_004);
-    overlay.insert_many(0, batches);
+    overlay.insert_many(batches);
     for name in &names {
         assert!(overlay.knows(0, name.as_bytes()));
         let view = View::overlay(&keyspace, &mut overlay, 0, 1);
@@ -71,7 +71,8 @@ fn very_many_keys_are_read_as_one_by_one() {
         );
     }
     assert!(!overlay.has_missing());
-    assert_eq!(overlay.len(), 9_000);
+    // What came twice may be marked twice.
+    assert!((9_000..=9_004).contains(&overlay.len()));
     overlay.adopt_read();
     assert_eq!((overlay.len(), overlay.near_read()), (9_000, 0));
     for name in &names {
@@ -97,7 +98,8 @@ fn overlay_with_near(keyspace: &Arc<Keyspace>, name: &dyn Fn(u64) -> String) -> 
     let hash = (shard as u64) << (u64::BITS - SHARDS.ilog2());
     let mut near = KeyBatches::default();
     let to = keyspace.read_near(overlay.snapshot().lsn(), 0, hash, 100, &mut near);
-    let names: Vec<String> = near.names().map(|name| String::from_utf8_lossy(name).into_owned()).collect();
+    let names: Vec<String> =
+        near.names().map(|(_, name)| String::from_utf8_lossy(name).into_owned()).collect();
     overlay.insert_near(0, hash, to, near);
     assert!(names.len() > 2 && overlay.is_empty());
     (overlay, names)
@@ -160,4 +162,110 @@ fn a_flush_takes_what_was_looked_at_near_a_key_with_it() {
     assert!(!overlay.has_missing());
     assert!(overlay.commit(1).is_ok());
     assert_eq!(keyspace.len(0), 0);
+}
+
+/// Asked for in vain, in order and twice, changed by others meanwhile, and looked at in order and out of it.
+#[test]
+fn what_was_asked_for_in_vain_is_found_in_any_order() {
+    let keyspace = Keyspace::new(2);
+    let name = |i: u64| format!("key {i}");
+    let long = "x".repeat(5_000);
+    (0..6_000).for_each(|i| drop(set(&keyspace, &name(i), if i % 7 == 0 { &long } else { "then" }, None, 1)));
+    for count in [1, 33, 5_000] {
+        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+        let s = overlay.snapshot().lsn();
+        let mut dice = Dice(count as u64);
+        let names: Vec<String> = (0..5_000).map(|_| name(dice.below(7_000))).collect();
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        names.iter().for_each(|name| assert_eq!(view.expire_ms(name.as_bytes()), None));
+        view.select(1);
+        assert_eq!(view.expire_ms(b"elsewhere"), None);
+        view.select(0);
+        // What was asked for to be changed is there when the handler runs again.
+        assert!(!view.set_expire(b"key 1", Some(50_000)));
+        assert!(view.awaits_keys());
+        drop(view);
+        (0..600).for_each(|i| drop(set(&keyspace, &name(i), "later", Some(90_000), 1)));
+        insert_missing(&keyspace, &mut overlay, count);
+        let check = |overlay: &mut Overlay, name: &String| {
+            let view = View::overlay(&keyspace, overlay, 0, 1);
+            let seen = view.string(name.as_bytes()).unwrap().map(|s| s.to_vec());
+            let then = keyspace.read_at(0, name.as_bytes(), s).map(|owned| match owned.value {
+                Value::Str(s) => s.as_ref().to_vec(),
+                other => panic!("{:?}", other.kind()),
+            });
+            assert_eq!(seen, then, "{name}");
+        };
+        names.iter().for_each(|name| check(&mut overlay, name));
+        (0..5_000).for_each(|_| check(&mut overlay, &names[dice.below(5_000) as usize]));
+        assert!(View::overlay(&keyspace, &mut overlay, 0, 1).set_expire(b"key 1", Some(50_000)));
+        check(&mut overlay, &names[17]);
+        assert!(!overlay.has_missing());
+    }
+}
+
+/// A long commit that read very many keys: nobody changed them, somebody changed one before it began or meanwhile, one expires,
+/// or somebody changed one of the same shards that it did not read.
+#[test]
+fn a_long_commit_checks_what_it_read_in_batches() {
+    #[derive(PartialEq, Debug)]
+    enum Meanwhile {
+        Nothing,
+        ReadBefore,
+        ReadAfter,
+        OthersBefore,
+        Expiry,
+    }
+    let name = |i: u64| format!("key {i}");
+    for (meanwhile, kept) in [
+        (Meanwhile::Nothing, true),
+        (Meanwhile::ReadBefore, false),
+        (Meanwhile::ReadAfter, false),
+        (Meanwhile::OthersBefore, true),
+        (Meanwhile::Expiry, false),
+    ] {
+        let keyspace = Keyspace::new(1);
+        (0..4_000).for_each(|i| drop(set(&keyspace, &name(i), "then", (i == 9).then_some(100), 1)));
+        let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+        let view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        (0..2_000).for_each(|i| assert_eq!(view.expire_ms(name(i).as_bytes()), None));
+        drop(view);
+        insert_missing(&keyspace, &mut overlay, 100);
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        (0..2_000).for_each(|i| assert!(view.expire_ms(name(i).as_bytes()).is_some()));
+        (1_000..1_200).for_each(|i| view.put_string(name(i).as_bytes(), b"mine", None));
+        view.put_string(b"another", b"mine", None);
+        drop(view);
+        match meanwhile {
+            Meanwhile::ReadBefore => write_one(&keyspace, &name(500), Some("theirs")),
+            Meanwhile::OthersBefore => {
+                (2_000..3_000).for_each(|i| write_one(&keyspace, &name(i), Some("theirs")));
+            }
+            _ => {}
+        }
+        let mut commit = overlay.seal(1, None);
+        assert!(commit.hashes().is_sorted());
+        let mut now_ms = 1;
+        let ended = loop {
+            match commit.advance(now_ms, 16, &mut Vec::new()) {
+                Progress::More => {}
+                ended => break ended,
+            }
+            match meanwhile {
+                Meanwhile::ReadAfter if commit.is_half_covered() => {
+                    write_one(&keyspace, &name(501), Some("theirs"));
+                }
+                Meanwhile::Expiry => now_ms = 200,
+                _ => {}
+            }
+        };
+        assert_eq!(ended != Progress::Lost, kept, "{meanwhile:?}");
+        assert_eq!(get(&keyspace, "another", 1).is_some(), kept);
+        assert_eq!(get(&keyspace, &name(1_100), 1).as_deref(), Some(if kept { "mine" } else { "then" }));
+        assert_eq!(keyspace.intents.load(Ordering::Relaxed), 0);
+        drop(commit);
+        // Nothing of it is left: what was read is written as ever.
+        (0..2_000).for_each(|i| write_one(&keyspace, &name(i), Some("after")));
+        keyspace.check_invariants();
+    }
 }

@@ -20,6 +20,12 @@ impl View<'_> {
         }
     }
 
+    /// True if the handler asked for keys that are not known yet: what it did is dropped, and it is run again when they are. It
+    /// had best ask for all it can name, and return.
+    pub fn awaits_keys(&self) -> bool {
+        matches!(&self.store, Store::Overlay(overlay) if overlay.has_missing())
+    }
+
     /// One SCAN call: visits about `count` keys from `cursor` on, with their types, and returns the next cursor, 0 at the
     /// end. Every key present from the first call to the last is visited. Expired keys are not. Needs the whole; an
     /// overlay may have to be given a chunk first (then the handler is run again).
