@@ -92,8 +92,8 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "older_not_spared",
         "intent.rs",
-        "Fate::Open if placed.record.age < age => return Err(Conflict),",
-        "Fate::Open if placed.record.age < age => {}",
+        "Fate::Open if placed.record.age < record.age => return Err(Conflict),",
+        "Fate::Open if placed.record.age < record.age => {}",
     ),
     (
         "younger_not_ended",
@@ -104,8 +104,34 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "decided_too_early",
         "intent.rs",
-        "Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms),",
-        "Stage::Placing(part) if part + 1 == self.parts.len() => self.decide(&keyspace, now_ms),",
+        "Stage::Placing(part) if part == self.parts.len() => self.decide(&keyspace, now_ms, told),",
+        "Stage::Placing(part) if part + 1 == self.parts.len() => self.decide(&keyspace, now_ms, told),",
+    ),
+    // What the shortcut for whole shards relies on.
+    (
+        "placed_though_changed",
+        "intent.rs",
+        "of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
+        "of_overlay && alone",
+    ),
+    (
+        "placed_beside_another",
+        "intent.rs",
+        "of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
+        "of_overlay && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
+    ),
+    // What was committed before is written into the tables that were emptied after it.
+    (
+        "committed_not_dropped",
+        "intent.rs",
+        "                        gone.extend(placed.cells.take(i));\n",
+        "",
+    ),
+    (
+        "dropped_though_ended",
+        "intent.rs",
+        "        if record.fate(sequence) != Fate::Open {\n            return None;\n        }\n        let records",
+        "        self.drop_committed(&[0], Some(record));\n        let records",
     ),
     (
         "folded_later",

@@ -849,13 +849,28 @@ impl View<'_> {
         }
     }
 
-    /// Before whole tables are replaced: ends every undecided commit but this, and drops what committed ones still had to do in
-    /// the databases that go.
-    pub(crate) fn end_commits(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) {
-        let is_kept = |record: &Arc<Record>| but.is_some_and(|kept| Arc::ptr_eq(kept, record));
-        for record in self.records_held().iter().filter(|record| !is_kept(record)) {
-            record.end(&self.keyspace().sequence);
+    /// Before whole tables are replaced: ends every undecided commit.
+    pub(crate) fn end_commits(&mut self) {
+        self.records_held().iter().for_each(|record| drop(record.end(&self.keyspace().sequence)));
+    }
+
+    /// Commits what empties whole tables, if it was not ended: after every other one, be it committed or ended now.
+    pub(crate) fn decide_last(&mut self, record: &Arc<Record>) -> Option<Lsn> {
+        let sequence = &self.keyspace().sequence;
+        if record.fate(sequence) != Fate::Open {
+            return None;
         }
+        let records = self.records_held();
+        records
+            .iter()
+            .filter(|other| !Arc::ptr_eq(other, record))
+            .for_each(|other| drop(other.end(sequence)));
+        record.decide(sequence)
+    }
+
+    /// Before whole tables are replaced: drops what committed records but this one still had to do in the databases that go.
+    pub(crate) fn drop_committed(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) {
+        let is_kept = |record: &Arc<Record>| but.is_some_and(|kept| Arc::ptr_eq(kept, record));
         let mut gone: Vec<Deed> = Vec::new();
         for shard in self.held().iter() {
             let keyspace = self.keyspace();

@@ -39,17 +39,31 @@ fn run(mut commit: Commit) -> Progress {
 
 /// A long transaction: reads both keys at a snapshot and makes each one more. Gives what it made of them, if it was committed.
 fn increment(keyspace: &Arc<Keyspace>, age: u64) -> Option<[u64; 2]> {
+    increment_each(keyspace, age, [A, B])
+}
+
+/// The same of some keys.
+fn increment_each<const N: usize>(keyspace: &Arc<Keyspace>, age: u64, keys: [&[u8]; N]) -> Option<[u64; N]> {
     let snapshot = Snapshot::open(keyspace).unwrap();
-    let base = [A, B].map(|key| keyspace.read_at(key, snapshot.lsn()));
+    let base = keys.map(|key| keyspace.read_at(key, snapshot.lsn()));
     let made = base.each_ref().map(|base| number(base.as_ref()) + 1);
-    let cells = [A, B].into_iter().zip(base).zip(made).map(|((key, base), made)| Intent {
+    let cells = keys.into_iter().zip(base).zip(made).map(|((key, base), made)| Intent {
         hash: hash_bytes(key),
         db: 0,
         key: key.into(),
         cell: Some(Cell { base, now: owned(made), dirty: true, loaded: true }),
     });
-    let overlay = Overlay { snapshot, cells: cells.collect() };
+    let overlay = Overlay { snapshot, cells: cells.collect(), flushes: false };
     matches!(run(overlay.seal(age, None)), Progress::Committed(_)).then_some(made)
+}
+
+/// FLUSHDB, then a SET of the first key, in one long transaction; whether it was committed.
+fn empty_and_set(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
+    let snapshot = Snapshot::open(keyspace).unwrap();
+    let cell = Cell { base: None, now: owned(to), dirty: true, loaded: false };
+    let cells = vec![Intent { hash: hash_bytes(A), db: 0, key: A.into(), cell: Some(cell) }];
+    let overlay = Overlay { snapshot, cells, flushes: true };
+    matches!(run(overlay.seal(age, None)), Progress::Committed(_))
 }
 
 /// A long MSET of both keys, or a DEL for 0; how many were there, if it was committed.
@@ -181,6 +195,50 @@ pub(crate) fn two_bulks_are_one_after_the_other() {
         (Some(n), None) => assert_eq!((n, a), (0, 0)),
         (None, _) => assert_eq!(a, 5),
         (Some(n), Some(_)) => panic!("{n} keys were there"),
+    }
+}
+
+/// Who looks meanwhile sees all as it was, or the database emptied and filled again; a writer in between loses nothing.
+pub(crate) fn what_is_emptied_and_filled_is_seen_whole() {
+    let keyspace = Arc::<Keyspace>::default();
+    add(&keyspace, &[A, B], 1);
+    let committer = spawn(&keyspace, |keyspace| empty_and_set(keyspace, 1, 7));
+    let seen = look(&keyspace);
+    assert!(seen == [1, 1] || seen == [7, 0], "a torn command: {seen:?}");
+    add(&keyspace, &[B], 10);
+    let committed = committer.join().unwrap();
+    let there = at_the_end(&keyspace);
+    match committed {
+        true => assert!(there == [7, 10] || (there == [7, 0] && seen == [1, 1]), "{there:?} after {seen:?}"),
+        false => assert_eq!(there, [1, 11]),
+    }
+}
+
+/// Another long commit comes before it and goes with what there was, or after it, or loses.
+pub(crate) fn who_empties_ends_the_others() {
+    let keyspace = Arc::<Keyspace>::default();
+    let other = spawn(&keyspace, |keyspace| set(keyspace, 1, 5).is_some());
+    let emptied = empty_and_set(&keyspace, 2, 7);
+    let set = other.join().unwrap();
+    let there = at_the_end(&keyspace);
+    match (set, emptied) {
+        (true, true) => assert!(there == [5, 5] || there == [7, 0], "{there:?}"),
+        (true, false) => assert_eq!(there, [5, 5]),
+        (false, true) => assert_eq!(there, [7, 0]),
+        (false, false) => panic!("both lost"),
+    }
+}
+
+/// One that has read what there was of another key is committed before, or has read what came after, or loses.
+pub(crate) fn who_empties_ends_those_who_have_read() {
+    let keyspace = Arc::<Keyspace>::default();
+    add(&keyspace, &[A, B], 1);
+    let other = spawn(&keyspace, |keyspace| increment_each(keyspace, 1, [B]));
+    let emptied = empty_and_set(&keyspace, 2, 7);
+    assert!(emptied, "nobody was in its way");
+    match other.join().unwrap() {
+        Some([2]) | None => assert_eq!(at_the_end(&keyspace), [7, 0]),
+        Some(made) => assert_eq!((made, at_the_end(&keyspace)), ([1], [7, 1])),
     }
 }
 

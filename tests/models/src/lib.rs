@@ -58,6 +58,10 @@ mod stdx {
         pub(crate) struct Bits(u64);
 
         impl Bits {
+            pub(crate) fn below(count: usize) -> Bits {
+                Bits((1 << count) - 1)
+            }
+
             pub(crate) const EMPTY: Bits = Bits(0);
 
             pub(crate) fn one(shard: usize) -> Bits {
@@ -162,7 +166,7 @@ macro_rules! commit_world {
                 pub(crate) use super::stage::Owned;
             }
             mod overlay {
-                pub(crate) use super::stage::{Cell, Overlay, apply, is_live};
+                pub(crate) use super::stage::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
             }
             mod view {
                 pub(crate) use super::stage::{Changes, Class, View};
@@ -232,6 +236,10 @@ commit_world!(older_not_spared, "older_not_spared");
 commit_world!(younger_not_ended, "younger_not_ended");
 commit_world!(decided_too_early, "decided_too_early");
 commit_world!(folded_later, "folded_later");
+commit_world!(placed_though_changed, "placed_though_changed");
+commit_world!(placed_beside_another, "placed_beside_another");
+commit_world!(committed_not_dropped, "committed_not_dropped");
+commit_world!(dropped_though_ended, "dropped_though_ended");
 commit_world!(withdrawn_undecided, "withdrawn_undecided");
 
 models! {
@@ -250,9 +258,13 @@ models! {
     real_commits
     commits::a_reader_sees_all_or_nothing, not position_ignored, decided_too_early;
     commits::a_snapshot_sees_all_or_nothing, not snapshot_ignored, folded_later;
-    commits::a_writer_goes_first_and_nothing_is_lost, not writer_does_not_abort, writer_does_not_fold, placed_unchecked;
+    commits::a_writer_goes_first_and_nothing_is_lost,
+        not writer_does_not_abort, writer_does_not_fold, placed_unchecked, placed_though_changed;
     commits::readers_and_writers_beside_a_commit, not position_ignored;
-    commits::two_transactions_lose_nothing, not older_not_spared, younger_not_ended;
+    commits::two_transactions_lose_nothing, not older_not_spared, younger_not_ended, placed_beside_another;
+    commits::what_is_emptied_and_filled_is_seen_whole, not decided_too_early;
+    commits::who_empties_ends_the_others, not dropped_though_ended;
+    commits::who_empties_ends_those_who_have_read, not committed_not_dropped;
     commits::two_bulks_are_one_after_the_other, not older_not_spared, younger_not_ended;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;
 }

@@ -2,12 +2,13 @@
 // overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
 use super::intent::{Intent, Intents};
+use super::record::Record;
 use super::preimages::PreImages;
 use super::sequence::{Lsn, Sequence, Snapshot};
 use crate::stdx::hash::hash_bytes;
 use crate::stdx::locks::Bits;
 use crate::value::{Str, Value};
-use loom::sync::atomic::AtomicUsize;
+use loom::sync::atomic::{AtomicUsize, Ordering};
 use loom::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 
@@ -75,19 +76,21 @@ impl Guard<'_> {
 pub struct Keyspace {
     pub(crate) sequence: Sequence,
     pub(crate) intents: AtomicUsize,
+    generation: AtomicUsize,
     pub(crate) shards: Shards,
 }
 
 impl Default for Keyspace {
     fn default() -> Self {
         let shards = Shards(std::array::from_fn(|_| Mutex::new(Shard::default())));
-        Keyspace { sequence: Sequence::default(), intents: AtomicUsize::new(0), shards }
+        let (intents, generation) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        Keyspace { sequence: Sequence::default(), intents, generation, shards }
     }
 }
 
 impl Keyspace {
     pub(crate) fn generation(&self) -> u64 {
-        0
+        self.generation.load(Ordering::SeqCst) as u64
     }
 
     pub(crate) fn closed_snapshot(&self) {}
@@ -215,6 +218,17 @@ impl<'k> View<'k> {
     }
 
     pub(crate) fn changed(&mut self, _: &[u8], _: Class, _: &str) {}
+
+    /// As `view/whole.rs` does it.
+    pub(crate) fn decide_and_flush(&mut self, record: &Arc<Record>, dbs: &[usize]) -> Option<Lsn> {
+        let n = self.decide_last(record)?;
+        self.drop_committed(dbs, Some(record));
+        self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
+        for shard in self.held().iter() {
+            self.shard_mut(shard).unwrap().dbs[0] = Table::default();
+        }
+        Some(n)
+    }
 }
 
 // ----- overlays ------------------------------------------------------------------------------------------------------
@@ -239,11 +253,46 @@ impl Cell {
 pub struct Overlay {
     pub(crate) snapshot: Snapshot,
     pub(crate) cells: Vec<Intent>,
+    /// Empties the database before.
+    pub(crate) flushes: bool,
+}
+
+pub(crate) struct Parts {
+    pub(crate) snapshot: Snapshot,
+    pub(crate) ran_ms: u64,
+    pub(crate) shards: Vec<(usize, Vec<Intent>)>,
+    pub(crate) read: ReadKeys,
+    pub(crate) expires_ms: u64,
+    pub(crate) flushed: Vec<usize>,
+}
+
+/// Nothing is read in batches here.
+#[derive(Default)]
+pub(crate) struct ReadKeys {
+    pub(crate) names: Arc<Names>,
+    pub(crate) places: Vec<Vec<(u64, u32)>>,
+}
+
+#[derive(Default)]
+pub(crate) struct Names;
+
+impl Names {
+    pub(crate) fn at(&self, _: u32) -> (usize, &[u8]) {
+        (0, b"")
+    }
 }
 
 impl Overlay {
-    pub(crate) fn into_cells(self) -> (Snapshot, u64, Vec<Intent>) {
-        (self.snapshot, 0, self.cells)
+    pub(crate) fn into_parts(self) -> Parts {
+        let flushed = if self.flushes { vec![0] } else { Vec::new() };
+        Parts {
+            snapshot: self.snapshot,
+            ran_ms: 0,
+            shards: self.cells.into_iter().map(|cell| (shard_of(cell.hash), vec![cell])).collect(),
+            read: ReadKeys::default(),
+            expires_ms: u64::MAX,
+            flushed,
+        }
     }
 }
 

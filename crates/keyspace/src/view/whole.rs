@@ -118,7 +118,8 @@ impl View<'_> {
             Some(db) => SmallVec::from_elem(db, 1),
             None => (0..self.keyspace.all_databases()).collect(),
         };
-        self.end_commits(&dbs, None);
+        self.end_commits();
+        self.drop_committed(&dbs, None);
         self.settle_counts();
         self.begin_write();
         self.empty(&dbs)
@@ -127,8 +128,8 @@ impl View<'_> {
     /// Commits what empties databases, and empties them, as one step (I6); None: it was ended before. The view has all shards and
     /// has done nothing yet.
     pub(crate) fn decide_and_flush(&mut self, record: &Arc<Record>, dbs: &[usize]) -> Option<Lsn> {
-        self.end_commits(dbs, Some(record));
-        let n = record.decide(&self.keyspace.sequence)?;
+        let n = self.decide_last(record)?;
+        self.drop_committed(dbs, Some(record));
         self.empty(dbs);
         Some(n)
     }
