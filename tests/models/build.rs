@@ -130,8 +130,8 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "dropped_though_ended",
         "intent.rs",
-        "        if record.fate(sequence) != Fate::Open {\n            return None;\n        }\n        let records",
-        "        self.drop_committed(&[0], Some(record));\n        let records",
+        "        if record.fate(sequence) != Fate::Open {\n            return None;\n        }\n        for other",
+        "        self.drop_committed(&[0], Some(record));\n        for other",
     ),
     (
         "folded_later",

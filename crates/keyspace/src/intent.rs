@@ -851,7 +851,9 @@ impl View<'_> {
 
     /// Before whole tables are replaced: ends every undecided commit.
     pub(crate) fn end_commits(&mut self) {
-        self.records_held().iter().for_each(|record| drop(record.end(&self.keyspace().sequence)));
+        for record in self.records_held() {
+            record.end(&self.keyspace().sequence);
+        }
     }
 
     /// Commits what empties whole tables, if it was not ended: after every other one, be it committed or ended now.
@@ -860,11 +862,9 @@ impl View<'_> {
         if record.fate(sequence) != Fate::Open {
             return None;
         }
-        let records = self.records_held();
-        records
-            .iter()
-            .filter(|other| !Arc::ptr_eq(other, record))
-            .for_each(|other| drop(other.end(sequence)));
+        for other in self.records_held().iter().filter(|other| !Arc::ptr_eq(other, record)) {
+            other.end(sequence);
+        }
         record.decide(sequence)
     }
 
