@@ -67,7 +67,7 @@ unit() {
     good=$(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/unit.log" | sum)
     bad=$(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/unit.log" | sum)
     # The loops' other back end.
-    EVENKEEL_TEST_IO_BACKEND=epoll cargo test --workspace --test it 2>&1 </dev/null | tee "$log/epoll.log" | tail -n 3
+    EVENKEEL_TEST_IO_BACKEND=epoll cargo test --workspace --test it 2>&1 </dev/null | tee "$log/epoll.log" | grep -A 3 -e '[.][.][.] FAILED' -e 'panicked at' -e '^test result'
     [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
     good=$((good + $(sed -n 's/^test result: .* \([0-9]*\) passed;.*/\1/p' "$log/epoll.log" | sum)))
     bad=$((bad + $(sed -n 's/^test result: .* \([0-9]*\) failed;.*/\1/p' "$log/epoll.log" | sum)))
