@@ -52,6 +52,8 @@ fn stall(control: &mut Client, culprit: &mut Client, victim: &mut Client) {
     until("the loop is held up", || control.call("DEBUG POINT loop") == ":1");
     victim.send(encode_line("GET key"));
     until("the watchdog sees it", || figure(control, "loop_stalls_now") > 0);
+    // Long enough for the logs, for which the command counts and not the turn of the loop.
+    std::thread::sleep(Duration::from_millis(3));
     control.expect("DEBUG POINT loop OFF", "+OK");
     culprit.expect_reply("+OK");
     victim.expect_reply("(nil)");
