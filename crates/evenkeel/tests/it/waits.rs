@@ -121,12 +121,11 @@ fn the_watchdog_and_the_loops_agree_on_every_culprit() {
     assert_eq!(sum, count(&mut control, "seen"));
     assert!(count(&mut control, "named") + count(&mut control, "os") >= 8);
     assert_eq!(count(&mut control, "differing"), 0);
-    control.call("EVENKEEL WAITS RESET");
-    assert_eq!(
-        control.call("EVENKEEL WAITS"),
-        "[\"causes\", [], \"culprits\", [], \"latest\", []]",
-        "forgotten"
-    );
+    // On a busy machine the next wait may come before one looks.
+    until("all is forgotten", || {
+        control.call("EVENKEEL WAITS RESET");
+        control.call("EVENKEEL WAITS") == "[\"causes\", [], \"culprits\", [], \"latest\", []]"
+    });
 }
 
 #[test]
