@@ -108,6 +108,8 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         }
         let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.now_ms);
+        // To watch a key is no use of it.
+        view.set_quiet(true);
         if view.has_intents() {
             view.settle(&[(session.db, key)], false);
         }
@@ -204,7 +206,8 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
-    view.set_quiet(act.session.no_touch);
+    // Whether what was watched is still there is no use of it; each command says for itself.
+    view.set_quiet(true);
     if view.has_intents() {
         settle(act.server, act.session, &multi, shards, &mut view);
     }

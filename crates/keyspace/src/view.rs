@@ -362,7 +362,7 @@ impl<'k> View<'k> {
         (self.changes.lsn, self.keep, self.db, self.memo) = mine;
     }
 
-    /// Whether reads leave the record of accesses alone (TYPE, TTL, OBJECT, CLIENT NO-TOUCH).
+    /// Whether reads leave the record of accesses alone (EXISTS, TYPE, TTL, OBJECT, CLIENT NO-TOUCH).
     pub fn set_quiet(&mut self, quiet: bool) {
         self.quiet = quiet;
     }

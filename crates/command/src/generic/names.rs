@@ -67,8 +67,9 @@ fn del(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `EXISTS key [key ...]`: a key named twice counts twice.
+/// `EXISTS key [key ...]`: a key named twice counts twice. To ask whether it is there is no use of it.
 fn exists(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
+    cx.view.set_quiet(true);
     let mut found = 0;
     for key in args.from(1).iter() {
         let hit = cx.view.exists(key);

@@ -196,6 +196,48 @@ fn frequency_and_idleness_are_told_as_the_name_of_the_policy_says() {
     }
 }
 
+/// EXISTS counted as a use, so whoever only asked what was there kept it there.
+#[test]
+fn to_ask_about_a_key_is_no_use_of_it() {
+    let copy: &[u8] =
+        b"return redis.call('restore', KEYS[2], 0, redis.call('dump', KEYS[1]), 'REPLACE', 'IDLETIME', 1000)";
+    let about = [
+        "EXISTS k",
+        "TYPE k",
+        "TTL k",
+        "PEXPIRETIME k",
+        "OBJECT ENCODING k",
+        "MEMORY USAGE k",
+        "SCAN 0",
+        "WATCH k",
+    ];
+    let uses = ["TOUCH k", "STRLEN k", "DUMP k", "SET k v NX", "EXPIRE k 100", "PERSIST k", "COPY k other"];
+    for mine in [true, false] {
+        let server = if mine { Server::start() } else { Server::redis(&[]).unwrap_or_else(Server::start) };
+        let (mut client, mut asking) = (server.client(), server.client());
+        client.expect("SET origin v", "+OK");
+        client.expect("CONFIG SET maxmemory-policy allkeys-lru maxmemory 1gb", "+OK");
+        let mut is_idle_after = |requests: &[&str]| {
+            assert_eq!(client.call_bytes(&[b"EVAL", copy, b"2", b"origin", b"k"]), "+OK");
+            for request in requests {
+                let reply = asking.call(request);
+                assert!(!reply.starts_with('-'), "{request}: {reply}");
+            }
+            client.call("OBJECT IDLETIME k").trim_start_matches(':').parse::<u64>().unwrap() >= 900
+        };
+        let many = format!("EXISTS k{}", " none".repeat(1000));
+        for request in about.iter().copied().chain([&*many]) {
+            assert!(is_idle_after(&[request]), "{request}");
+        }
+        assert!(is_idle_after(&["MULTI", "EXISTS k", "TTL k", "EXEC"]), "in a transaction");
+        assert!(is_idle_after(&["WATCH k", "MULTI", "PING", "EXEC"]), "watched");
+        for request in uses {
+            assert!(!is_idle_after(&[request]), "{request}");
+        }
+        assert!(!is_idle_after(&["MULTI", "EXISTS k", "GET k", "EXEC"]), "read after it was asked about");
+    }
+}
+
 #[test]
 fn keys_that_are_used_stay() {
     if foreign() {
@@ -209,7 +251,7 @@ fn keys_that_are_used_stay() {
         for i in 1000..12_000 {
             set(&mut client, i, &[b'x'; 2000], false);
             // A key that is used every 200 insertions in a cache of thousands stays.
-            client.expect(&format!("EXISTS key:{}", i % 200), ":1");
+            client.expect(&format!("TOUCH key:{}", i % 200), ":1");
         }
         assert!(field(&mut client, "evicted_keys") > 500);
     }

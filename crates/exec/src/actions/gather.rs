@@ -63,7 +63,7 @@ pub(crate) fn start(
         words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
         db: session.db,
         now_ms,
-        used_ms: session.uses_at(now_ms),
+        used_ms: session.uses_at(now_ms).filter(|_| !counts),
         snapshot: None,
         next: 1,
         counts,
