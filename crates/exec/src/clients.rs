@@ -7,7 +7,7 @@ use crate::pubsub::Shared;
 use crate::session::{ClientInfo, flag};
 use crate::stats::Counter;
 use crate::{Local, Server, Session};
-use command::{Block, Command};
+use command::{Block, Command, Run};
 use keyspace::{Class, Event};
 use parking_lot::Mutex;
 use resp::{Args, Reply};
@@ -249,10 +249,16 @@ pub(crate) fn park(
             session.set_flag(flag::BLOCKED, true);
             Flow::Parked(block.timeout_ms)
         }
-        Parked::Served((changes, stream)) => {
+        Parked::Served(changes, stream) => {
             server.after(local, changes);
             stream.map_or(Flow::Done, Flow::Stream)
         }
+        Parked::Long => match command.run {
+            Run::Write(handler) | Run::Read(handler) => {
+                crate::job::start(server, local, session, (command, handler, args), out)
+            }
+            _ => Flow::Done,
+        },
     }
 }
 

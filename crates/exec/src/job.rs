@@ -13,6 +13,8 @@
 //!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 
+use crate::mail::Mail;
+use crate::park::away::Wait;
 use crate::queue::{self, Queue};
 use crate::session::{ReplyMode, Watch};
 use crate::tally::Tally;
@@ -20,7 +22,7 @@ use crate::waits::Spent;
 use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
-use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
+use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
 use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View, Words};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
@@ -188,6 +190,8 @@ pub struct Job {
     pub started_ns: u64,
     pub may_stream: bool,
     planned: bool,
+    /// A command that waits found nothing.
+    block: Option<Block>,
     pub spent: Spent,
     /// EXEC: the commands it ran.
     tally: Tally,
@@ -252,10 +256,16 @@ impl Job {
             started_ns: stdx::clock::mono_ns(),
             may_stream: session.reply_mode == ReplyMode::On,
             planned: false,
+            block: None,
             spent: Spent::default(),
             tally: Tally::default(),
             watch: None,
         })
+    }
+
+    /// Of a command that has waited for its keys.
+    pub(crate) fn waiting(local: &mut Local, session: &Session, body: Body, out: &Reply) -> Box<Job> {
+        Box::new(Job { planned: true, ..*Job::new(local, session, body, out) })
     }
 
     /// A piece of work on the worker: tells the keys it needs, or runs.
@@ -326,6 +336,7 @@ impl Job {
         self.out.clear();
         self.effects.clear();
         self.tally.clear();
+        self.block = None;
         let ticker = Ticker::new();
         if let Body::Exec(queue) = &self.body {
             if self.watched_expired(keyspace, overlay, turn) {
@@ -345,7 +356,8 @@ impl Job {
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
             let attempt = self.races.lost;
-            let caller = Caller { may_stream, client_id: self.client, attempt, ..Caller::default() };
+            let caller =
+                Caller { may_stream, may_block: alone, client_id: self.client, attempt, ..Caller::default() };
             let budget = Budget::unlimited(cancel).in_turns(Some(turn));
             let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);
             let result = handler(&mut cx, args);
@@ -377,8 +389,10 @@ impl Job {
                 error.into_iter().for_each(|text| self.tally.error(text));
                 self.tally.add(places::of(command), ticker.now_ns() - began_ns, error.is_some());
             }
-            if let Outcome::Stream(rest) = outcome {
-                stream = Some(rest);
+            match outcome {
+                Outcome::Stream(rest) => stream = Some(rest),
+                Outcome::Block(block) => self.block = Some(block),
+                Outcome::Done => {}
             }
         }
         State::Done(stream)
@@ -660,6 +674,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                 overlay.dispose();
                 job.out.clear();
                 job.out.error(&refusal);
+                job.block = None;
                 job.state = State::Done(None);
                 return Some(deliver(server, local, job));
             }
@@ -667,7 +682,11 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                 // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as well.
                 let current = overlay.snapshot().is_current();
                 overlay.dispose();
-                return if current { Some(deliver(server, local, job)) } else { again(server, local, job) };
+                return match job.block {
+                    _ if !current => again(server, local, job),
+                    Some(block) => wait(server, local, job, block),
+                    None => Some(deliver(server, local, job)),
+                };
             }
             job.races.remember(|| overlay.hashes());
             let keyspace = server.keyspace.clone();
@@ -687,6 +706,17 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             }
         }
     }
+}
+
+/// Its client is to wait for what was not there: the loop sees to it.
+fn wait(server: &Server, local: &Local, job: Box<Job>, block: Block) -> Option<Delivery> {
+    if let Body::One(Call { command, args, .. }) = &job.body {
+        let (client, spent) = (job.client, Spent { lost: job.races.lost, ..job.spent });
+        let wait = Wait { client, command, args: args.clone(), block, since_ns: job.started_ns, spent };
+        server.send(local.id, Mail::Wait(Box::new(wait)));
+    }
+    discard(job);
+    None
 }
 
 /// EXEC: whether something watched was touched before the snapshot or since.
@@ -750,7 +780,6 @@ pub fn discard(thing: impl Send + 'static) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::mail::Mail;
     use crate::session::ClientInfo;
     use crate::works;
 
@@ -859,5 +888,60 @@ mod tests {
             assert_eq!(his.strong_count(), 0, "{case}");
             run(&server, &mut local, &mut other, &[b"DEL", b"k7", b"written"]);
         }
+    }
+
+    /// A job of a command that waits has nothing to give if others emptied its key meanwhile: it answered a null before its
+    /// time. Now its client waits, and is served by a job again when there is much.
+    #[test]
+    fn a_job_that_finds_nothing_has_its_client_wait() {
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let mut local = Local::new(0, &server);
+        let (mut session, mut other) = (client(1), client(2));
+        let members: Vec<String> = (0..20_000).map(|i| format!("m{i}")).collect();
+        let mut fill = |server: &Arc<Server>, local: &mut Local, key: &str| {
+            for some in members.chunks(100) {
+                let pairs = some.iter().flat_map(|m| [&b"1"[..], m.as_bytes()]);
+                let words: Vec<&[u8]> = [&b"ZADD"[..], key.as_bytes()].into_iter().chain(pairs).collect();
+                assert!(matches!(run(server, local, &mut other, &words), Flow::Done));
+            }
+        };
+        fill(&server, &mut local, "z");
+        let words: [&[u8]; 7] = [b"BZMPOP", b"1000", b"1", b"z", b"MIN", b"COUNT", b"10000"];
+        assert!(matches!(run(&server, &mut local, &mut session, &words), Flow::Parked(_)));
+        let mut third = client(3);
+        run(&server, &mut local, &mut third, &[b"DEL", b"z"]);
+        let until_letter = |local: &mut Local, wanted: fn(&Mail) -> bool| {
+            loop {
+                let mut letters = Vec::new();
+                server.mailbox(0).drain(&mut letters);
+                for letter in letters {
+                    match letter {
+                        letter if wanted(&letter) => return letter,
+                        Mail::Job(job) => assert!(finish(&server, local, job).is_none(), "it is answered"),
+                        _ => {}
+                    }
+                }
+                works::advance(&server, local, &mut Vec::new());
+                std::thread::yield_now();
+            }
+        };
+        let Mail::Wait(wait) = until_letter(&mut local, |letter| matches!(letter, Mail::Wait(_))) else {
+            panic!()
+        };
+        let (flow, answer) = crate::park::away::wait(&server, &mut local, &mut session, *wait, None);
+        let Flow::Parked(Some(left_ms)) = flow else { panic!("it does not wait") };
+        assert!((1..=1_000_000).contains(&left_ms) && answer.is_empty() && server.park.holds(1));
+        // So much comes that a job takes it, and it does not matter who has more time.
+        fill(&server, &mut local, "y");
+        run(&server, &mut local, &mut third, &[b"RENAME", b"y", b"z"]);
+        let Mail::Serve(waiter) = until_letter(&mut local, |letter| matches!(letter, Mail::Serve(_))) else {
+            panic!()
+        };
+        assert!(!server.park.holds(1));
+        crate::park::away::serve(&server, &mut local, &mut session, &waiter);
+        let (delivery, _) = until_delivered(&server, &mut local, || 0);
+        assert!(delivery.bytes.starts_with(b"*2\r\n$1\r\nz\r\n*10000\r\n"), "{:?}", &delivery.bytes[..40]);
+        run(&server, &mut local, &mut third, &[b"ZADD", b"z", b"1", b"left"]);
+        assert!(server.park.is_empty());
     }
 }

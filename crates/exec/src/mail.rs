@@ -173,6 +173,10 @@ pub enum Mail {
     Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<(usize, Box<[u8]>)>),
+    /// A client that waited has much to do: see [`crate::park::away::serve`].
+    Serve(Arc<crate::park::Waiter>),
+    /// A job found nothing for a command that waits: see [`crate::park::away::wait`].
+    Wait(Box<crate::park::away::Wait>),
     /// A message nobody waits for, that has patterns to pass.
     Announce(Box<crate::pubsub::Passing>),
     Publish(Published),

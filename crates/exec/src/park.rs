@@ -11,9 +11,13 @@
 //!   command, but for what is more than [`AT_A_STRETCH`]: that follows with its loop's next mail.
 //! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
 //! - P6: who is served has one look at the key that was filled: nobody is asked when there is nothing left.
+//! - P7: who would take longer than a loop has is taken out, and a job serves it (`away.rs`).
 //!
 //! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for each served.
 
+pub mod away;
+
+use crate::call::INLINE_STEPS;
 use crate::claim::Claim;
 use crate::mail::Mail;
 use crate::{Local, Server};
@@ -113,11 +117,18 @@ pub struct Park {
 pub enum Parked {
     Waiting,
     /// There was something after all: the reply is written, but for what streams.
-    Served(Served),
+    Served(Changes, Option<Box<dyn Stream>>),
+    /// There is something, and it is a job's work.
+    Long,
 }
 
-/// What serving a client did, and the rest of its reply if that is long.
-pub type Served = (Changes, Option<Box<dyn Stream>>);
+/// What came of running a waiter's command.
+enum Found {
+    /// What that did, and the rest of its reply if that is long.
+    Served(Changes, Option<Box<dyn Stream>>),
+    /// So much that nothing was done (P7).
+    Long,
+}
 
 impl Park {
     pub fn len(&self) -> usize {
@@ -190,11 +201,13 @@ impl Park {
             waiter
         };
         waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
-        match waiter.claim.take().then(|| hold(server, local, &waiter, None, out)).flatten() {
-            Some(served) => {
-                self.forget(&server.keyspace, &waiter);
-                Parked::Served(served)
-            }
+        let found = waiter.claim.take().then(|| hold(server, local, &waiter, None, out)).flatten();
+        if found.is_some() {
+            self.forget(&server.keyspace, &waiter);
+        }
+        match found {
+            Some(Found::Served(changes, stream)) => Parked::Served(changes, stream),
+            Some(Found::Long) => Parked::Long,
             None => Parked::Waiting,
         }
     }
@@ -261,11 +274,15 @@ impl Park {
                 }
                 points::hold_up(Point::Serve);
                 let mut out = Reply::new(waiter.resp3);
-                let Some((changes, stream)) = hold(server, local, &waiter, Some(&id), &mut out) else {
+                let Some(found) = hold(server, local, &waiter, Some(&id), &mut out) else {
                     // Somebody else was faster, unless this one could not take what is there.
                     continue;
                 };
                 self.forget(&server.keyspace, &waiter);
+                let Found::Served(changes, stream) = found else {
+                    server.send(waiter.loop_id, Mail::Serve(waiter));
+                    continue;
+                };
                 let reply = Mail::Reply { client: waiter.client, bytes: out.into_bytes(), stream };
                 server.send(waiter.loop_id, reply);
                 let more = server.tell(changes);
@@ -316,12 +333,12 @@ fn hold(
     waiter: &Waiter,
     filled: Option<&KeyId>,
     out: &mut Reply,
-) -> Option<Served> {
-    let mut served = attempt(server, local, waiter, filled, out);
-    while served.is_none() && !waiter.claim.give_back() {
-        served = waiter.keys.iter().find_map(|key| attempt(server, local, waiter, Some(key), out));
+) -> Option<Found> {
+    let mut found = attempt(server, local, waiter, filled, out);
+    while found.is_none() && !waiter.claim.give_back() {
+        found = waiter.keys.iter().find_map(|key| attempt(server, local, waiter, Some(key), out));
     }
-    served
+    found
 }
 
 /// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of the right type
@@ -332,7 +349,7 @@ fn attempt(
     waiter: &Waiter,
     filled: Option<&KeyId>,
     out: &mut Reply,
-) -> Option<Served> {
+) -> Option<Found> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
     let narrowed = filled.and_then(|(_, key)| narrowed(waiter, key));
     let args: Args<'_> = narrowed.as_ref().map_or_else(|| waiter.args.args(), OwnedArgs::args);
@@ -353,6 +370,10 @@ fn attempt(
         }
         view.select(waiter.db);
     }
+    if waiter.command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+        put_off(server, local, view.finish());
+        return Some(Found::Long);
+    }
     let caller = Caller { may_block: true, may_stream: true, client_id: waiter.client, ..Caller::default() };
     let mut cx = Cx::new(&mut view, out, caller, Budget::unlimited(None), local.random());
     let result = handler(&mut cx, args);
@@ -369,7 +390,7 @@ fn attempt(
     }
     server.log_effect(waiter.command, args, &effects, &view);
     let stream = if let Outcome::Stream(rest) = outcome { Some(rest) } else { None };
-    Some((view.finish(), stream))
+    Some(Found::Served(view.finish(), stream))
 }
 
 /// An attempt that came to nothing may have written to the table what long commits left to be written: it is told, and who

@@ -323,6 +323,11 @@ impl Conn {
         true
     }
 
+    /// Whether its peer is gone, and what it sent is still run.
+    pub(crate) fn is_orphaned(&self) -> bool {
+        self.orphaned
+    }
+
     /// Whether it waits for what others do, or for a time; what runs elsewhere ends by itself.
     fn is_blocked(&self) -> bool {
         let flags = self.session.info.flags.load(Ordering::Relaxed);
@@ -635,6 +640,11 @@ impl Conn {
         } else {
             self.out.encoded(&bytes);
         }
+    }
+
+    /// When the time of a parked client is up, if it has one.
+    pub(crate) fn waits_until(&self) -> Option<u64> {
+        if let State::Parked(until) = self.state { until } else { None }
     }
 
     /// The deadline of the current wait, if the timers do not know it yet.

@@ -14,7 +14,7 @@ use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
-use exec::{Local, Server};
+use exec::{Flow, Local, Server, park};
 use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
@@ -688,6 +688,13 @@ impl EventLoop {
                 exec::scripts::perform(&self.server, &mut self.local, session, *errand);
             }
             Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
+            Mail::Serve(waiter) => {
+                let slot = self.by_id.get(&waiter.client);
+                if let Some(conn) = slot.and_then(|slot| self.conns[*slot].as_mut()) {
+                    park::away::serve(&self.server, &mut self.local, &mut conn.session, &waiter);
+                }
+            }
+            Mail::Wait(wait) => self.wait_on(*wait),
             Mail::Announce(passing) => self.local.announce(passing),
             Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
             Mail::Kill { client } => {
@@ -725,6 +732,27 @@ impl EventLoop {
             conn.session.select(db);
         }
         self.deliver(done.client, done.bytes, done.stream, done.spent);
+    }
+
+    /// A client waits whose job found nothing, for what is left of its time.
+    fn wait_on(&mut self, wait: park::away::Wait) {
+        let client = wait.client;
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let (until, session) = (conn.waits_until(), &mut conn.session);
+        match park::away::wait(&self.server, &mut self.local, session, wait, until) {
+            (Flow::Parked(timeout_ms), _) => {
+                conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.now_ms + ms)));
+                if let Some(at) = conn.new_deadline() {
+                    self.timers.add(at, client);
+                }
+                if conn.is_orphaned() {
+                    self.doom(slot);
+                }
+            }
+            (Flow::Stream(stream), bytes) => self.deliver(client, bytes, Some(stream), None),
+            (_, bytes) => self.deliver(client, bytes, None, None),
+        }
     }
 
     fn deliver(
