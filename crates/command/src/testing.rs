@@ -18,7 +18,7 @@
 
 use crate::table::{Command, Run};
 use crate::{Budget, Caller, Cx, Error, Outcome, Stream, registry};
-use keyspace::{Changes, Keyspace, Overlay, Snapshot, View};
+use keyspace::{Changes, Keyspace, Overlay, Ready, Snapshot, View};
 use resp::{Args, Frame, OwnedArgs, Reply, read_frame};
 use std::sync::Arc;
 use stdx::locks::Bits;
@@ -217,7 +217,10 @@ impl Db {
         self.effects = ran.effects.clone();
         (self.looks, self.most) = ran.looks;
         self.events.extend(ran.changes.events.iter().map(|e| format!("{}:{}", e.name, name(&e.key))));
-        self.ready.extend(ran.changes.ready.iter().map(|(_, key)| name(key)));
+        self.ready.extend(ran.changes.ready.iter().map(|ready| match ready {
+            Ready::Key(_, key) => name(key),
+            Ready::Database(db) => format!("all in {db}"),
+        }));
     }
 
     fn run_locked(&mut self, command: &'static Command, args: Args<'_>, out: &mut Reply) -> Ran {

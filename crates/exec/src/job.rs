@@ -319,15 +319,15 @@ impl Job {
         Wanted::sorted(wanted)
     }
 
-    /// EXEC: whether a watched key that was there has expired since, which nobody else tells. What has not is relied on.
+    /// EXEC: whether a watched key was touched in a way that sets no mark: it expired, say. That it did not is relied on.
     /// O(watched keys).
     fn watched_expired(&self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> bool {
         let Some(watch) = &self.watch else { return false };
         let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
-        watch.keys.iter().filter(|(_, _, was_there)| *was_there).any(|(db, key, _)| {
+        watch.keys.iter().any(|(db, key, then)| {
             turn.check();
             view.select(*db);
-            !view.exists(key)
+            view.is_touched_since(key, *then)
         })
     }
 

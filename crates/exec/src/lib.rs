@@ -53,7 +53,7 @@ pub use session::Session;
 use command::Command;
 use command::registry::{self, Names};
 use config::Config;
-use keyspace::{Changes, Keyspace, View};
+use keyspace::{Changes, Keyspace, Ready, View};
 use mail::{Mail, Mailbox};
 use resp::{Args, OwnedArgs};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -357,10 +357,13 @@ impl Server {
         }
     }
 
-    /// Tells the outside what a command did (X3); gives the keys whose waiters are to be served.
-    pub(crate) fn tell(&self, changes: Changes) -> Vec<(usize, Box<[u8]>)> {
+    /// Tells the outside what a command did (X3); gives what waiters are to be served with.
+    pub(crate) fn tell(&self, mut changes: Changes) -> Vec<Ready> {
         if !changes.events.is_empty() {
             clients::notify(self, &changes.events);
+        }
+        if !changes.ready.is_empty() {
+            self.park.begin_rounds(&mut changes.ready);
         }
         changes.ready
     }

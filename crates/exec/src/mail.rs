@@ -172,7 +172,7 @@ pub enum Mail {
     /// What a committed script or transaction still has to do.
     Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
-    Ready(Vec<(usize, Box<[u8]>)>),
+    Ready(Vec<keyspace::Ready>),
     /// A client that waited has much to do: see [`crate::park::away::serve`].
     Serve(Arc<crate::park::Waiter>),
     /// A job found nothing for a command that waits: see [`crate::park::away::wait`].

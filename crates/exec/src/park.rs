@@ -12,6 +12,8 @@
 //! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
 //! - P6: who is served has one look at the key that was filled: nobody is asked when there is nothing left.
 //! - P7: who would take longer than a loop has is taken out, and a job serves it (`away.rs`).
+//! - P8: when a database was exchanged, those who wait for its keys are gone through in slices, and the keys that are there now are
+//!   served as if they had been filled. However often that happens, one such *round* is under way per database.
 //!
 //! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for each served.
 
@@ -23,7 +25,7 @@ use crate::mail::Mail;
 use crate::{Local, Server};
 use command::table::RW_INSERT;
 use command::{Block, Budget, Caller, Command, Cx, Outcome, Run, Stream};
-use keyspace::{Changes, Keyspace, View};
+use keyspace::{Changes, Keyspace, Ready, View};
 use parking_lot::Mutex;
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::{BTreeMap, HashSet, VecDeque};
@@ -105,6 +107,52 @@ struct Tables {
     by_key: BTreeMap<KeyId, Queues>,
     by_client: BTreeMap<u64, Arc<Waiter>>,
     last: u64,
+    /// By database (P8).
+    rounds: BTreeMap<usize, Round>,
+}
+
+/// How far the keys of an exchanged database that somebody waits for were gone through.
+#[derive(Default)]
+struct Round {
+    /// The next key, or where it would be.
+    at: Box<[u8]>,
+    /// Ends before this key.
+    end: Option<Box<[u8]>>,
+    /// At the end it begins anew, up to this key: the database was exchanged again when the round was there.
+    again: Option<Box<[u8]>>,
+}
+
+impl Tables {
+    fn waited_from(&self, db: usize, at: &[u8]) -> Option<KeyId> {
+        self.by_key.range((db, at.into())..).next().map(|(id, _)| id).filter(|id| id.0 == db).cloned()
+    }
+
+    /// Begins a round of a database; false if one is under way, which takes it over, or nobody waits.
+    fn begin_round(&mut self, db: usize) -> bool {
+        if let Some(round) = self.rounds.get_mut(&db) {
+            (round.end, round.again) = (None, Some(round.at.clone()));
+            return false;
+        }
+        let any = self.waited_from(db, b"").is_some();
+        any.then(|| self.rounds.insert(db, Round::default())).is_some()
+    }
+
+    /// The next key of a round; None: the round is over.
+    fn next_of_round(&mut self, db: usize) -> Option<KeyId> {
+        let mut round = self.rounds.remove(&db)?;
+        loop {
+            let next = self.waited_from(db, &round.at);
+            let next = next.filter(|(_, key)| round.end.as_ref().is_none_or(|end| key < end));
+            if let Some(id) = next {
+                // The least of those that come after it.
+                round.at = [&id.1[..], &[0]].concat().into();
+                self.rounds.insert(db, round);
+                return Some(id);
+            }
+            let end = round.again.take()?;
+            round = Round { at: Box::default(), end: Some(end), again: None };
+        }
+    }
 }
 
 /// All who wait.
@@ -257,14 +305,36 @@ impl Park {
         waiter.keys.iter().for_each(|(db, key)| keyspace.unblock(*db, key));
     }
 
-    /// Serves whoever waits for keys that were just touched, and whoever waits for what that touches (P4).
-    pub fn serve(&self, server: &Server, local: &mut Local, ready: Vec<KeyId>) {
+    /// Begins a round for each database that was exchanged; those for which none is needed are taken out (P8).
+    pub(crate) fn begin_rounds(&self, ready: &mut Vec<Ready>) {
+        ready.retain(|ready| match ready {
+            Ready::Key(..) => true,
+            Ready::Database(db) => self.tables.lock().begin_round(*db),
+        });
+    }
+
+    /// Serves whoever waits for keys that were just touched, and whoever waits for what that touches (P4); goes on with rounds
+    /// that have begun (P8).
+    pub fn serve(&self, server: &Server, local: &mut Local, ready: Vec<Ready>) {
         let (mut ready, mut left) = (VecDeque::from(ready), AT_A_STRETCH);
-        while let Some(id) = ready.pop_front() {
+        while let Some(first) = ready.pop_front() {
+            let id = match first {
+                Ready::Key(db, key) => (db, key),
+                Ready::Database(_) if left == 0 => {
+                    ready.push_front(first);
+                    return server.send(local.id, Mail::Ready(ready.into()));
+                }
+                Ready::Database(db) => {
+                    let Some(id) = self.tables.lock().next_of_round(db) else { continue };
+                    left -= 1;
+                    ready.push_front(first);
+                    id
+                }
+            };
             let mut after = 0;
             while let Some(waiter) = self.next(server, local, &id, after) {
                 if left == 0 {
-                    ready.push_front(id);
+                    ready.push_front(Ready::Key(id.0, id.1));
                     return server.send(local.id, Mail::Ready(ready.into()));
                 }
                 left -= 1;
@@ -399,5 +469,55 @@ fn put_off(server: &Server, local: &Local, changes: Changes) {
     let ready = server.tell(changes);
     if !ready.is_empty() {
         server.send(local.id, Mail::Ready(ready));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn waited(keys: &[(usize, &str)]) -> Tables {
+        let mut tables = Tables::default();
+        for (db, key) in keys {
+            tables.by_key.insert((*db, key.as_bytes().into()), Queues::default());
+        }
+        tables
+    }
+
+    fn next(tables: &mut Tables) -> Option<String> {
+        tables.next_of_round(1).map(|(_, key)| String::from_utf8_lossy(&key).into_owned())
+    }
+
+    #[test]
+    fn a_round_visits_each_key_of_its_database_once() {
+        let mut tables = waited(&[(0, "x"), (1, ""), (1, "a"), (1, "a\0"), (1, "b"), (2, "y")]);
+        assert!(tables.begin_round(1));
+        assert_eq!(
+            [(); 5].map(|()| next(&mut tables)),
+            ["", "a", "a\0", "b", "-"].map(|k| Some(k.into()).filter(|k| k != "-"))
+        );
+        assert!(tables.begin_round(1));
+        assert!(!tables.begin_round(3));
+        assert_eq!(tables.rounds.len(), 1);
+    }
+
+    /// However often a database is exchanged, one round is under way, and every key comes after the last exchange.
+    #[test]
+    fn a_round_goes_on_to_where_it_was_at_the_last_exchange() {
+        let keys: Vec<String> = (0..7).map(|i| format!("k{i}")).collect();
+        let mut tables = waited(&keys.iter().map(|key| (1, &key[..])).collect::<Vec<_>>());
+        for first in 0..=keys.len() {
+            for second in 0..=keys.len() {
+                assert!(tables.begin_round(1));
+                (0..first).for_each(|_| assert!(next(&mut tables).is_some()));
+                assert!(!tables.begin_round(1));
+                (0..second).for_each(|_| assert!(next(&mut tables).is_some()));
+                assert!(!tables.begin_round(1));
+                let mut rest: Vec<String> = std::iter::from_fn(|| next(&mut tables)).collect();
+                rest.sort_unstable();
+                assert_eq!(rest, keys, "{first} {second}");
+                assert!(tables.rounds.is_empty());
+            }
+        }
     }
 }

@@ -3,6 +3,7 @@
 use crate::flood::Added;
 use crate::queue::Queue;
 use crate::waits::{Away, Request, What};
+use keyspace::Watched;
 use parking_lot::Mutex;
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -154,8 +155,8 @@ pub struct Multi {
 #[derive(Default)]
 pub struct Watch {
     pub dirty: Arc<AtomicBool>,
-    /// Database, key, and whether it was there.
-    pub keys: Vec<(usize, Box<[u8]>, bool)>,
+    /// Database, key, and what it was.
+    pub keys: Vec<(usize, Box<[u8]>, Watched)>,
     /// The same keys, to be found; kept from some number of them on.
     pub(crate) known: HashSet<(usize, Box<[u8]>)>,
 }

@@ -21,7 +21,7 @@ use crate::works::Work;
 use crate::{Local, Server, Session, job, sources};
 use command::table::Cost;
 use command::{Command, Error, Run};
-use keyspace::{Keyspace, View};
+use keyspace::{Keyspace, View, Watched};
 use resp::{Args, Reply};
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
@@ -39,9 +39,17 @@ impl Watch {
         }
     }
 
+    /// Whether a key was touched in a way that sets no mark; leaves the view at any database. O(keys).
+    pub(crate) fn is_touched(&self, view: &mut View<'_>) -> bool {
+        self.keys.iter().any(|(db, key, then)| {
+            view.select(*db);
+            view.is_touched_since(key, *then)
+        })
+    }
+
     /// O(1).
-    fn add(&mut self, db: usize, key: &[u8], there: bool) {
-        self.keys.push((db, key.into(), there));
+    fn add(&mut self, db: usize, key: &[u8], then: Watched) {
+        self.keys.push((db, key.into(), then));
         match self.keys.len() {
             0..=FEW => {}
             n if n == FEW + 1 => {
@@ -113,11 +121,10 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         if view.has_intents() {
             view.settle(&[(session.db, key)], false);
         }
-        let there = view.exists(key);
         // Last: a long write decided before came before WATCH.
-        view.watch(key, &session.watch.dirty);
+        let then = view.watch(key, &session.watch.dirty);
         act.server.after(act.local, view.finish());
-        session.watch.add(session.db, key, there);
+        session.watch.add(session.db, key, then);
     }
     act.server.clients.note_watching(&session.info, session.watch.keys.len());
     if from + AT_A_STRETCH < args.len() - 1 {
@@ -339,12 +346,9 @@ fn shards_needed(session: &Session, queue: &Queue) -> Bits {
     shards
 }
 
-/// Under the locks: was a watched key touched, or has one expired since?
+/// Under the locks: was a watched key touched, be it that it expired?
 fn was_touched(session: &Session, view: &mut View<'_>) -> bool {
-    let expired = session.watch.keys.iter().any(|(db, key, was_there)| {
-        view.select(*db);
-        *was_there && !view.exists(key)
-    });
+    let touched = session.watch.is_touched(view);
     view.select(session.db);
-    expired || session.watch.dirty.load(Ordering::Acquire)
+    touched || session.watch.dirty.load(Ordering::Acquire)
 }

@@ -42,7 +42,7 @@ pub use record::Announce;
 pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
-pub use view::{Changes, Class, Event, Item, KeySet, Keys, View, WrongType};
+pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
 
 use sequence::Sequence;
 use shard::Shard;
@@ -79,6 +79,9 @@ struct Counts {
     evicted: AtomicU64,
     /// Mean time to live of the keys the sweep looked at.
     ttl_ms: AtomicU64,
+    /// How often it was exchanged, and its tables were replaced in any way (`view/watched.rs`).
+    swaps: AtomicU64,
+    replaced: AtomicU64,
 }
 
 /// Counters of the keyspace as a whole; all relaxed.

@@ -2,7 +2,7 @@
 //!
 //! - H1: `pre` holds what was there before writes that took place while a snapshot was active (`preimages.rs`).
 //! - H2: `interest` holds keys that are WATCHed or that clients are blocked on; empty in ordinary life, so
-//!   that a write pays one branch.
+//!   that a write pays one branch. It is by the database's number: when whole tables are replaced nothing is looked up here.
 //! - H3: `intents` holds the keys of long commits under way (`intent.rs`); empty in ordinary life too.
 
 use crate::intent::Intents;
@@ -24,7 +24,8 @@ pub(crate) struct Shard {
 
 #[derive(Default)]
 struct Interested {
-    watchers: Vec<Arc<AtomicBool>>,
+    /// Their marks, and how often the database had been exchanged before.
+    watchers: Vec<(Arc<AtomicBool>, u64)>,
     blocked: usize,
 }
 
@@ -39,12 +40,12 @@ impl Interest {
         self.map.is_empty()
     }
 
-    pub(crate) fn watch(&mut self, db: usize, key: &[u8], dirty: Arc<AtomicBool>) {
-        self.map.entry((db, key.into())).or_default().watchers.push(dirty);
+    pub(crate) fn watch(&mut self, db: usize, key: &[u8], dirty: Arc<AtomicBool>, swaps: u64) {
+        self.map.entry((db, key.into())).or_default().watchers.push((dirty, swaps));
     }
 
     pub(crate) fn unwatch(&mut self, db: usize, key: &[u8], dirty: &Arc<AtomicBool>) {
-        self.update(db, key, |interested| interested.watchers.retain(|w| !Arc::ptr_eq(w, dirty)));
+        self.update(db, key, |interested| interested.watchers.retain(|(w, _)| !Arc::ptr_eq(w, dirty)));
     }
 
     pub(crate) fn block(&mut self, db: usize, key: &[u8]) {
@@ -68,12 +69,13 @@ impl Interest {
     /// Marks the watchers of a touched key; true if somebody is blocked on it.
     pub(crate) fn touch(&self, db: usize, key: &[u8]) -> bool {
         let Some(interested) = self.map.get(&(db, Box::from(key))) else { return false };
-        interested.watchers.iter().for_each(|w| w.store(true, Ordering::Release));
+        interested.watchers.iter().for_each(|(w, _)| w.store(true, Ordering::Release));
         interested.blocked > 0
     }
 
-    /// The keys of a database somebody watches or waits for.
-    pub(crate) fn keys(&self, db: usize) -> Vec<Box<[u8]>> {
-        self.map.keys().filter(|(d, _)| *d == db).map(|(_, key)| key.clone()).collect()
+    /// A key expired: marks those who watched it before its database was exchanged for the last time.
+    pub(crate) fn expire(&self, db: usize, key: &[u8], swaps: u64) {
+        let watchers = self.map.get(&(db, Box::from(key))).into_iter().flat_map(|i| &i.watchers);
+        watchers.filter(|(_, then)| *then != swaps).for_each(|(w, _)| w.store(true, Ordering::Release));
     }
 }

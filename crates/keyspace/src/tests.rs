@@ -8,6 +8,7 @@ use stdx::locks::Bits;
 use value::{Set, StrRef, Value};
 
 mod near;
+mod whole;
 
 fn all() -> Bits {
     Bits::below(SHARDS)
@@ -392,62 +393,6 @@ fn a_collection_changed_under_a_snapshot_is_kept_as_it_was() {
     drop(view);
     let view = View::locked(&keyspace, all(), 0, 1);
     assert_eq!(view.set(b"s").unwrap().unwrap().len(), 4999);
-}
-
-#[test]
-fn watchers_and_waiters_hear_of_touches_of_their_key_only() {
-    let keyspace = Keyspace::new(1);
-    let dirty = Arc::new(AtomicBool::new(false));
-    let mut view = View::locked(&keyspace, all(), 0, 1);
-    view.watch(b"watched", &dirty);
-    view.finish();
-    keyspace.block(0, b"queue");
-    assert!(set(&keyspace, "other", "1", None, 1).ready.is_empty());
-    assert!(!dirty.load(std::sync::atomic::Ordering::Relaxed));
-    set(&keyspace, "watched", "1", None, 1);
-    assert!(dirty.load(std::sync::atomic::Ordering::Relaxed));
-    assert_eq!(set(&keyspace, "queue", "1", None, 1).ready, [(0, Box::from(&b"queue"[..]))]);
-    keyspace.unwatch(0, b"watched", &dirty);
-    keyspace.unblock(0, b"queue");
-    assert!(set(&keyspace, "queue", "1", None, 1).ready.is_empty());
-}
-
-#[test]
-fn flushing_and_swapping_act_on_whole_databases() {
-    let keyspace = Keyspace::new(2);
-    (0..3000).for_each(|i| drop(set(&keyspace, &format!("k{i}"), "v", (i % 2 == 0).then_some(1 << 40), 1)));
-    let mut view = View::open(&keyspace, 0, 1);
-    view.swap(0, 1);
-    view.finish();
-    assert_eq!((keyspace.len(0), keyspace.len(1), keyspace.expires(1)), (0, 3000, 1500));
-    let mut view = View::open(&keyspace, 0, 1);
-    assert_eq!(view.flush(None), 3000);
-    view.finish();
-    assert!(keyspace.is_empty());
-    keyspace.check_invariants();
-}
-
-/// FLUSHALL passes over databases that never had a key: however one came by its keys, it is emptied.
-#[test]
-fn a_flush_finds_every_database_that_ever_had_a_key() {
-    let keyspace = Keyspace::new(9);
-    set(&keyspace, "swapped", "v", None, 1);
-    let mut view = View::open(&keyspace, 0, 1);
-    view.swap(0, 6);
-    view.finish();
-    let mut view = View::whole(&keyspace, 8, 1);
-    view.put_string(b"of this view", b"v", None);
-    assert_eq!(view.flush(None), 2);
-    view.finish();
-    assert!(keyspace.is_empty());
-    keyspace.check_invariants();
-    // One behind all that had keys has nothing, and its flush does nothing.
-    let keyspace = Keyspace::new(9);
-    set(&keyspace, "kept", "v", None, 1);
-    let mut view = View::open(&keyspace, 5, 1);
-    assert_eq!(view.flush(Some(5)), 0);
-    view.finish();
-    assert_eq!(keyspace.len(0), 1);
 }
 
 #[test]

@@ -13,9 +13,11 @@
 mod accounts;
 mod changed;
 mod typed;
+mod watched;
 mod whole;
 
 pub use changed::Item;
+pub use watched::Watched;
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
 use crate::overlay::Overlay;
@@ -25,7 +27,7 @@ use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
 use stdx::locks::{Bits, Guard};
 use value::{Hash, Ints, Kind, List, Set, Str, StrRef, Value, ValueRef, ZSet};
@@ -75,8 +77,17 @@ pub struct Changes {
     /// How many modifications (Redis's `dirty`).
     pub dirty: u64,
     pub events: Vec<Event>,
-    /// Keys somebody is blocked on that were touched.
-    pub ready: Vec<(usize, Box<[u8]>)>,
+    /// What somebody may be blocked on and find now.
+    pub ready: Vec<Ready>,
+}
+
+/// Where somebody who is blocked may find something now.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// A key somebody is blocked on was touched: database and name.
+    Key(usize, Box<[u8]>),
+    /// All that is in a database: it was exchanged.
+    Database(usize),
 }
 
 impl Changes {
@@ -565,20 +576,10 @@ impl<'k> View<'k> {
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
-        // Who watches the key is not told: an EXEC looks itself whether the key is still there, and one that had expired
-        // when it was watched does not count.
+        self.tell_expired(hash, key);
         self.changes.dirty += 1;
         self.push_event(self.db, key, Class::Expired, "expired");
         true
-    }
-
-    /// Marks `dirty` at every touch of the key, whose shard is held, from now on, in the current database. What is
-    /// committed but not yet in the tables must have been settled, or it would count as a touch that came later. That a key
-    /// expires, or goes with its database, is no touch: look whether it is still there.
-    pub fn watch(&mut self, key: &[u8], dirty: &Arc<AtomicBool>) {
-        let shard = shard_of(self.hash_of(key));
-        let Store::Locked(guard) = &mut self.store else { return };
-        guard.get_mut(shard).interest.watch(self.db, key, dirty.clone());
     }
 
     /// Removes the key if it has expired by now, telling whoever listens.
@@ -907,7 +908,7 @@ impl<'k> View<'k> {
         if let Store::Locked(guard) = &mut self.store {
             let interest = &guard.get(shard).interest;
             if !interest.is_empty() && interest.touch(db, key) {
-                self.changes.ready.push((db, key.into()));
+                self.changes.ready.push(Ready::Key(db, key.into()));
             }
             self.push_event(seen_in, key, class, event);
         }

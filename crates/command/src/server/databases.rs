@@ -22,7 +22,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE).doc(
         "server",
         "4.0.0",
-        "O(N) for N clients that watch keys or wait for some in either.",
+        "O(1)",
         "Exchanges the contents of two databases.",
     ),
 ];
@@ -60,7 +60,7 @@ fn check_mode(args: Args<'_>) -> Result<(), Error> {
     }
 }
 
-/// `SWAPDB index1 index2`: cost O(shards + clients that watch or wait for keys of either).
+/// `SWAPDB index1 index2`: cost O(shards).
 fn swapdb(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let first = index(args.at(1), "ERR invalid first DB index")?;
     let second = index(args.at(2), "ERR invalid second DB index")?;

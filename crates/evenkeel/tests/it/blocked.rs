@@ -98,3 +98,36 @@ fn a_client_waits_for_very_many_keys() {
     control.expect_reply("+QUEUED");
     control.expect("EXEC", "[(nil array)]");
 }
+
+#[test]
+fn who_waits_for_what_comes_with_an_exchange_of_databases_is_served_however_many_they_are() {
+    let server = Server::start();
+    let (mut control, mut other) = (server.client(), server.client());
+    // More than are looked at in one go.
+    let mut waiters: Vec<Client> = Vec::new();
+    for i in 0..100 {
+        let mut client = server.client();
+        client.send(encode_line(&format!("BLPOP jobs:{i} 0")));
+        waiters.push(client);
+    }
+    await_blocked(&mut control, 100);
+    other.expect("SELECT 1", "+OK");
+    // One is of another type, one has more, and one that waits is there in neither.
+    other.expect("SADD jobs:7 m", ":1");
+    (0..99).filter(|i| *i != 7).for_each(|i| other.expect(&format!("RPUSH jobs:{i} v{i}"), ":1"));
+    other.expect("RPUSH jobs:8 more", ":2");
+    // A second exchange while the first is still gone through, and a third that brings everything back.
+    control.send("SWAPDB 0 1\r\nSWAPDB 1 2\r\nSWAPDB 2 1\r\n");
+    (0..3).for_each(|_| control.expect_reply("+OK"));
+    for (i, client) in waiters.iter_mut().enumerate().filter(|(i, _)| *i != 7 && *i != 99) {
+        client.expect_reply(&format!("[\"jobs:{i}\", \"v{i}\"]"));
+    }
+    await_blocked(&mut control, 2);
+    control.expect("DBSIZE", ":2");
+    control.expect("LRANGE jobs:8 0 -1", "[\"more\"]");
+    control.expect("DEL jobs:7", ":1");
+    control.expect("RPUSH jobs:7 a", ":1");
+    control.expect("RPUSH jobs:99 b", ":1");
+    waiters[7].expect_reply("[\"jobs:7\", \"a\"]");
+    waiters[99].expect_reply("[\"jobs:99\", \"b\"]");
+}

@@ -192,3 +192,34 @@ fn a_watched_key_that_expires_ends_a_transaction_and_one_that_had_does_not() {
         assert!(transaction(&mut client).starts_with("[+OK"));
     }
 }
+
+/// An exchange looks up nobody who watches; EXEC compares.
+#[test]
+fn who_watches_a_database_that_is_exchanged_notices() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let queue: Vec<String> = (0..600).map(|i| format!("SET q:{i} x")).collect();
+    for swap in ["SWAPDB 0 1", "SWAPDB 1 0", "EVAL \"return redis.call('SWAPDB', 0, 1)\" 0"] {
+        for (here, there, count, done) in [
+            (true, true, 1, false),
+            (true, false, 1, false),
+            (false, true, 1, false),
+            (false, false, 1, true),
+            (true, false, 600, false),
+            (false, true, 600, false),
+            (false, false, 600, true),
+        ] {
+            other.expect("FLUSHALL", "+OK");
+            for (db, is_there) in [(1, there), (0, here)] {
+                other.expect(&format!("SELECT {db}"), "+OK");
+                other.call(if is_there { "SET k x" } else { "PING" });
+            }
+            client.expect("WATCH k", "+OK");
+            other.expect(swap, "+OK");
+            client.expect("MULTI", "+OK");
+            queue.iter().take(count).for_each(|line| client.expect(line, "+QUEUED"));
+            let reply = client.call("EXEC");
+            assert_eq!(reply != "(nil array)", done, "{swap}, {here}, {there}, {count}: {reply}");
+        }
+    }
+}

@@ -192,7 +192,7 @@ impl Transaction {
         }))
     }
 
-    /// Whether a watched key that was there has expired since, which nobody else tells (E2).
+    /// Whether a watched key was touched in a way that sets no mark: it expired, or its database was exchanged (E2).
     fn has_expired(
         &self,
         server: &Server,
@@ -206,10 +206,7 @@ impl Transaction {
             super::run::load(overlay, unknown, reader);
         }
         let mut view = View::overlay(&server.keyspace, overlay, run.db, run.now_ms);
-        self.watch.keys.iter().filter(|(_, _, was_there)| *was_there).any(|(db, key, _)| {
-            view.select(*db);
-            !view.exists(key)
-        })
+        self.watch.is_touched(&mut view)
     }
 
     /// The keys its commands name and those that are watched: a thread reads them at once. What a plain SET replaces need

@@ -152,7 +152,8 @@ impl View<'_> {
         }
     }
 
-    /// Exchanges two databases. Needs the whole. Keys somebody waits for are reported ready.
+    /// Exchanges two databases. Needs the whole. Nobody who watches or waits for their keys is looked up: the former compare
+    /// (`watched.rs`), for the latter the databases are reported ready.
     pub fn swap(&mut self, a: usize, b: usize) {
         if let Store::Overlay(overlay) = &mut self.store {
             overlay.swap(a, b, self.keyspace.all_databases());
@@ -168,7 +169,8 @@ impl View<'_> {
         self.settle_counts();
         self.begin_write();
         let Store::Locked(guard) = &mut self.store else { return };
-        self.changes.ready.extend(self.keyspace.swap_dbs(guard, a, b));
+        self.keyspace.swap_dbs(guard, a, b);
+        self.changes.ready.extend([a, b].map(Ready::Database));
         self.changes.dirty += 1;
     }
 }
@@ -268,7 +270,7 @@ impl Keyspace {
         (next, visited)
     }
 
-    /// Who watches its keys is not told, however many they are: an EXEC looks itself whether they are still there.
+    /// Who watches its keys is not told, however many they are: an EXEC looks itself (`watched.rs`).
     fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {
         let mut emptied = Vec::with_capacity(SHARDS);
         for shard in 0..SHARDS {
@@ -280,6 +282,7 @@ impl Keyspace {
             }
         }
         self.free_later(emptied);
+        self.note_replaced(db, false);
         let removed = self.len(db);
         self.counts[db].keys.store(0, Ordering::Relaxed);
         self.counts[db].expires.store(0, Ordering::Relaxed);
@@ -302,23 +305,10 @@ impl Keyspace {
         }
     }
 
-    fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize) -> Vec<(usize, Box<[u8]>)> {
+    fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize) {
         self.generation.fetch_add(1, Ordering::SeqCst);
-        let mut ready = Vec::new();
-        for shard in 0..SHARDS {
-            let shard = guard.get_mut(shard);
-            for db in [a, b] {
-                // A watched key that exists on either side changes hands.
-                for key in shard.interest.keys(db) {
-                    let hash = hash_bytes(&key);
-                    let there = [a, b].map(|db| shard.dbs[db].find(hash, &key).is_some());
-                    if (there[0] || there[1]) && shard.interest.touch(db, &key) {
-                        ready.push((db, key));
-                    }
-                }
-            }
-            shard.dbs.swap(a, b);
-        }
+        (0..SHARDS).for_each(|shard| guard.get_mut(shard).dbs.swap(a, b));
+        [a, b].iter().for_each(|db| self.note_replaced(*db, true));
         self.touched.fetch_max(a.max(b) + 1, Ordering::Relaxed);
         let [a, b] = [&self.counts[a], &self.counts[b]];
         for (x, y) in
@@ -330,7 +320,6 @@ impl Keyspace {
         }
         let fields = a.fields.swap(b.fields.load(Ordering::Relaxed), Ordering::Relaxed);
         b.fields.store(fields, Ordering::Relaxed);
-        ready
     }
 
     /// RANDOMKEY outside any other command. Locks one shard at a time.
