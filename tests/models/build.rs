@@ -12,6 +12,7 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/preimages.rs",
     "crates/keyspace/src/record.rs",
     "crates/keyspace/src/intent.rs",
+    "crates/keyspace/src/underway.rs",
     "crates/stdx/src/letterbox.rs",
     "crates/exec/src/claim.rs",
 ];
@@ -123,15 +124,29 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     // What was committed before is written into the tables that were emptied after it.
     (
         "committed_not_dropped",
-        "intent.rs",
-        "                        gone.extend(placed.cells.take(i));\n",
+        "underway.rs",
+        "                dbs.iter().for_each(|db| numbers.empty(*db));\n",
         "",
     ),
     (
         "dropped_though_ended",
         "intent.rs",
-        "        if record.fate(sequence) != Fate::Open {\n            return None;\n        }\n        for other",
-        "        self.drop_committed(&[0], Some(record));\n        for other",
+        "        if record.fate(&keyspace.sequence) != Fate::Open {\n            return None;\n        }\n",
+        "        keyspace.underway.empty(&keyspace.sequence, &[0], Some(record));\n",
+    ),
+    // What was committed before two databases were exchanged is written into the wrong one.
+    (
+        "exchanged_unsaid",
+        "underway.rs",
+        "        self.each_decided(sequence, |_, numbers| numbers.swap(a, b));\n",
+        "        let _ = (a, b);\n",
+    ),
+    ("exchanged_before_it_began", "underway.rs", "if record.fate(sequence) != Fate::Open {", "if true {"),
+    (
+        "exchanged_undecided",
+        "underway.rs",
+        "            record.end(sequence);\n",
+        "            let _ = (record, sequence);\n",
     ),
     (
         "folded_later",

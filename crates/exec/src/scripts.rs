@@ -761,8 +761,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         server.scripts.note_roams(&job.run.body, reader.roams(&overlay));
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
-        let is_long = overlay.len() > job::AT_ONCE && !overlay.swaps();
-        if job.ended.is_ok() && overlay.is_dirty() && is_long {
+        if job.ended.is_ok() && overlay.is_dirty() && overlay.len() > job::AT_ONCE {
             let announce = announce(server, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);
             job.races.remember(|| commit.hashes());

@@ -12,6 +12,7 @@
 //!   changes which scripts and functions there are (FUNCTION LOAD …) runs under the locks however long it takes.
 
 use crate::actions::Act;
+use crate::actions::connection::database;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
 use crate::pubsub::{FEW_PATTERNS, Kind};
 use crate::queue::{Queue, is_script};
@@ -216,6 +217,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     // Whether what was watched is still there is no use of it; each command says for itself.
     view.set_quiet(true);
     if view.has_intents() {
+        if portable && !multi.sources && shards == Bits::below(keyspace::SHARDS) {
+            // All that long commits have still to write would be written now.
+            act.server.after(act.local, view.finish());
+            return Ok(run_over(act, multi, false));
+        }
         settle(act.server, act.session, &multi, shards, &mut view);
     }
     if portable && !multi.sources && is_long(&multi, &view) {
@@ -290,8 +296,12 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
         return view.settle_all();
     }
     let mut keys: Vec<(usize, &[u8])> = session.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
+    let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
-        let db = sources::db_for(server, command, args, session.db);
+        if command.name == "select" {
+            selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
+        }
+        let db = sources::db_for(server, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());

@@ -17,9 +17,11 @@
 //! - I3: whoever writes a key under a committed intent folds it first; so a key has at most one such intent.
 //! - I4: an intent's cell is in the list of its shard or taken; nobody reaches it without the shard's lock.
 //! - I5: `Keyspace::intents` counts the records that may have intents; at 0 nobody looks for any.
-//! - I6: a commit that empties databases does so with its decision, as one step under all locks (0.1 ms or so). What it puts there
-//!   is folded into the empty tables like any other.
+//! - I6: a commit that empties or exchanges databases does so with its decision, as one step under all locks (0.1 ms or so). What
+//!   it puts there is folded into the empty tables, and where they are then, like any other.
 //! - I7: what was read in batches has a list of its own (`Cells::Read`), which goes in one go once the record is decided.
+//! - I9: a database's number in an intent is what it was called when the intent was placed; whoever looks for what it is called now
+//!   asks the commit's `Numbers` (`underway.rs`). So nothing has to be folded before tables are replaced.
 //! - I8: if nothing of a shard changed since the snapshot and no other commit has intents there, an overlay's are placed in it
 //!   without a look at each. What expires is known before.
 //!
@@ -29,6 +31,7 @@ use crate::entry::Owned;
 use crate::overlay::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
 use crate::record::{Announce, Fate, Record};
 use crate::sequence::{Lsn, Sequence, Snapshot};
+use crate::underway::Numbers;
 use crate::view::{Changes, Class, View};
 use crate::{Conflict, Keyspace};
 use std::sync::Arc;
@@ -66,6 +69,8 @@ const FETCHES: usize = 3;
 pub(crate) struct Placed {
     pub(crate) record: Arc<Record>,
     pub(crate) cells: Cells,
+    /// What its databases are called now (I9).
+    numbers: Arc<Numbers>,
     /// The first so many are placed.
     upto: usize,
 }
@@ -201,6 +206,12 @@ impl Placed {
         self.upto.min(self.cells.len())
     }
 
+    /// Keys that are not folded.
+    #[cfg(test)]
+    pub(crate) fn left(&self) -> usize {
+        (0..self.cells.len()).filter(|i| self.cells.key(*i).is_some()).count()
+    }
+
     /// The first placed one with this hash or a greater one.
     fn from(&self, hash: u64) -> usize {
         let (mut low, mut high) = (0, self.placed());
@@ -213,6 +224,7 @@ impl Placed {
 
     /// The place of a key's intent, if there is one that was not folded.
     pub(crate) fn find(&self, db: usize, hash: u64, key: &[u8]) -> Option<usize> {
+        let db = self.numbers.known(db)?;
         (self.from(hash)..self.placed())
             .take_while(|i| self.cells.hash(*i) == hash)
             .find(|i| self.cells.is(*i, db, key))
@@ -225,9 +237,7 @@ impl Placed {
         (from, to): (u64, u64),
         f: &mut dyn FnMut(&[u8], Option<Owned>),
     ) {
-        if self.cells.only_read() {
-            return;
-        }
+        let Some(db) = self.numbers.known(db).filter(|_| !self.cells.only_read()) else { return };
         for i in (self.from(from)..self.placed()).take_while(|i| self.cells.hash(*i) <= to) {
             if let Some((_, key)) = self.cells.key(i).filter(|(at, _)| *at == db)
                 && let Some(becomes) = self.cells.becomes(i)
@@ -321,14 +331,16 @@ pub struct Commit {
     bulk: Option<Arc<Bulk>>,
     /// Keys of a bulk that were there.
     found: usize,
-    /// Databases that are emptied with the decision (I6).
+    /// Databases that are emptied with the decision, and exchanged then (I6).
     flushed: Vec<usize>,
+    swaps: Vec<(usize, usize)>,
+    numbers: Arc<Numbers>,
 }
 
 impl Commit {
     /// Cost: O(keys).
     pub(crate) fn new(parts: Parts, age: u64, announce: Option<Announce>) -> Commit {
-        let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed } = parts;
+        let Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps } = parts;
         let relied_on = |intent: &Intent| expiry_relied_on(intent.cell.as_ref()?, ran_ms);
         let expiries = shards.iter().flat_map(|(_, cells)| cells.iter().filter_map(relied_on));
         let expires_ms = expiries.fold(expires_ms, u64::min);
@@ -337,6 +349,7 @@ impl Commit {
         let read = places.into_iter().enumerate().filter(|(_, places)| !places.is_empty());
         let read = read.map(|(shard, places)| (shard, Cells::Read(names.clone(), places)));
         let full = shards.into_iter().map(|(shard, cells)| (shard, Cells::Full(cells)));
+        let numbers = Numbers::new(keyspace.all_databases());
         Commit {
             keyspace,
             snapshot,
@@ -348,6 +361,8 @@ impl Commit {
             bulk: None,
             found: 0,
             flushed,
+            swaps,
+            numbers,
         }
     }
 
@@ -372,6 +387,8 @@ impl Commit {
             bulk: Some(bulk),
             found: 0,
             flushed: Vec::new(),
+            swaps: Vec::new(),
+            numbers: Numbers::new(keyspace.all_databases()),
         }
     }
 
@@ -421,6 +438,7 @@ impl Commit {
         let keyspace = self.keyspace.clone();
         if !self.counted {
             self.counted = true;
+            keyspace.underway.add(&self.record, &self.numbers);
             keyspace.intents.fetch_add(1, Ordering::SeqCst);
         }
         match self.stage {
@@ -440,7 +458,7 @@ impl Commit {
                 let placed = match open && current {
                     true => {
                         let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
-                        view.place(&self.record, cells, s, keys, &mut self.found)
+                        view.place((&self.record, &self.numbers), cells, s, keys, &mut self.found)
                     }
                     false => Err(Conflict),
                 };
@@ -489,10 +507,12 @@ impl Commit {
         let due = now_ms >= self.expires_ms || !current;
         let decided = match due {
             true => None,
-            false if self.flushed.is_empty() => self.record.decide(&keyspace.sequence),
+            false if self.flushed.is_empty() && self.swaps.is_empty() => {
+                self.record.decide(&keyspace.sequence)
+            }
             false => {
                 let mut view = View::locked(keyspace, Bits::below(crate::SHARDS), 0, now_ms);
-                let decided = view.decide_and_flush(&self.record, &self.flushed);
+                let decided = view.decide_and_replace(&self.record, &self.flushed, &self.swaps);
                 told.push(view.finish());
                 decided
             }
@@ -534,6 +554,7 @@ impl Commit {
 
     fn uncount(&mut self, keyspace: &Keyspace) {
         if std::mem::take(&mut self.counted) {
+            keyspace.underway.remove(&self.record);
             keyspace.intents.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -676,12 +697,13 @@ impl View<'_> {
     fn fold(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], deed: Deed) {
         self.write_at(n, db, hash, key, |view, key| match deed {
             Deed::Cell(cell) => apply(view, key, cell),
+            // Told of where it was when it happened.
             Deed::Word(bulk, word) => match bulk.words.value(word) {
                 Some(value) => {
                     view.put_string(key, value, None);
-                    view.changed(key, Class::String, "set");
+                    view.changed_in(bulk.db, key, Class::String, "set");
                 }
-                None if view.remove(key) => view.changed(key, Class::Generic, "del"),
+                None if view.remove(key) => view.changed_in(bulk.db, key, Class::Generic, "del"),
                 None => {}
             },
         });
@@ -690,7 +712,7 @@ impl View<'_> {
     /// Places up to `keys` more of a record's intents; whether all are placed, and the earliest expiry relied on.
     fn place(
         &mut self,
-        record: &Arc<Record>,
+        (record, numbers): (&Arc<Record>, &Arc<Numbers>),
         cells: &mut Cells,
         s: Lsn,
         keys: usize,
@@ -700,7 +722,8 @@ impl View<'_> {
         let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(Conflict) };
         let mut mine = intents.remove_some(record, cells.only_read()).unwrap_or_else(|| {
             let none = cells.none_like();
-            Placed { record: record.clone(), cells: std::mem::replace(cells, none), upto: 0 }
+            let cells = std::mem::replace(cells, none);
+            Placed { record: record.clone(), cells, numbers: numbers.clone(), upto: 0 }
         });
         let alone = intents.0.iter().all(|other| Arc::ptr_eq(&other.record, record));
         let of_overlay = !matches!(mine.cells, Cells::Bulk(..));
@@ -710,7 +733,7 @@ impl View<'_> {
         }
         let end = (mine.upto + keys).min(mine.cells.len());
         if !of_overlay {
-            self.prefetch(shard, &mine.cells, mine.upto..end);
+            self.prefetch(shard, &mine, mine.upto..end);
         }
         let mut expires_ms = u64::MAX;
         let mut checked = Ok(());
@@ -791,11 +814,11 @@ impl View<'_> {
             }
             let Some(mut mine) = shard_mut.intents.remove(record) else { continue };
             let from = mine.cells.len().saturating_sub(left);
-            self.prefetch(shard, &mine.cells, from..mine.cells.len());
+            self.prefetch(shard, &mine, from..mine.cells.len());
             while left > 0 && mine.cells.len() > 0 {
                 left -= 1;
                 let last = mine.cells.len() - 1;
-                self.fold_at(n, &mut mine.cells, last);
+                self.fold_at(n, &mut mine, last);
                 mine.cells.pop();
             }
             if mine.cells.len() > 0 {
@@ -809,7 +832,8 @@ impl View<'_> {
     }
 
     /// Brings what the next keys stand in into the cache.
-    fn prefetch(&self, shard: usize, cells: &Cells, which: std::ops::Range<usize>) {
+    fn prefetch(&self, shard: usize, placed: &Placed, which: std::ops::Range<usize>) {
+        let cells = &placed.cells;
         let Some(shard) = self.shard(shard) else { return };
         let which = which.start..which.end.min(which.start + 64);
         if let Cells::Bulk(bulk, list) = cells {
@@ -818,25 +842,27 @@ impl View<'_> {
                 words.for_each(|(_, word)| bulk.words.prefetch(*word as usize, step));
             }
         }
-        let keys = || which.clone().filter_map(|i| Some((cells.db(i)?, cells.hash(i))));
+        let keys = || which.clone().filter_map(|i| Some((placed.numbers.now(cells.db(i)?)?, cells.hash(i))));
         keys().for_each(|(db, hash)| shard.dbs[db].prefetch_line(hash));
         keys().for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));
     }
 
-    fn fold_at(&mut self, n: Lsn, cells: &mut Cells, i: usize) {
-        let hash = cells.hash(i);
-        match cells {
+    /// Does nothing if the table is gone (I9).
+    fn fold_at(&mut self, n: Lsn, placed: &mut Placed, i: usize) {
+        let hash = placed.cells.hash(i);
+        let Some(db) = placed.cells.db(i).and_then(|known| placed.numbers.now(known)) else { return };
+        match &mut placed.cells {
             Cells::Full(cells) => {
-                let Intent { db, key, cell, .. } = &mut cells[i];
+                let Intent { key, cell, .. } = &mut cells[i];
                 if let Some(cell) = cell.take() {
-                    self.fold(n, *db as usize, hash, key, Deed::Cell(cell));
+                    self.fold(n, db, hash, key, Deed::Cell(cell));
                 }
             }
-            Cells::Bulk(bulk, list) if list[i].1 != FOLDED => {
+            Cells::Bulk(bulk, list) => {
                 let (bulk, word) = (bulk.clone(), list[i].1 as usize);
-                self.fold(n, bulk.db, hash, bulk.words.key(word), Deed::Word(bulk.clone(), word));
+                self.fold(n, db, hash, bulk.words.key(word), Deed::Word(bulk.clone(), word));
             }
-            Cells::Bulk(..) | Cells::Read(..) => {}
+            Cells::Read(..) => {}
         }
     }
 
@@ -849,45 +875,14 @@ impl View<'_> {
         }
     }
 
-    /// Before whole tables are replaced: ends every undecided commit.
-    pub(crate) fn end_commits(&mut self) {
-        for record in self.records_held() {
-            record.end(&self.keyspace().sequence);
-        }
-    }
-
-    /// Commits what empties whole tables, if it was not ended: after every other one, be it committed or ended now.
+    /// Commits what empties or exchanges whole tables, if it was not ended: after every other one, be it committed or ended now. All
+    /// shards are held.
     pub(crate) fn decide_last(&mut self, record: &Arc<Record>) -> Option<Lsn> {
-        let sequence = &self.keyspace().sequence;
-        if record.fate(sequence) != Fate::Open {
+        let keyspace = self.keyspace();
+        if record.fate(&keyspace.sequence) != Fate::Open {
             return None;
         }
-        for other in self.records_held().iter().filter(|other| !Arc::ptr_eq(other, record)) {
-            other.end(sequence);
-        }
-        record.decide(sequence)
-    }
-
-    /// Before whole tables are replaced: drops what committed records but this one still had to do in the databases that go.
-    pub(crate) fn drop_committed(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) {
-        let is_kept = |record: &Arc<Record>| but.is_some_and(|kept| Arc::ptr_eq(kept, record));
-        let mut gone: Vec<Deed> = Vec::new();
-        for shard in self.held().iter() {
-            let keyspace = self.keyspace();
-            let Some(shard) = self.shard_mut(shard) else { continue };
-            let kept = |placed: &Placed| is_kept(&placed.record) || placed.cells.only_read();
-            for placed in shard.intents.0.iter_mut().filter(|placed| !kept(placed)) {
-                if placed.record.fate(&keyspace.sequence) == Fate::Aborted {
-                    continue;
-                }
-                for i in 0..placed.cells.len() {
-                    if placed.cells.key(i).is_some_and(|(db, _)| dbs.contains(&db)) {
-                        gone.extend(placed.cells.take(i));
-                    }
-                }
-            }
-        }
-        let bytes = gone.len() * 100;
-        stdx::reclaim::defer(bytes, move || drop(gone));
+        keyspace.underway.end(&keyspace.sequence, Some(record));
+        record.decide(&keyspace.sequence)
     }
 }

@@ -31,6 +31,7 @@ mod shard;
 mod sweep;
 #[cfg(test)]
 mod tests;
+mod underway;
 mod view;
 
 pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
@@ -110,6 +111,7 @@ pub struct Keyspace {
     sink: OnceLock<Box<dyn CommitSink>>,
     /// Records that may have intents in shards.
     pub(crate) intents: AtomicUsize,
+    pub(crate) underway: underway::Underway,
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
     pub(crate) evict: evict::Evict,
@@ -152,6 +154,7 @@ impl Keyspace {
             stats: Stats::default(),
             sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
+            underway: underway::Underway::default(),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
             evict: evict::Evict::new(visible, hidden, together),

@@ -53,7 +53,7 @@ fn increment_each<const N: usize>(keyspace: &Arc<Keyspace>, age: u64, keys: [&[u
         key: key.into(),
         cell: Some(Cell { base, now: owned(made), dirty: true, loaded: true }),
     });
-    let overlay = Overlay { snapshot, cells: cells.collect(), flushes: false };
+    let overlay = Overlay { snapshot, cells: cells.collect(), flushes: false, swaps: false };
     matches!(run(overlay.seal(age, None)), Progress::Committed(_)).then_some(made)
 }
 
@@ -62,7 +62,18 @@ fn empty_and_set(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
     let snapshot = Snapshot::open(keyspace).unwrap();
     let cell = Cell { base: None, now: owned(to), dirty: true, loaded: false };
     let cells = vec![Intent { hash: hash_bytes(A), db: 0, key: A.into(), cell: Some(cell) }];
-    let overlay = Overlay { snapshot, cells, flushes: true };
+    let overlay = Overlay { snapshot, cells, flushes: true, swaps: false };
+    matches!(run(overlay.seal(age, None)), Progress::Committed(_))
+}
+
+/// A SET of both keys, then SWAPDB, in one long transaction; whether it was committed.
+fn set_and_swap(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
+    let snapshot = Snapshot::open(keyspace).unwrap();
+    let set = |key: &[u8]| {
+        let cell = Cell { base: None, now: owned(to), dirty: true, loaded: false };
+        Intent { hash: hash_bytes(key), db: 0, key: key.into(), cell: Some(cell) }
+    };
+    let overlay = Overlay { snapshot, cells: vec![set(A), set(B)], flushes: false, swaps: true };
     matches!(run(overlay.seal(age, None)), Progress::Committed(_))
 }
 
@@ -86,6 +97,18 @@ fn look(keyspace: &Keyspace) -> [u64; 2] {
         view.settle(&[(0, A), (0, B)], false);
     }
     [A, B].map(|key| number(view.get(key)))
+}
+
+/// A short command that reads both keys of both databases.
+fn look_everywhere(keyspace: &Keyspace) -> [[u64; 2]; 2] {
+    let mut view = View::locked(keyspace, BOTH, 0, 0);
+    if view.has_intents() {
+        view.settle(&[(0, A), (0, B), (1, A), (1, B)], false);
+    }
+    [0, 1].map(|db| {
+        view.select(db);
+        [A, B].map(|key| number(view.get(key)))
+    })
 }
 
 /// A snapshot's reader: each key for itself.
@@ -240,6 +263,53 @@ pub(crate) fn who_empties_ends_those_who_have_read() {
         Some([2]) | None => assert_eq!(at_the_end(&keyspace), [7, 0]),
         Some(made) => assert_eq!((made, at_the_end(&keyspace)), ([1], [7, 1])),
     }
+}
+
+/// What a long transaction writes, and the exchange behind it, are one step.
+pub(crate) fn what_is_exchanged_is_seen_whole() {
+    let keyspace = Arc::<Keyspace>::default();
+    let committer = spawn(&keyspace, |keyspace| set_and_swap(keyspace, 1, 7));
+    let seen = look_everywhere(&keyspace);
+    assert!(seen == [[0, 0], [0, 0]] || seen == [[0, 0], [7, 7]], "torn: {seen:?}");
+    assert!(committer.join().unwrap(), "nobody was in its way");
+    assert_eq!(look_everywhere(&keyspace), [[0, 0], [7, 7]]);
+    assert_eq!(at_the_end(&keyspace), [0, 0]);
+}
+
+/// Who is committed before is exchanged with its database, in the table or not; who comes behind writes into the other one.
+pub(crate) fn who_exchanges_loses_nothing_of_others() {
+    let keyspace = Arc::<Keyspace>::default();
+    let setter = spawn(&keyspace, |keyspace| set(keyspace, 1, 5).is_some());
+    let mut view = View::locked(&keyspace, BOTH, 0, 0);
+    view.swap(0, 1);
+    view.finish();
+    let seen = look_everywhere(&keyspace);
+    let set = setter.join().unwrap();
+    let there = look_everywhere(&keyspace);
+    match set {
+        true if seen == [[0, 0], [5, 5]] => assert_eq!(there, seen),
+        true => assert_eq!(there, [[5, 5], [0, 0]]),
+        false => assert_eq!(there, [[0, 0], [0, 0]]),
+    }
+    at_the_end(&keyspace);
+}
+
+/// A long DEL that has found the first key cannot find the second in the other database.
+pub(crate) fn what_was_found_is_of_one_database() {
+    let keyspace = Arc::<Keyspace>::default();
+    add(&keyspace, &[A, B], 1);
+    let remover = spawn(&keyspace, |keyspace| set(keyspace, 1, 0));
+    let mut view = View::locked(&keyspace, BOTH, 0, 0);
+    view.swap(0, 1);
+    view.finish();
+    let found = remover.join().unwrap();
+    let there = look_everywhere(&keyspace);
+    match found {
+        Some(2) => assert_eq!(there, [[0, 0], [0, 0]]),
+        Some(0) | None => assert_eq!(there, [[0, 0], [1, 1]]),
+        Some(n) => panic!("{n} keys were there"),
+    }
+    at_the_end(&keyspace);
 }
 
 /// A commit that is dropped half way leaves nothing, or all if it was decided.

@@ -180,6 +180,9 @@ macro_rules! commit_world {
             mod record {
                 include!(concat!(env!("OUT_DIR"), "/", $dir, "/record.rs"));
             }
+            mod underway {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/underway.rs"));
+            }
             mod intent {
                 use crate::value;
                 include!(concat!(env!("OUT_DIR"), "/", $dir, "/intent.rs"));
@@ -241,6 +244,9 @@ commit_world!(placed_beside_another, "placed_beside_another");
 commit_world!(committed_not_dropped, "committed_not_dropped");
 commit_world!(dropped_though_ended, "dropped_though_ended");
 commit_world!(withdrawn_undecided, "withdrawn_undecided");
+commit_world!(exchanged_unsaid, "exchanged_unsaid");
+commit_world!(exchanged_undecided, "exchanged_undecided");
+commit_world!(exchanged_before_it_began, "exchanged_before_it_began");
 
 models! {
     snapshots::a_snapshot_is_one_moment, not drawn_before_published;
@@ -265,6 +271,10 @@ models! {
     commits::what_is_emptied_and_filled_is_seen_whole, not decided_too_early;
     commits::who_empties_ends_the_others, not dropped_though_ended;
     commits::who_empties_ends_those_who_have_read, not committed_not_dropped;
+    commits::what_is_exchanged_is_seen_whole, not exchanged_unsaid;
+    commits::who_exchanges_loses_nothing_of_others,
+        not exchanged_unsaid, exchanged_before_it_began;
+    commits::what_was_found_is_of_one_database, not exchanged_undecided;
     commits::two_bulks_are_one_after_the_other, not older_not_spared, younger_not_ended;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;
 }

@@ -1,10 +1,11 @@
-// What `intent.rs` stands on, played: shards of one string key each behind their locks, a view that holds some of them, an
+// What `intent.rs` stands on, played: shards of one string key per database behind their locks, a view that holds some of them, an
 // overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
 use super::intent::{Intent, Intents};
 use super::record::Record;
 use super::preimages::PreImages;
 use super::sequence::{Lsn, Sequence, Snapshot};
+use super::underway::Underway;
 use crate::stdx::hash::hash_bytes;
 use crate::stdx::locks::Bits;
 use crate::value::{Str, Value};
@@ -16,6 +17,9 @@ use std::sync::Arc;
 pub(crate) const MAX_ACTIVE: usize = 2;
 pub(crate) const MAX_LONG: usize = MAX_ACTIVE;
 pub(crate) const SHARDS: usize = 2;
+
+/// Databases.
+const DATABASES: usize = 2;
 
 /// Key `a` is in the first shard, `b` in the second.
 pub(crate) fn shard_of(hash: u64) -> usize {
@@ -44,7 +48,7 @@ pub(crate) fn number(owned: Option<&Owned>) -> u64 {
 
 #[derive(Default)]
 pub(crate) struct Shard {
-    pub(crate) dbs: [Table; 1],
+    pub(crate) dbs: [Table; DATABASES],
     pub(crate) pre: PreImages,
     pub(crate) intents: Intents,
 }
@@ -76,6 +80,7 @@ impl Guard<'_> {
 pub struct Keyspace {
     pub(crate) sequence: Sequence,
     pub(crate) intents: AtomicUsize,
+    pub(crate) underway: Underway,
     generation: AtomicUsize,
     pub(crate) shards: Shards,
 }
@@ -84,13 +89,17 @@ impl Default for Keyspace {
     fn default() -> Self {
         let shards = Shards(std::array::from_fn(|_| Mutex::new(Shard::default())));
         let (intents, generation) = (AtomicUsize::new(0), AtomicUsize::new(0));
-        Keyspace { sequence: Sequence::default(), intents, generation, shards }
+        Keyspace { sequence: Sequence::default(), intents, underway: Underway::default(), generation, shards }
     }
 }
 
 impl Keyspace {
     pub(crate) fn generation(&self) -> u64 {
         self.generation.load(Ordering::SeqCst) as u64
+    }
+
+    pub(crate) fn all_databases(&self) -> usize {
+        DATABASES
     }
 
     pub(crate) fn closed_snapshot(&self) {}
@@ -125,14 +134,15 @@ pub enum Class {
 pub struct View<'k> {
     keyspace: &'k Keyspace,
     guard: Guard<'k>,
+    db: usize,
     lsn: Lsn,
     keep: bool,
 }
 
 impl<'k> View<'k> {
-    pub fn locked(keyspace: &'k Keyspace, shards: Bits, _: usize, _: u64) -> View<'k> {
+    pub fn locked(keyspace: &'k Keyspace, shards: Bits, db: usize, _: u64) -> View<'k> {
         let guards = shards.iter().map(|i| (i, keyspace.shards.0[i].lock().unwrap())).collect();
-        View { keyspace, guard: Guard(guards), lsn: 0, keep: false }
+        View { keyspace, guard: Guard(guards), db, lsn: 0, keep: false }
     }
 
     pub fn finish(self) -> Changes {
@@ -155,12 +165,14 @@ impl<'k> View<'k> {
         self.guard.0.iter_mut().find(|(held, _)| *held == shard).map(|(_, guard)| &mut **guard)
     }
 
-    pub(crate) fn select(&mut self, _: usize) {}
+    pub(crate) fn select(&mut self, db: usize) {
+        self.db = db;
+    }
 
     pub(crate) fn remember(&mut self, _: &[u8], _: u64) {}
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Owned> {
-        self.shard(shard_of(hash_bytes(key))).unwrap().dbs[0].0.as_ref()
+        self.shard(shard_of(hash_bytes(key))).unwrap().dbs[self.db].0.as_ref()
     }
 
     pub(crate) fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
@@ -174,15 +186,15 @@ impl<'k> View<'k> {
     pub(crate) fn write_at(
         &mut self,
         n: Lsn,
-        _: usize,
+        db: usize,
         _: u64,
         key: &[u8],
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
-        let mine = (self.lsn, self.keep);
-        (self.lsn, self.keep) = (n, self.keyspace.sequence.any_active());
+        let mine = (self.lsn, self.keep, self.db);
+        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.any_active(), db);
         write(self, key);
-        (self.lsn, self.keep) = mine;
+        (self.lsn, self.keep, self.db) = mine;
     }
 
     /// Draws an LSN at the first change, keeps what was there, and changes it.
@@ -191,14 +203,14 @@ impl<'k> View<'k> {
             self.lsn = self.keyspace.sequence.draw();
             self.keep = self.keyspace.sequence.any_active();
         }
-        let (lsn, newest, keep) = (self.lsn, self.keyspace.sequence.newest(), self.keep);
+        let (lsn, newest, keep, db) = (self.lsn, self.keyspace.sequence.newest(), self.keep, self.db);
         let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();
         if keep {
-            pre.keep(0, key, lsn, newest, || dbs[0].0.clone(), |_, _| 1);
+            pre.keep(db, key, lsn, newest, || dbs[db].0.clone(), |_, _| 1);
         } else if !pre.is_empty() {
             pre.clear();
         }
-        dbs[0].0 = to;
+        dbs[db].0 = to;
     }
 
     pub(crate) fn put(&mut self, key: &[u8], value: Value, expire_ms: Option<u64>) {
@@ -217,17 +229,38 @@ impl<'k> View<'k> {
         there
     }
 
-    pub(crate) fn changed(&mut self, _: &[u8], _: Class, _: &str) {}
+    pub(crate) fn changed_in(&mut self, _: usize, _: &[u8], _: Class, _: &str) {}
 
     /// As `view/whole.rs` does it.
-    pub(crate) fn decide_and_flush(&mut self, record: &Arc<Record>, dbs: &[usize]) -> Option<Lsn> {
+    pub(crate) fn decide_and_replace(
+        &mut self,
+        record: &Arc<Record>,
+        dbs: &[usize],
+        swaps: &[(usize, usize)],
+    ) -> Option<Lsn> {
         let n = self.decide_last(record)?;
-        self.drop_committed(dbs, Some(record));
+        self.keyspace.underway.empty(&self.keyspace.sequence, dbs, Some(record));
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
         for shard in self.held().iter() {
-            self.shard_mut(shard).unwrap().dbs[0] = Table::default();
+            dbs.iter().for_each(|db| self.shard_mut(shard).unwrap().dbs[*db] = Table::default());
         }
+        swaps.iter().for_each(|(a, b)| self.exchange(*a, *b));
         Some(n)
+    }
+
+    /// A short command that exchanges two databases.
+    pub(crate) fn swap(&mut self, a: usize, b: usize) {
+        self.keyspace.underway.end(&self.keyspace.sequence, None);
+        self.lsn = self.keyspace.sequence.draw();
+        self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
+        self.exchange(a, b);
+    }
+
+    fn exchange(&mut self, a: usize, b: usize) {
+        self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
+        for shard in self.held().iter() {
+            self.shard_mut(shard).unwrap().dbs.swap(a, b);
+        }
     }
 }
 
@@ -253,8 +286,10 @@ impl Cell {
 pub struct Overlay {
     pub(crate) snapshot: Snapshot,
     pub(crate) cells: Vec<Intent>,
-    /// Empties the database before.
+    /// Empties the first database before.
     pub(crate) flushes: bool,
+    /// Exchanges the databases behind.
+    pub(crate) swaps: bool,
 }
 
 pub(crate) struct Parts {
@@ -264,6 +299,7 @@ pub(crate) struct Parts {
     pub(crate) read: ReadKeys,
     pub(crate) expires_ms: u64,
     pub(crate) flushed: Vec<usize>,
+    pub(crate) swaps: Vec<(usize, usize)>,
 }
 
 /// Nothing is read in batches here.
@@ -292,6 +328,7 @@ impl Overlay {
             read: ReadKeys::default(),
             expires_ms: u64::MAX,
             flushed,
+            swaps: if self.swaps { vec![(0, 1)] } else { Vec::new() },
         }
     }
 }

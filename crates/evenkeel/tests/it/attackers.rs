@@ -5,6 +5,7 @@
 
 use crate::held::{Hold, MANY, eval, eventually, held, held_while, laden, others_are_served};
 use crate::support::{Client, PATIENCE, Server, encode, encode_line};
+use crate::waits::until;
 use std::time::Instant;
 
 /// The places a long commit is held at.
@@ -271,6 +272,79 @@ fn what_empties_a_database_and_fills_it_again() {
             (false, _) => {
                 watcher.expect("MGET made:1 made:3000 old", "[\"1\", \"3000\", (nil)]");
                 watcher.expect("DBSIZE", ":3000");
+            }
+        }
+    }
+}
+
+/// SWAPDB behind very many keys, in one script or transaction: nobody sees one without the other, and what is still to be written
+/// when others exchange or empty databases goes where its database goes.
+#[test]
+fn what_writes_very_much_and_exchanges_databases() {
+    let Some(server) = laden() else { return };
+    let script = "redis.call('RPUSH', 'queue', 'e') for i = 1, 3000 do redis.call('SET', 'made:' .. i, i) end \
+                  redis.call('SWAPDB', 1, 2) redis.call('SET', 'here', 'y') return redis.call('DBSIZE')";
+    let queue: String = (1..=3_000).map(|i| format!("SET made:{i} {i}\r\n")).collect();
+    let mut clients: Vec<Client> = (0..4).map(|_| server.client()).collect();
+    for (db, client) in clients.iter_mut().enumerate() {
+        client.expect(&format!("SELECT {db}"), "+OK");
+    }
+    for (transaction, point, again, place) in [
+        (false, "script-end", "PING", 2),
+        (false, "commit-place", "PING", 2),
+        (false, "commit-fold", "PING", 2),
+        (false, "commit-fold", "SWAPDB 1 2", 1),
+        (true, "commit-place", "PING", 2),
+        (true, "commit-fold", "PING", 2),
+        (true, "commit-fold", "SWAPDB 3 2", 3),
+        (true, "commit-fold", "FLUSHDB", 0),
+    ] {
+        (1..4).for_each(|db| clients[db].expect("FLUSHDB", "+OK"));
+        clients[1].expect("SET made:2 before", "+OK");
+        clients[2].expect("SET there x", "+OK");
+        let (mut attacker, mut waiter) = (server.client(), server.client());
+        attacker.expect("SELECT 1", "+OK");
+        waiter.expect("SELECT 2", "+OK");
+        waiter.send("BLPOP queue 0\r\n");
+        until("it waits", || clients[0].call("INFO clients").contains("blocked_clients:1\\r"));
+        let request = match transaction {
+            true => {
+                attacker.expect("MULTI", "+OK");
+                attacker.expect("RPUSH queue e", "+QUEUED");
+                attacker.send(&queue);
+                attacker.skip("+QUEUED\r\n".len() * 3_000);
+                ["SWAPDB 1 2", "SET here y", "DBSIZE"]
+                    .iter()
+                    .for_each(|line| attacker.expect(line, "+QUEUED"));
+                b"EXEC\r\n".to_vec()
+            }
+            false => encode_line(&eval(script)),
+        };
+        let decided = point == "commit-fold";
+        let reply = held_while(&server, point, attacker, &request, || {
+            others_are_served(&server);
+            if decided {
+                waiter.expect_reply("[\"queue\", \"e\"]");
+                clients[1].expect("EXISTS there here made:2", ":2");
+                clients[2].expect("EXISTS there made:1 made:1500 made:3000", ":3");
+                clients[2].expect("APPEND made:1 s", ":2");
+            } else {
+                clients[1].expect("GET made:2", "\"before\"");
+                clients[2].expect("EXISTS there made:1 made:1500 made:3000", ":1");
+            }
+            assert!(!clients[2].call(again).starts_with('-'));
+        });
+        assert!(reply.ends_with(":2") || reply.ends_with(":2]"), "{transaction} at {point}: {reply}");
+        if !decided {
+            waiter.expect_reply("[\"queue\", \"e\"]");
+        }
+        for (db, client) in clients.iter_mut().enumerate().skip(1) {
+            let there = if db == place { 3_000 } else { 0 };
+            let other =
+                if (db == 1 && again != "SWAPDB 1 2") || (db == 2 && again == "SWAPDB 1 2") { 2 } else { 0 };
+            client.expect("DBSIZE", &format!(":{}", there + other));
+            if there > 0 {
+                client.expect("GET made:1", if decided { "\"1s\"" } else { "\"1\"" });
             }
         }
     }

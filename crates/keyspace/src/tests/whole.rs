@@ -174,3 +174,225 @@ fn what_came_and_went_again_is_noticed() {
     view.finish();
     assert!(!is_touched(&keyspace, 1, "k", &(mark, then), 100));
 }
+
+const DATABASES: usize = 3;
+type Databases = [BTreeMap<String, String>; DATABASES];
+
+/// What is done to several databases.
+#[derive(Clone, Debug)]
+enum Act {
+    Put(usize, String, String),
+    Remove(usize, String),
+    Swap(usize, usize),
+    Flush(usize),
+}
+
+impl Act {
+    fn random(dice: &mut Dice, value: &str, whole: u64) -> Act {
+        let (db, key) = (dice.below(DATABASES as u64) as usize, format!("k{}", dice.below(40)));
+        match dice.below(100) {
+            n if n < whole => Act::Swap(db, dice.below(DATABASES as u64) as usize),
+            n if n < whole * 3 / 2 => Act::Flush(db),
+            n if n < 70 => Act::Put(db, key, value.into()),
+            _ => Act::Remove(db, key),
+        }
+    }
+
+    fn on_model(&self, model: &mut Databases) {
+        match self {
+            Act::Put(db, key, value) => drop(model[*db].insert(key.clone(), value.clone())),
+            Act::Remove(db, key) => drop(model[*db].remove(key)),
+            Act::Swap(a, b) => model.swap(*a, *b),
+            Act::Flush(db) => model[*db].clear(),
+        }
+    }
+
+    /// In a view that holds, or may lock, what it needs.
+    fn on_view(&self, view: &mut View<'_>) {
+        match self {
+            Act::Put(db, key, value) => {
+                view.select(*db);
+                view.put_string(key.as_bytes(), value.as_bytes(), None);
+                view.changed(key.as_bytes(), Class::String, "set");
+            }
+            Act::Remove(db, key) => {
+                view.select(*db);
+                if view.remove(key.as_bytes()) {
+                    view.changed(key.as_bytes(), Class::Generic, "del");
+                }
+            }
+            Act::Swap(a, b) => view.swap(*a, *b),
+            Act::Flush(db) => _ = view.flush(Some(*db)),
+        }
+    }
+
+    /// As a short command.
+    fn on_keyspace(&self, keyspace: &Keyspace) {
+        let mut view = match self {
+            Act::Put(db, key, _) | Act::Remove(db, key) => {
+                let mut view = View::locked(keyspace, Keyspace::shards_of([key.as_bytes()]), 0, 1);
+                if view.has_intents() {
+                    view.settle(&[(*db, key.as_bytes())], true);
+                }
+                view
+            }
+            Act::Swap(..) | Act::Flush(_) => View::open(keyspace, 0, 1),
+        };
+        self.on_view(&mut view);
+        view.finish();
+    }
+}
+
+/// All databases, as one command reads them.
+fn look_at_all(keyspace: &Keyspace) -> Databases {
+    let names: Vec<String> = (0..40).map(|i| format!("k{i}")).collect();
+    let mut view = View::locked(keyspace, all(), 0, 1);
+    if view.has_intents() {
+        let each = |db| names.iter().map(move |name| (db, name.as_bytes()));
+        view.settle(&(0..DATABASES).flat_map(each).collect::<Vec<_>>(), false);
+    }
+    std::array::from_fn(|db| {
+        view.select(db);
+        let text =
+            |name: &String| Some(String::from_utf8(view.string(name.as_bytes()).unwrap()?.to_vec()).unwrap());
+        names.iter().filter_map(|name| Some((name.clone(), text(name)?))).collect()
+    })
+}
+
+struct Long {
+    commit: Commit,
+    acts: Vec<Act>,
+    reads: Vec<(usize, String, Option<String>)>,
+}
+
+fn begin_long(keyspace: &Arc<Keyspace>, dice: &mut Dice, step: u64) -> Long {
+    if dice.below(2) == 0 {
+        let db = dice.below(DATABASES as u64) as usize;
+        let words: Vec<_> =
+            (0..20).map(|i| (format!("k{}", dice.below(40)), Some(format!("bulk {step} {i}")))).collect();
+        let acts = words.iter().map(|(key, value)| Act::Put(db, key.clone(), value.clone().unwrap()));
+        let acts = acts.collect();
+        return Long {
+            commit: Commit::bulk(keyspace, db, Arc::new(Given(words)), step, None),
+            acts,
+            reads: Vec::new(),
+        };
+    }
+    let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
+    let mut reads = Vec::new();
+    for _ in 0..dice.below(5) {
+        let (db, key) = (dice.below(DATABASES as u64) as usize, format!("k{}", dice.below(40)));
+        overlay.load(db, [key.as_bytes()]);
+        let view = View::overlay(keyspace, &mut overlay, db, 1);
+        let seen = view.string(key.as_bytes()).unwrap().map(|s| String::from_utf8(s.to_vec()).unwrap());
+        drop(view);
+        reads.push((db, key, seen));
+    }
+    let acts: Vec<Act> = (0..15).map(|i| Act::random(dice, &format!("long {step} {i}"), 8)).collect();
+    for act in &acts {
+        act.on_view(&mut View::overlay(keyspace, &mut overlay, 0, 1));
+        // A removal asks for what it removes, and is done again.
+        if overlay.load_missing() {
+            act.on_view(&mut View::overlay(keyspace, &mut overlay, 0, 1));
+        }
+    }
+    Long { commit: overlay.seal(step, None), acts, reads }
+}
+
+/// Long commits that write, empty and exchange databases, beside short commands that do: whatever is not written yet when tables
+/// are replaced goes with its table.
+#[test]
+fn long_commits_empty_and_exchange_databases_at_one_moment() {
+    let (mut committed, mut lost) = (0, 0);
+    for seed in 1..=150u64 {
+        let mut dice = Dice(seed * 7_919);
+        let keyspace = Keyspace::new(DATABASES);
+        let mut model = Databases::default();
+        let mut longs: Vec<Long> = Vec::new();
+        let mut snapshots: Vec<(Snapshot, Databases)> = Vec::new();
+        for step in 0..600u64 {
+            match dice.below(30) {
+                0 | 1 if longs.len() < 3 => longs.push(begin_long(&keyspace, &mut dice, step)),
+                2 => {
+                    let act = Act::random(&mut dice, &format!("short {step}"), 25);
+                    act.on_keyspace(&keyspace);
+                    act.on_model(&mut model);
+                }
+                3 => assert_eq!(look_at_all(&keyspace), model, "step {step} of {seed}"),
+                4 if snapshots.len() < 3 => {
+                    snapshots.push((Snapshot::open(&keyspace).unwrap(), model.clone()));
+                }
+                5 if !snapshots.is_empty() => {
+                    let (snapshot, then) = snapshots.remove(0);
+                    for (db, key) in (0..DATABASES).flat_map(|db| (0..40).map(move |i| (db, format!("k{i}"))))
+                    {
+                        let read = keyspace.read_at(db, key.as_bytes(), snapshot.lsn());
+                        let seen = read.map(|owned| match owned.value {
+                            Value::Str(s) => String::from_utf8(s.as_ref().to_vec()).unwrap(),
+                            _ => unreachable!("only strings"),
+                        });
+                        if snapshot.is_current() {
+                            assert_eq!(seen.as_ref(), then[db].get(&key), "step {step} of {seed}");
+                        }
+                    }
+                }
+                _ if !longs.is_empty() => {
+                    let i = dice.below(longs.len() as u64) as usize;
+                    let long = &mut longs[i];
+                    let before = long.commit.is_decided();
+                    let progress = long.commit.advance(1, 1 + dice.below(3) as usize, &mut Vec::new());
+                    if !before && long.commit.is_decided() {
+                        for (db, key, seen) in &long.reads {
+                            assert_eq!(model[*db].get(key), seen.as_ref(), "it read what has changed");
+                        }
+                        long.acts.iter().for_each(|act| act.on_model(&mut model));
+                    }
+                    match progress {
+                        Progress::More => continue,
+                        Progress::Committed(_) => committed += 1,
+                        Progress::Lost => lost += 1,
+                    }
+                    longs.remove(i);
+                }
+                _ => {}
+            }
+        }
+        for mut long in longs.into_iter().filter(|long| long.commit.is_decided()) {
+            while long.commit.advance(1, 100, &mut Vec::new()) == Progress::More {}
+        }
+        drop(snapshots);
+        assert_eq!(keyspace.intents.load(Ordering::Relaxed), 0);
+        assert_eq!(look_at_all(&keyspace), model);
+        (0..DATABASES).for_each(|db| assert_eq!(keyspace.len(db), model[db].len()));
+        keyspace.check_invariants();
+    }
+    assert!(committed > 500 && lost > 300, "{committed} committed, {lost} lost");
+}
+
+/// What long commits have still to write is not looked at when tables are replaced.
+#[test]
+fn replacing_tables_looks_at_nothing_that_is_still_to_be_written() {
+    for exchanged in [true, false] {
+        let keyspace = Keyspace::new(2);
+        let words: Vec<_> = (0..3_000).map(|i| (format!("k{i}"), Some("v".to_owned()))).collect();
+        let mut commit = Commit::bulk(&keyspace, 0, Arc::new(Given(words)), 1, None);
+        while !commit.is_decided() {
+            assert_eq!(commit.advance(1, 100, &mut Vec::new()), Progress::More);
+        }
+        let left = || {
+            let guard = keyspace.shards.lock_all();
+            let placed = (0..SHARDS).flat_map(|shard| &guard.get(shard).intents.0);
+            placed.map(|placed| placed.left()).sum::<usize>()
+        };
+        assert_eq!(left(), 3_000);
+        match exchanged {
+            true => drop(swap(&keyspace)),
+            false => _ = View::open(&keyspace, 0, 1).flush(None),
+        }
+        assert_eq!((left(), keyspace.len(0), keyspace.len(1)), (3_000, 0, 0));
+        while commit.advance(1, 100, &mut Vec::new()) == Progress::More {}
+        assert_eq!(left(), 0);
+        assert_eq!((keyspace.len(0), keyspace.len(1)), (0, if exchanged { 3_000 } else { 0 }));
+        keyspace.check_invariants();
+    }
+}

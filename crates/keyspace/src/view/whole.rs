@@ -118,24 +118,30 @@ impl View<'_> {
             Some(db) => SmallVec::from_elem(db, 1),
             None => (0..self.keyspace.all_databases()).collect(),
         };
-        self.end_commits();
-        self.drop_committed(&dbs, None);
+        self.keyspace.underway.end(&self.keyspace.sequence, None);
         self.settle_counts();
         self.begin_write();
-        self.empty(&dbs)
+        self.empty(&dbs, None)
     }
 
-    /// Commits what empties databases, and empties them, as one step (I6); None: it was ended before. The view has all shards and
-    /// has done nothing yet.
-    pub(crate) fn decide_and_flush(&mut self, record: &Arc<Record>, dbs: &[usize]) -> Option<Lsn> {
+    /// Commits what empties databases, then exchanges some, and does that, as one step (I6); None: it was ended before. The view
+    /// has all shards and has done nothing yet.
+    pub(crate) fn decide_and_replace(
+        &mut self,
+        record: &Arc<Record>,
+        dbs: &[usize],
+        swaps: &[(usize, usize)],
+    ) -> Option<Lsn> {
         let n = self.decide_last(record)?;
-        self.drop_committed(dbs, Some(record));
-        self.empty(dbs);
+        self.empty(dbs, Some(record));
+        swaps.iter().for_each(|(a, b)| self.exchange(*a, *b));
         Some(n)
     }
 
-    fn empty(&mut self, dbs: &[usize]) -> usize {
+    /// `but`: a commit that means what they are from then on.
+    fn empty(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
         self.settle_counts();
+        self.keyspace.underway.empty(&self.keyspace.sequence, dbs, but);
         // The others never had a key: who puts one into a database says so before the shard's lock is released (W3).
         let touched = self.keyspace.touched.load(Ordering::Relaxed);
         let Store::Locked(guard) = &mut self.store else { return 0 };
@@ -165,10 +171,15 @@ impl View<'_> {
         }
         self.lock_whole();
         self.settle_edit();
-        self.settle_all();
+        self.keyspace.underway.end(&self.keyspace.sequence, None);
         self.settle_counts();
         self.begin_write();
+        self.exchange(a, b);
+    }
+
+    fn exchange(&mut self, a: usize, b: usize) {
         let Store::Locked(guard) = &mut self.store else { return };
+        self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
         self.keyspace.swap_dbs(guard, a, b);
         self.changes.ready.extend([a, b].map(Ready::Database));
         self.changes.dirty += 1;

@@ -1,0 +1,286 @@
+//! What keys were at a snapshot: one, several, a part of the hash order.
+
+use super::{Found, KeyBatches, Visitor};
+use crate::entry::{EntryRef, Owned};
+use crate::segment::SHARD_BITS;
+use crate::sequence::{Lsn, Sequence};
+use crate::shard::Shard;
+use crate::{Keyspace, shard_of};
+use smallvec::SmallVec;
+use stdx::hash::hash_bytes;
+use stdx::locks::Bits;
+
+/// What a key was at `s`: the first pre-image with a later LSN, else what a commit up to `s` made of it, else the table.
+pub(crate) fn read_at(
+    sequence: &Sequence,
+    shard: &Shard,
+    db: usize,
+    hash: u64,
+    key: &[u8],
+    s: Lsn,
+) -> Option<Owned> {
+    if let Some(before) = shard.pre.at(db, key, s) {
+        return before.cloned();
+    }
+    if !shard.intents.is_empty()
+        && let Some(becomes) = shard.intents.at(sequence, db, hash, key, s)
+    {
+        return becomes;
+    }
+    shard.dbs[db].find(hash, key).map(|entry: EntryRef<'_>| entry.to_owned())
+}
+
+impl Keyspace {
+    /// As [`read_at`]; the key counts as used at that time, if one is named.
+    pub(super) fn read_in(
+        &self,
+        shard: &Shard,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        s: Lsn,
+        used_ms: Option<u64>,
+    ) -> Option<Owned> {
+        if shard.pre.is_empty() && shard.intents.is_empty() {
+            return self.use_entry(shard, db, hash, key, used_ms).map(|entry| entry.to_owned());
+        }
+        self.use_entry(shard, db, hash, key, used_ms);
+        read_at(&self.sequence, shard, db, hash, key, s)
+    }
+
+    /// The entry of a key as it is now; it counts as used at that time, if one is named.
+    fn use_entry<'a>(
+        &self,
+        shard: &'a Shard,
+        db: usize,
+        hash: u64,
+        key: &[u8],
+        used_ms: Option<u64>,
+    ) -> Option<EntryRef<'a>> {
+        let spot = shard.dbs[db].spot(hash, key)?;
+        let entry = EntryRef::new(spot.entry());
+        if let Some(now_ms) = used_ms {
+            self.note_use(db, hash, spot, entry, now_ms);
+        }
+        Some(entry)
+    }
+
+    /// What a key was at an active snapshot's LSN. Takes its shard's lock for one look-up.
+    pub fn read_at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Owned> {
+        let hash = hash_bytes(key);
+        let shard = shard_of(hash);
+        let guard = self.shards.lock_one(shard);
+        read_at(&self.sequence, guard.get(shard), db, hash, key, s)
+    }
+
+    /// What some keys were at `s`: `keys` by hash, database and name, best sorted by hash; the answers go to `found`, in
+    /// their order. `used_ms`: when that counts as use of them, if it does. Takes each shard's lock once for neighbours.
+    /// Cost: O(keys).
+    pub fn read_batch<'a>(
+        &self,
+        s: Lsn,
+        used_ms: Option<u64>,
+        keys: impl Iterator<Item = (u64, usize, &'a [u8])> + Clone,
+        found: &mut Vec<Option<Owned>>,
+    ) {
+        let mut guard: Option<(usize, stdx::locks::Guard<'_, Shard>)> = None;
+        let ahead = keys.clone();
+        for (i, (hash, db, key)) in keys.enumerate() {
+            let shard = shard_of(hash);
+            if guard.as_ref().is_none_or(|(held, _)| *held != shard) {
+                drop(guard.take());
+                let taken = self.shards.lock_one(shard);
+                let near = ahead.clone().skip(i).take_while(|(hash, ..)| shard_of(*hash) == shard);
+                near.clone().for_each(|(hash, db, _)| taken.get(shard).dbs[db].prefetch_line(hash));
+                near.for_each(|(hash, db, _)| taken.get(shard).dbs[db].prefetch_entry(hash));
+                guard = Some((shard, taken));
+            }
+            if let Some((_, guard)) = &guard {
+                found.push(self.read_in(guard.get(shard), db, hash, key, s, used_ms));
+            }
+        }
+    }
+
+    /// What some keys were at `s`, in their order: hash and name. `used_ms`: as for [`Keyspace::read_batch`]. Locks all their
+    /// shards for a moment, and fetches the keys into the cache together. Cost: O(keys), some 0.1 µs each.
+    pub fn read_many<'a>(
+        &self,
+        s: Lsn,
+        used_ms: Option<u64>,
+        db: usize,
+        keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+        found: &mut KeyBatches,
+    ) {
+        let mut shards = Bits::EMPTY;
+        keys.clone().for_each(|(hash, _)| shards.insert(shard_of(hash)));
+        let guard = self.shards.lock(shards);
+        keys.clone().for_each(|(hash, _)| guard.get(shard_of(hash)).dbs[db].prefetch_line(hash));
+        keys.clone().for_each(|(hash, _)| guard.get(shard_of(hash)).dbs[db].prefetch_entry(hash));
+        for (hash, key) in keys {
+            let shard = guard.get(shard_of(hash));
+            let before = shard.pre.at(db, key, s);
+            let made = match before.is_none() && !shard.intents.is_empty() {
+                true => shard.intents.at(&self.sequence, db, hash, key, s),
+                false => None,
+            };
+            let room = found.room(db);
+            match (before, &made) {
+                (Some(Some(owned)), _) | (None, Some(Some(owned))) => room.push_owned(hash, key, owned),
+                (Some(None), _) | (None, Some(None)) => room.push(hash, key),
+                (None, None) => match self.use_entry(shard, db, hash, key, used_ms) {
+                    Some(entry) => room.push_entry(hash, entry),
+                    None => room.push(hash, key),
+                },
+            }
+        }
+    }
+
+    /// Reads the next `count` keys at most of which the names alone are known, as they were at `s`; true when all are read.
+    /// Locks all their shards for a moment, and fetches the keys into the cache together. Cost: O(count), some 0.1 µs each.
+    pub fn read_asked(&self, s: Lsn, used_ms: Option<u64>, keys: &mut KeyBatches, count: usize) -> bool {
+        if let Some((batch, which)) = keys.unread(count) {
+            let db = batch.db;
+            let hashes: SmallVec<[u64; 64]> = which.clone().map(|i| batch.named(i).0).collect();
+            let mut shards = Bits::EMPTY;
+            hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
+            let guard = self.shards.lock(shards);
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+            for i in which {
+                let (hash, key) = batch.named(i);
+                let shard = guard.get(shard_of(hash));
+                let before = shard.pre.at(db, key, s);
+                let made = match before.is_none() && !shard.intents.is_empty() {
+                    true => shard.intents.at(&self.sequence, db, hash, key, s),
+                    false => None,
+                };
+                match (before, &made) {
+                    (Some(Some(owned)), _) | (None, Some(Some(owned))) => batch.learn_owned(i, owned),
+                    (Some(None), _) | (None, Some(None)) => {}
+                    (None, None) => {
+                        let entry = self.use_entry(shard, db, hash, key, used_ms);
+                        entry.into_iter().for_each(|entry| batch.learn_entry(i, entry));
+                    }
+                }
+            }
+        }
+        keys.are_read()
+    }
+
+    /// Gives values and expiries of some keys at `s` to `f`, in their order, until it says no; returns how many it was given.
+    /// `used_ms`: as for [`Keyspace::read_batch`]. Locks all their shards for a moment, and fetches the keys into the cache
+    /// together. Cost: O(keys), some 0.1 µs each.
+    pub fn read_each(
+        &self,
+        s: Lsn,
+        used_ms: Option<u64>,
+        db: usize,
+        keys: &[&[u8]],
+        f: &mut dyn FnMut(Option<Found<'_>>) -> bool,
+    ) -> usize {
+        let hashes: SmallVec<[u64; 64]> = keys.iter().map(|key| hash_bytes(key)).collect();
+        let mut shards = Bits::EMPTY;
+        hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
+        let guard = self.shards.lock(shards);
+        hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+        hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+        for (i, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
+            let shard = guard.get(shard_of(*hash));
+            let before = shard.pre.at(db, key, s);
+            let made = match before.is_none() && !shard.intents.is_empty() {
+                true => shard.intents.at(&self.sequence, db, *hash, key, s),
+                false => None,
+            };
+            let more = match (before, &made) {
+                (Some(then), _) => f(then.map(|owned| (owned.value.as_ref(), owned.expire_ms))),
+                (None, Some(made)) => f(made.as_ref().map(|owned| (owned.value.as_ref(), owned.expire_ms))),
+                (None, None) => {
+                    let entry = self.use_entry(shard, db, *hash, key, used_ms);
+                    f(entry.map(|entry| (entry.value(), entry.expire_ms())))
+                }
+            };
+            if !more {
+                return i + 1;
+            }
+        }
+        keys.len()
+    }
+
+    /// The keys around a hash as they were at `s`, about `count` of them, added to `found`; returns the end (exclusive) of the
+    /// part of the hash order from `hash` on that this is all of. Returns `hash` itself, having read nothing, where too much
+    /// is going on. Cost: O(count) under one shard's lock.
+    pub fn read_near(&self, s: Lsn, db: usize, hash: u64, count: usize, found: &mut KeyBatches) -> u64 {
+        let shard_id = shard_of(hash);
+        let guard = self.shards.lock_one(shard_id);
+        let shard = guard.get(shard_id);
+        if !shard.intents.is_empty() || shard.pre.len_at(s) > count {
+            return hash;
+        }
+        let (mut seen, mut to) = (0, hash);
+        while seen < count && shard_of(to) == shard_id {
+            let next = shard.dbs[db].visit_line(to, &mut |at, entry| {
+                seen += 1;
+                if at >= to && shard.pre.at(db, entry.key(), s).is_none() {
+                    found.room(db).push_entry(at, entry);
+                }
+            });
+            match next {
+                Some(next) => to = next,
+                // Behind the last line of this shard.
+                None => {
+                    to = match shard_id + 1 {
+                        crate::SHARDS => u64::MAX,
+                        next => (next as u64) << (64 - SHARD_BITS),
+                    };
+                    break;
+                }
+            }
+            seen += 1;
+        }
+        for (key, before) in shard.pre.iter_at(db, s) {
+            let at = hash_bytes(key);
+            if let (true, Some(before)) = ((hash..to).contains(&at), before) {
+                found.room(db).push_owned(at, key, before);
+            }
+        }
+        to
+    }
+
+    /// Visits the keys of the segment at `position` as they were at the snapshot (expired ones included; filter by
+    /// the entry's expiry), and returns the next position. Cost: O(entries of one segment) under its shard's lock.
+    pub fn visit_at(&self, s: Lsn, db: usize, position: u64, f: &mut Visitor<'_>) -> Option<u64> {
+        let shard_id = shard_of(position);
+        let guard = self.shards.lock_one(shard_id);
+        let shard = guard.get(shard_id);
+        let made = |hash, key: &[u8]| match shard.intents.is_empty() {
+            true => None,
+            false => shard.intents.at(&self.sequence, db, hash, key, s),
+        };
+        let next = shard.dbs[db].visit_segment(position, &mut |entry| {
+            let replaced = !shard.intents.is_empty() && made(hash_bytes(entry.key()), entry.key()).is_some();
+            if !replaced && shard.pre.at(db, entry.key(), s).is_none() {
+                f(entry.key(), entry.expire_ms(), entry.kind());
+            }
+        });
+        let end = next.map_or(u64::MAX, |next| next - 1);
+        // What changed or went since stands in the pre-images; their keys belong to this part of the hash order.
+        if !shard.pre.is_empty() {
+            for (key, before) in shard.pre.iter_at(db, s) {
+                let hash = hash_bytes(key);
+                let here = shard_of(hash) == shard_id && (position..=end).contains(&hash);
+                if let (true, Some(before)) = (here, before) {
+                    f(key, before.expire_ms, before.value.kind());
+                }
+            }
+        }
+        // What was committed up to the snapshot and is not in the table yet.
+        for placed in shard.intents.made_by(&self.sequence, s) {
+            placed.each_within(db, (position, end), &mut |key, becomes| {
+                if let (Some(owned), None) = (becomes, shard.pre.at(db, key, s)) {
+                    f(key, owned.expire_ms, owned.value.kind());
+                }
+            });
+        }
+        next.or_else(|| (shard_id as u64 + 1 < crate::SHARDS as u64).then(|| (shard_id as u64 + 1) << 56))
+    }
+}
