@@ -35,9 +35,9 @@ pub struct Queue {
     keyed: usize,
     /// `SET key value`, without options.
     sets: usize,
-    /// Commands that change which scripts and functions there are, and commands that use or add some.
-    changes: usize,
-    uses: usize,
+    /// Whether some command changes which scripts and functions there are, and one behind it uses or adds some.
+    changes: bool,
+    uses_changed: bool,
     /// EVAL and its kin, and of these the calls of functions.
     scripts: usize,
     functions: usize,
@@ -163,10 +163,10 @@ impl Queue {
         self.keyed == self.len
     }
 
-    /// Whether it can be run over an overlay: it has no scripts that may depend on what others of its commands only do with
+    /// Whether it can be run over an overlay: it has no scripts that may depend on what commands before them only do with
     /// the commit.
     pub fn is_portable(&self) -> bool {
-        self.changes == 0 || self.uses == 0
+        !self.uses_changed
     }
 
     /// Whether only running it shows how long it takes.
@@ -206,8 +206,8 @@ impl Queue {
         self.sets += usize::from(command.name == "set" && args.len() == 3);
         if !matches!(command.run, Run::Read(_) | Run::Write(_)) {
             let is_one_of = |names: &[&str]| usize::from(names.contains(&command.name));
-            self.changes += is_one_of(CHANGES);
-            self.uses += usize::from(is_script(command) || command.name == "script|load");
+            self.changes |= CHANGES.contains(&command.name);
+            self.uses_changed |= self.changes && (is_script(command) || command.name == "script|load");
             self.slow += is_one_of(SLOW);
             self.scripts += usize::from(is_script(command));
             self.functions += usize::from(is_function(command));
@@ -372,10 +372,11 @@ mod tests {
         assert_eq!(queued(&[call, eval]), (true, true, (true, true), false));
         assert_eq!(queued(&[flush, set]), (true, false, none, false));
         assert_eq!(queued(&[flush, call]), (false, true, (false, true), false));
-        assert_eq!(
-            queued(&[&[b"SCRIPT", b"LOAD", b"x"], &[b"SCRIPT", b"FLUSH"]]),
-            (false, false, none, false)
-        );
+        assert_eq!(queued(&[call, flush]), (true, true, (false, true), false));
+        assert!(!queued(&[call, flush, set, call]).0);
+        let (load, forget): (&[&[u8]], &[&[u8]]) = (&[b"SCRIPT", b"LOAD", b"x"], &[b"SCRIPT", b"FLUSH"]);
+        assert_eq!(queued(&[load, forget]), (true, false, none, false));
+        assert_eq!(queued(&[forget, load]), (false, false, none, false));
     }
 
     #[test]

@@ -403,7 +403,8 @@ impl Scripts {
             std::mem::take(&mut *bodies)
         };
         stdx::reclaim::defer(bodies.len() * 256, move || drop(bodies));
-        self.long.lock().clear();
+        let long = std::mem::take(&mut *self.long.lock());
+        stdx::reclaim::defer(long.len() * 64, move || drop(long));
         self.has_long.store(false, Ordering::Release);
     }
 

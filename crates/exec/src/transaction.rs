@@ -8,8 +8,8 @@
 //! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
 //!   the watched keys belong to what that commit checks.
 //! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
-//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`). Only a queue that has scripts and also
-//!   changes which scripts and functions there are (FUNCTION LOAD …) runs under the locks however long it takes.
+//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`). Only a queue that has scripts behind a
+//!   change of which scripts and functions there are (FUNCTION LOAD …) runs under the locks however long it takes.
 
 use crate::actions::Act;
 use crate::actions::connection::database;

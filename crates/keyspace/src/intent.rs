@@ -866,13 +866,12 @@ impl View<'_> {
         }
     }
 
-    /// Folds everything that is committed in the shards held. Cost: O(intents).
-    pub(crate) fn fold_committed(&mut self) {
-        for record in self.records_held() {
-            if let Fate::Committed(n) = record.fate(&self.keyspace().sequence) {
-                while !self.fold_some(&record, n, usize::MAX) {}
-            }
-        }
+    /// Folds up to `keys` of what each committed record has in the shards held; true if nothing is left.
+    pub(crate) fn fold_committed(&mut self, keys: usize) -> bool {
+        self.records_held().iter().all(|record| match record.fate(&self.keyspace().sequence) {
+            Fate::Committed(n) => self.fold_some(record, n, keys),
+            Fate::Open | Fate::Aborted => true,
+        })
     }
 
     /// Commits what empties or exchanges whole tables, if it was not ended: after every other one, be it committed or ended now. All

@@ -179,6 +179,32 @@ fn a_transaction_on_a_thread_acts_only_with_its_commit() {
     }
 }
 
+/// What scripts and functions there are may be changed behind the last script: that is no reason to run it under locks.
+#[test]
+fn a_transaction_that_forgets_its_scripts_behind_them_holds_nobody_up() {
+    let Some(server) = laden() else { return };
+    let code = "#!lua name=lib\\nredis.register_function('f', function() return 7 end)";
+    let load = format!("FUNCTION LOAD REPLACE \"{code}\"");
+    let sha = server.client().call("SCRIPT LOAD \"return 5\"");
+    for point in ["script-start", "script-step", "script-end"] {
+        let (mut client, mut other) = (server.client(), server.client());
+        other.expect("SCRIPT LOAD \"return 5\"", &sha);
+        other.expect("FUNCTION FLUSH", "+OK");
+        let known = format!("EVALSHA {sha} 0").replace('"', "");
+        queue(&mut client, &[&known, &eval(PURE), "SCRIPT FLUSH", &load, "SET done 1"]);
+        let reply = held_while(&server, point, client, &encode_line("EXEC"), || {
+            others_are_served(&server);
+            other.expect("FUNCTION LIST", "[]");
+            other.expect(&known, ":5");
+            other.expect("EXISTS done", ":0");
+        });
+        assert_eq!(reply, "[:5, :3000000, +OK, \"lib\", +OK]");
+        assert!(other.call(&known).starts_with("-NOSCRIPT"));
+        other.expect("FCALL f 0", ":7");
+        other.expect("DEL done", ":1");
+    }
+}
+
 #[test]
 fn a_long_transaction_without_scripts_that_acts_holds_nobody_up() {
     let Some(server) = laden() else { return };

@@ -7,6 +7,8 @@ use smallvec::SmallVec;
 
 /// Shards whose tables are freed by one errand to the reclaimer.
 const FREED_TOGETHER: usize = 16;
+/// Keys of long commits that are folded under one lock of their shard.
+const FOLDED_TOGETHER: usize = 32;
 /// Shards ahead whose tables are fetched while they are all gone through.
 const AHEAD: usize = 4;
 
@@ -68,10 +70,13 @@ impl View<'_> {
         let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
         scan_lines(cursor, count, |position| {
             if keyspace.intents.load(Ordering::Relaxed) != 0 {
-                // What was committed must be found, in the table or not: it is put there first.
-                let mut view = View::locked(keyspace, Bits::one(shard_of(position)), db, now_ms);
-                view.fold_committed();
-                self.changes.join(view.finish());
+                // What was committed must be found, in the table or not: it is put there first, some at a time.
+                let mut all = false;
+                while !all {
+                    let mut view = View::locked(keyspace, Bits::one(shard_of(position)), db, now_ms);
+                    all = view.fold_committed(FOLDED_TOGETHER);
+                    self.changes.join(view.finish());
+                }
             }
             keyspace.scan_line(db, position, now_ms, f)
         })
