@@ -181,6 +181,7 @@ fn limit_clients(config: &Config) {
             log::warn!("{e}");
         }
     }
+    process::make_room_for(allowed);
     config.observe(Box::new(ClientLimit));
 }
 
@@ -197,7 +198,11 @@ impl config::Observer for ClientLimit {
             allowed if allowed < wanted => Err(format!(
                 "The operating system is not able to handle the specified number of clients, try with {allowed}"
             )),
-            _ => Ok(()),
+            _ => {
+                // Not on a loop: it takes a while, and who needs no new place does not notice it.
+                let _ = std::thread::Builder::new().spawn(move || process::make_room_for(wanted));
+                Ok(())
+            }
         }
     }
 }

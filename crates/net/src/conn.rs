@@ -140,6 +140,8 @@ pub(crate) struct Conn {
     pub(crate) told: usize,
     /// Its last quantum was used up, or nearly: its next request goes behind those of others.
     pub(crate) heavy: bool,
+    /// On the porch: it has not asked for anything yet.
+    pub(crate) outside: bool,
     /// In the list of connections that have messages to be sent.
     pub(crate) notified: bool,
     /// Its socket is in the list of those that have something to be received.
@@ -196,6 +198,7 @@ impl Conn {
             behind_from: 0,
             told: 0,
             heavy: false,
+            outside: true,
             notified: false,
             ready: false,
             doomed: false,
@@ -207,7 +210,7 @@ impl Conn {
             timer_ms: None,
             queued: false,
             dirty: false,
-            listening: true,
+            listening: false,
             need: 1,
             enough: 1,
             soft_since: None,
@@ -235,7 +238,7 @@ impl Conn {
 
     /// Whether more input is welcome.
     pub(crate) fn wants_input(&self) -> bool {
-        if self.eof {
+        if self.eof || self.outside {
             return false;
         }
         if self.session.closing {

@@ -28,6 +28,8 @@ pub(crate) struct Epoll {
 struct Interest {
     input: bool,
     output: bool,
+    /// The system was told of it.
+    told: bool,
 }
 
 impl Interest {
@@ -56,22 +58,26 @@ impl Epoll {
     }
 
     fn set(&mut self, slot: usize, socket: &Socket, wanted: Interest) -> io::Result<()> {
-        if self.interest[slot] != wanted {
-            self.interest[slot] = wanted;
-            epoll::modify(&self.epoll, socket, epoll::EventData::new_u64(slot as u64), wanted.flags())?;
+        let known = self.interest[slot];
+        if known != wanted {
+            self.interest[slot] = Interest { told: true, ..wanted };
+            let (data, flags) = (epoll::EventData::new_u64(slot as u64), wanted.flags());
+            match known.told {
+                true => epoll::modify(&self.epoll, socket, data, flags)?,
+                false => epoll::add(&self.epoll, socket, data, flags)?,
+            }
         }
         Ok(())
     }
 }
 
 impl Transport for Epoll {
-    fn add(&mut self, slot: usize, socket: &Socket) -> io::Result<()> {
+    fn add(&mut self, slot: usize, _: &Socket) -> io::Result<()> {
         if self.interest.len() <= slot {
             self.interest.resize(slot + 1, Interest::default());
         }
-        self.interest[slot] = Interest { input: true, output: false };
-        let flags = self.interest[slot].flags();
-        Ok(epoll::add(&self.epoll, socket, epoll::EventData::new_u64(slot as u64), flags)?)
+        self.interest[slot] = Interest::default();
+        Ok(())
     }
 
     fn set_input(&mut self, slot: usize, socket: &Socket, wanted: bool) -> io::Result<()> {
@@ -141,7 +147,7 @@ impl Transport for Epoll {
                 continue;
             }
             let slot = token as usize;
-            let Interest { input, output } = self.interest[slot];
+            let Interest { input, output, .. } = self.interest[slot];
             if output && flags.contains(epoll::EventFlags::OUT) {
                 events.push(Event::Writable(slot));
             }

@@ -7,6 +7,7 @@ mod limits;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::load::Load;
+use crate::porch::Porch;
 use crate::timers::Timers;
 use crate::transport::{Event, Pool, Received, Transport};
 use exec::clients::Buffered;
@@ -68,12 +69,19 @@ pub(crate) struct EventLoop {
     server: Arc<Server>,
     local: Local,
     listeners: Listeners,
+    /// Of each TCP and then each HTTP listener: the address at which connections arrive, unless it listens on several.
+    addresses: Vec<Option<String>>,
     /// By listener: somebody may be waiting to be accepted.
     accepting: Vec<bool>,
     /// The `tcp-keepalive` that the listeners were given, to be inherited.
     prepared: Option<u64>,
     /// Somebody could not be accepted: no descriptor was left.
     starved: bool,
+    /// Connections that have not asked for anything yet; whether one may have now, who is known to, and room for what he says.
+    porch: Porch,
+    calling: bool,
+    callers: VecDeque<usize>,
+    first_words: Vec<u8>,
     conns: Vec<Option<Box<Conn>>>,
     free: Vec<usize>,
     by_id: HashMap<u64, usize>,
@@ -140,7 +148,13 @@ struct Spell {
 }
 
 impl EventLoop {
-    pub(crate) fn new(id: usize, server: Arc<Server>, listeners: Listeners, load: Load) -> EventLoop {
+    pub(crate) fn new(
+        id: usize,
+        server: Arc<Server>,
+        listeners: Listeners,
+        load: Load,
+        porch: Porch,
+    ) -> EventLoop {
         let local = Local::new(id, &server);
         EventLoop {
             next_cron_ms: local.now_ms,
@@ -148,9 +162,14 @@ impl EventLoop {
             server,
             local,
             accepting: vec![true; listeners.len()],
+            addresses: listeners.tcp.iter().chain(&listeners.http).map(own_address).collect(),
             listeners,
             prepared: None,
             starved: false,
+            porch,
+            calling: false,
+            callers: VecDeque::new(),
+            first_words: Vec::new(),
             conns: Vec::new(),
             free: Vec::new(),
             by_id: HashMap::new(),
@@ -193,12 +212,14 @@ impl EventLoop {
         }
     }
 
-    /// What a transport has to watch besides connections: the mailbox, and the listeners by number.
+    /// What a transport has to watch besides connections: the mailbox, and the listeners by number. The one behind the last is the
+    /// porch.
     pub(crate) fn watched(&self) -> (BorrowedFd<'_>, Vec<BorrowedFd<'_>>) {
         let tcp = self.listeners.tcp.iter().map(AsFd::as_fd);
         let unix = self.listeners.unix.iter().map(AsFd::as_fd);
         let http = self.listeners.http.iter().map(AsFd::as_fd);
-        (self.server.mailbox(self.local.id).as_fd(), tcp.chain(unix).chain(http).collect())
+        let listeners = tcp.chain(unix).chain(http).chain([self.porch.as_fd()]);
+        (self.server.mailbox(self.local.id).as_fd(), listeners.collect())
     }
 
     /// Connections there may be at most.
@@ -285,6 +306,7 @@ impl EventLoop {
 
     fn has_chores(&self) -> bool {
         self.accepting.contains(&true)
+            || self.calling
             || !self.mail.is_empty()
             || self.server.mailbox(self.local.id).is_rung()
             || !self.continued.is_empty()
@@ -322,7 +344,10 @@ impl EventLoop {
             let part = CHORES[chore];
             let mark = self.local.enter(part, 0);
             match chore {
-                0 => self.accept(io),
+                0 => {
+                    self.greet_some(io);
+                    self.accept(io);
+                }
                 1 => self.read_mail(io),
                 2 => self.continue_some(),
                 3 => self.do_works(),
@@ -357,7 +382,10 @@ impl EventLoop {
         match event {
             // Mail is looked for each turn.
             Event::Mail => {}
-            Event::Listener(number) => self.accepting[number] = true,
+            Event::Listener(number) => match self.accepting.get_mut(number) {
+                Some(accepting) => *accepting = true,
+                None => self.calling = true,
+            },
             Event::Readable(slot) | Event::Arrived(slot, _) => {
                 if let Some(conn) = self.conns[slot].as_mut() {
                     conn.ready = false;
@@ -392,13 +420,21 @@ impl EventLoop {
             return;
         }
         let received = conn.receive(io, event);
-        let (n, fresh) = match received {
-            Ok(Received::Bytes(bytes)) => (bytes.len(), bytes),
-            Ok(Received::Appended(n)) => (n, &[][..]),
+        match received {
+            Ok(Received::Bytes(bytes)) => self.came(slot, bytes.len(), bytes),
+            Ok(Received::Appended(n)) => self.came(slot, n, &[]),
             Ok(Received::Nothing) => return,
             Ok(Received::Ended) => return self.end(slot),
             Err(_) => return self.lose(slot),
-        };
+        }
+        if self.conns[slot].as_ref().is_some_and(|conn| conn.listening && !conn.wants_input()) {
+            self.listen(io, slot);
+        }
+    }
+
+    /// So many bytes came from a connection, which are in its buffer or here.
+    fn came(&mut self, slot: usize, n: usize, fresh: &[u8]) {
+        let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.came(n, &self.server, &self.local) {
             Next::Close => self.doom(slot),
             Next::Wait => {}
@@ -415,9 +451,6 @@ impl EventLoop {
                     self.local.end_serving(&self.server, &conn.session.info);
                 }
             }
-        }
-        if self.conns[slot].as_ref().is_some_and(|conn| conn.listening && !conn.wants_input()) {
-            self.listen(io, slot);
         }
     }
 
@@ -830,6 +863,12 @@ impl EventLoop {
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);
     }
+}
+
+/// The one address a listener listens on.
+fn own_address(listener: &TcpListener) -> Option<String> {
+    let address = listener.local_addr().ok()?;
+    (!address.ip().is_unspecified()).then(|| address.to_string())
 }
 
 /// Processor time of the calling thread, time in the kernel included. A system call: some 0.3 µs.

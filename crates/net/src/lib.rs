@@ -3,11 +3,11 @@
 //! ```text
 //! turn:  wait ─► fresh: read, run a quantum each ─► write ─► a slice of chores ─► write ─► timers
 //!                at most 200 µs or 64 of them                ▲ in turns: continued connections (pipelines, streams),
-//!                                                              mail, accepting, long work, messages, expiry
+//!                                                              mail, newcomers, long work, messages, expiry
 //! ```
 //!
 //! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others; fresh short requests go
-//!   before continued slices.
+//!   before continued slices, and before the first requests of connections: a crowd that arrives waits for itself (`porch.rs`).
 //! - N2: output is written once per turn and connection; a client that does not read is not read from either, once
 //!   [`OUT_HIGH`] bytes wait for it.
 //! - N3: a loop touches only its own connections; others talk to it by mail.
@@ -19,6 +19,7 @@ mod epoll;
 mod event_loop;
 mod input;
 mod load;
+mod porch;
 #[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
 mod ring;
 mod socket;
@@ -85,13 +86,13 @@ pub fn start(
     let mut listeners = Some(listeners);
     (0..server.loops())
         .map(|id| {
-            let (server, load) = (server.clone(), busy.clone());
+            let (server, load, porch) = (server.clone(), busy.clone(), porch::Porch::new()?);
             let listeners = listeners.take().unwrap_or_default();
             std::thread::Builder::new().name(format!("loop-{id}")).spawn(move || {
                 stdx::threads::own_arena();
                 stdx::threads::prompt();
                 stdx::stacks::observable();
-                serve(EventLoop::new(id, server, listeners, load), backend);
+                serve(EventLoop::new(id, server, listeners, load, porch), backend);
             })
         })
         .collect()

@@ -64,7 +64,7 @@ pub(crate) enum Received<'a> {
 }
 
 pub(crate) trait Transport {
-    /// Registers a connection and begins to receive from it.
+    /// Registers a connection. Nothing is received from it before [`Transport::set_input`] asks for it.
     fn add(&mut self, slot: usize, socket: &Socket) -> io::Result<()>;
 
     /// Whether to receive from a connection. What is on its way already still comes.

@@ -1,6 +1,7 @@
 //! Who may connect, how long they may stay, and what the server knows about them.
 
-use crate::support::{Client, Server, encode_line};
+use crate::support::{Client, Server, encode_line, foreign};
+use crate::waits::until;
 use std::time::Duration;
 
 #[test]
@@ -70,6 +71,40 @@ fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
             let answer = here.call(line);
             assert!(answer.contains(wanted), "{backend}: {answer}");
         }
+    }
+}
+
+/// What clients that are here ask for goes before the first requests of others, though those came earlier.
+#[test]
+fn a_crowd_that_arrives_waits_for_itself() {
+    if foreign() {
+        return;
+    }
+    const CROWD: usize = 100;
+    for backend in ["io_uring", "epoll"] {
+        let server = Server::start_with(&["--event-loops", "2", "--io-backend", backend]);
+        server.client().expect("DEBUG POINT accept HOLD 0", "+OK");
+        // All others are on the second loop.
+        let mut control = server.client();
+        control.expect("DEBUG POINT accept HOLD 1000", "+OK");
+        let (mut here, mut culprit) = (server.client(), server.client());
+        culprit.expect("PING", "+PONG");
+        let mut crowd: Vec<Client> = (0..CROWD).map(|_| server.client()).collect();
+        until("all are accepted", || {
+            control.call("INFO clients").contains(&format!("connected_clients:{}\\r", CROWD + 3))
+        });
+        (0..20).for_each(|_| here.expect("PING", "+PONG"));
+        control.expect("DEBUG POINT loop HOLD 1", "+OK");
+        culprit.send(encode_line("DEBUG STALL"));
+        until("the loop is held up", || control.call("DEBUG POINT loop") == ":1");
+        crowd.iter_mut().for_each(|client| client.send(encode_line("INCR order")));
+        here.send(encode_line("INCR order"));
+        control.expect("DEBUG POINT loop OFF", "+OK");
+        // One slice of chores, for which a fraction of them is too many, may come before.
+        let place: usize = here.reply().trim_start_matches(':').parse().expect("a place");
+        assert!(place <= CROWD / 2, "{backend}: {place}");
+        crowd.iter_mut().for_each(|client| drop(client.reply()));
+        here.expect("GET order", &format!("\"{}\"", CROWD + 1));
     }
 }
 

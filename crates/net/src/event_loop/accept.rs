@@ -14,6 +14,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::points::{self, Point};
 
+/// Bytes of a first request that are read at once; the rest is received like everybody's.
+const FIRST_BYTES: usize = 16 * 1024;
+
 /// Somebody who connected.
 struct Newcomer {
     socket: Socket,
@@ -56,6 +59,48 @@ impl EventLoop {
         }
     }
 
+    /// Serves the first requests of some who came lately.
+    pub(super) fn greet_some<T: Transport>(&mut self, io: &mut T) {
+        if !self.calling {
+            return;
+        }
+        let until = self.local.lap() + CHORE_NS;
+        let mut room = std::mem::take(&mut self.first_words);
+        while self.local.lap() < until {
+            if self.callers.is_empty() {
+                self.porch.callers(&mut self.callers);
+            }
+            let Some(slot) = self.callers.pop_front() else {
+                self.calling = false;
+                break;
+            };
+            self.greet(io, slot, &mut room);
+        }
+        self.first_words = room;
+    }
+
+    /// Somebody on the porch has said something, or left.
+    fn greet<T: Transport>(&mut self, io: &mut T, slot: usize, room: &mut Vec<u8>) {
+        let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.outside) else { return };
+        room.clear();
+        let read = conn.socket.read_into(room, FIRST_BYTES);
+        if read.as_ref().is_err_and(|e| matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted)) {
+            return;
+        }
+        self.porch.remove(&conn.socket);
+        conn.outside = false;
+        match read {
+            _ if conn.doomed => return,
+            Ok(0) => self.end(slot),
+            Ok(n) => self.came(slot, n, room),
+            Err(_) => self.lose(slot),
+        }
+        if self.conns[slot].as_ref().is_some_and(|conn| !conn.doomed && conn.listening != conn.wants_input())
+        {
+            self.listen(io, slot);
+        }
+    }
+
     fn accept_one(&self, listener: usize) -> std::io::Result<Newcomer> {
         let (tcp, unix) = (self.listeners.tcp.len(), self.listeners.unix.len());
         if (tcp..tcp + unix).contains(&listener) {
@@ -68,7 +113,11 @@ impl EventLoop {
         let listening = http.map_or_else(|| &self.listeners.tcp[listener], |at| &self.listeners.http[at]);
         let (socket, peer) = Socket::accept(listening)?;
         let aborted = |_| std::io::Error::from(ErrorKind::ConnectionAborted);
-        let here = socket.local_address().map_err(aborted)?.to_string();
+        let number = http.map_or(listener, |at| tcp + at);
+        let here = match &self.addresses[number] {
+            Some(address) => address.clone(),
+            None => socket.local_address().map_err(aborted)?.to_string(),
+        };
         let near = peer.ip().is_loopback();
         Ok(Newcomer { socket, address: peer.to_string(), here, near, http: http.is_some() })
     }
@@ -131,7 +180,7 @@ impl EventLoop {
             self.conns.push(None);
             self.conns.len() - 1
         });
-        if io.add(slot, &conn.socket).is_err() {
+        if self.porch.add(slot, &conn.socket).and_then(|()| io.add(slot, &conn.socket)).is_err() {
             self.server.clients.remove(conn.session.id);
             return self.free.push(slot);
         }
