@@ -1,4 +1,4 @@
-//! Compiles Lua 5.1 from the sources of crate `lua-src`, with two places changed.
+//! Compiles Lua 5.1 from the sources of crate `lua-src`, with three places changed.
 //!
 //! Lua hashes only some characters of a string of 32 bytes or more, so that of a million keys that differ in a few digits
 //! hundreds have one hash, and each look at one of them is compared with all. Redis's Lua hashes all characters. The order in
@@ -6,17 +6,29 @@
 //!
 //! Lua writes every number by `printf` with `%.14g`, which took a third of a script that made 100,000 keys of a name and a
 //! number. Whole numbers of up to 14 digits are written as such, which is the same text.
+//!
+//! A C function cannot ask how many results its caller wants. Here it can: the reply of a `redis.call` that stands alone is
+//! not made into values that nobody sees.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
 /// File, what stands there, and what is to stand there.
-const CHANGES: [(&str, &str, &str); 3] = [
+const CHANGES: [(&str, &str, &str); 4] = [
     ("lstring.c", "size_t step = (l>>5)+1;", "size_t step = 1;"),
+    ("lapi.c", "LUA_API int lua_gettop (lua_State *L) {", WANTED),
     ("lvm.c", "int luaV_tostring (", WHOLE),
     ("lvm.c", "    lua_number2str(s, n);", "    if (!whole2str(s, n)) lua_number2str(s, n);"),
 ];
+
+const WANTED: &str = "
+LUA_API int evenkeel_wanted (lua_State *L);
+LUA_API int evenkeel_wanted (lua_State *L) {
+  return L->ci->nresults;
+}
+
+LUA_API int lua_gettop (lua_State *L) {";
 
 /// Minus zero is no whole number: it is written as "-0".
 const WHOLE: &str = "

@@ -745,9 +745,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         job.ended = Err(Halt::Killed);
     } else if let Some(mut overlay) = job.overlay.take() {
         let mut reader = Reader::new(server, job.run.loop_id, server.scripts.roams(&job.run.body));
-        if job.run.declared > 0 {
-            reader.load_declared(&mut overlay, &job.run);
-        }
+        reader.declares(&job.run);
         if let Body::Exec(transaction) = &job.run.body {
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }

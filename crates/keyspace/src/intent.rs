@@ -192,11 +192,36 @@ impl Cells {
         }
     }
 
+    /// Brings keys, and short strings they are set to, nearer to the cache: another core has written them.
+    fn prefetch(&self, which: std::ops::Range<usize>) {
+        match self {
+            Cells::Full(cells) => cells[which].iter().for_each(Intent::prefetch),
+            Cells::Bulk(bulk, list) => {
+                for step in 0..FETCHES {
+                    let words = list[which.clone()].iter().filter(|(_, word)| *word != FOLDED);
+                    words.for_each(|(_, word)| bulk.words.prefetch(*word as usize, step));
+                }
+            }
+            Cells::Read(..) => {}
+        }
+    }
+
     /// Drops the last one.
     fn pop(&mut self) {
         match self {
             Cells::Full(cells) => drop(cells.pop()),
             Cells::Bulk(_, list) | Cells::Read(_, list) => drop(list.pop()),
+        }
+    }
+}
+
+impl Intent {
+    fn prefetch(&self) {
+        let ends = self.key.as_ptr_range();
+        stdx::cache::prefetch_at(ends.start);
+        stdx::cache::prefetch_at(ends.end.wrapping_sub(1));
+        if let Some(Owned { value: Value::Str(text), .. }) = self.cell.as_ref().and_then(Cell::current) {
+            text.prefetch();
         }
     }
 }
@@ -836,12 +861,7 @@ impl View<'_> {
         let cells = &placed.cells;
         let Some(shard) = self.shard(shard) else { return };
         let which = which.start..which.end.min(which.start + 64);
-        if let Cells::Bulk(bulk, list) = cells {
-            for step in 0..FETCHES {
-                let words = list[which.clone()].iter().filter(|(_, word)| *word != FOLDED);
-                words.for_each(|(_, word)| bulk.words.prefetch(*word as usize, step));
-            }
-        }
+        cells.prefetch(which.clone());
         let keys = || which.clone().filter_map(|i| Some((placed.numbers.now(cells.db(i)?)?, cells.hash(i))));
         keys().for_each(|(db, hash)| shard.dbs[db].prefetch_line(hash));
         keys().for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));

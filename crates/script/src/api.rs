@@ -82,7 +82,7 @@ fn pcall(s: &mut State<'_>) -> Outcome {
 }
 
 /// `redis.call` and `redis.pcall`. Cost beside the command: about 100 ns plus the conversion of the reply; nothing is
-/// allocated once the session's buffers have grown.
+/// allocated once the session's buffers have grown. The reply is not converted if the script does nothing with it.
 fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
     let mut out = s.session().reply.take();
     out.clear();
@@ -99,6 +99,10 @@ fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
         return if raise { Err(Raise) } else { ONE };
     }
     let failed = out.first() == Some(&b'-');
+    if !failed && !s.is_heard() {
+        give_back(&s.session().reply, out);
+        return Ok(0);
+    }
     let pushed = reply::push(s, &out);
     give_back(&s.session().reply, out);
     pushed?;

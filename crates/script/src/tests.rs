@@ -308,6 +308,36 @@ fn replies_become_lua_values() {
     }
 }
 
+/// A reply that nobody looks at is not made into values; everybody who looks gets it.
+#[test]
+fn a_reply_is_there_for_whoever_looks() {
+    for (script, expected) in [
+        ("redis.call('echo', 'a') return 1", ":1\r\n"),
+        ("redis.pcall('nosuch') return 1", ":1\r\n"),
+        ("redis.call('nosuch') return 1", "Unknown Redis command"),
+        ("redis.call('raw', '-ERR no\\r\\n') return 1", "-ERR no"),
+        ("redis.call('raw', 'malformed') return 1", ":1\r\n"),
+        ("return select('#', redis.call('echo', 'a'))", ":1\r\n"),
+        ("return select('#', redis.pcall('nosuch'))", ":1\r\n"),
+        ("local function f() redis.call('echo', 'a') end return select('#', f())", ":0\r\n"),
+        ("local function f() return redis.call('echo', 'a') end return f()", "$1\r\na\r\n"),
+        ("local function f() return redis.call('echo', 'a') end f() return 1", ":1\r\n"),
+        ("return {redis.call('echo', 'a'), redis.call('echo', 'b')}", "*2\r\n$1\r\na\r\n$1\r\nb\r\n"),
+        ("local a, b = redis.call('echo', 'a') return {a, tostring(b)}", "*2\r\n$1\r\na\r\n$3\r\nnil\r\n"),
+        ("local ok, a = pcall(redis.call, 'echo', 'a') return a", "$1\r\na\r\n"),
+        ("pcall(redis.call, 'echo', 'a') return 1", ":1\r\n"),
+        (
+            "return coroutine.wrap(function() redis.call('set', 'a', 'b') return redis.call('get', 'a') end)()",
+            "b\r\n",
+        ),
+        ("for i = 1, 3 do redis.call('set', 'n', i) end return redis.call('get', 'n')", "$1\r\n3\r\n"),
+        ("if redis.call('get', 'none') then return 'there' end return 'not'", "$3\r\nnot\r\n"),
+    ] {
+        let got = once(script);
+        assert!(got.contains(expected), "{script}: {got:?}");
+    }
+}
+
 #[test]
 fn numbers_reach_commands_as_redis_sends_them() {
     for (number, expected) in [

@@ -32,6 +32,26 @@ fn a_script_sees_both_of_two_keys_before_a_change_or_both_after_it() {
     assert!(["[\"1\", \"1\"]", "[\"2\", \"2\"]"].contains(&&*seen), "{seen}");
 }
 
+/// Declared keys are read when the first is asked for: here after one of them was overwritten, and after others changed them.
+#[test]
+fn a_script_that_overwrites_before_it_reads_is_of_one_moment() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    server.client().expect("MSET a 1 b 1", "+OK");
+    let script = "EVAL \"redis.call('SET', KEYS[1], 'own') for i = 1, 3000000 do end \
+        local a, b, none = redis.call('GET', KEYS[1]), redis.call('GETSET', KEYS[2], 'own'), redis.call('GET', KEYS[3]) \
+        return {a, b, none, redis.call('GET', KEYS[2])}\" 3 a b none";
+    let seen = meanwhile(&server, "script-step", script, |other| other.expect("MSET a 2 b 2", "+OK"));
+    let stands = match &*seen {
+        "[\"own\", \"1\", (nil), \"own\"]" => r#"["2", "2", (nil)]"#,
+        "[\"own\", \"2\", (nil), \"own\"]" => r#"["own", "own", (nil)]"#,
+        _ => panic!("{seen}"),
+    };
+    server.client().expect("MGET a b none", stands);
+}
+
 /// The linearizability test found this: a FLUSHDB makes snapshots unreadable, which only writes looked at.
 #[test]
 fn a_script_that_reads_beside_a_flush_sees_all_or_nothing() {

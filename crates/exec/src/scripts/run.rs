@@ -471,6 +471,13 @@ fn note_effects(
     }
 }
 
+/// The keys a script declares: words of its command, and their database.
+struct Declared {
+    words: Arc<OwnedArgs>,
+    db: usize,
+    keys: usize,
+}
+
 /// A script's thread and the loop that reads keys for it (C5).
 pub(crate) struct Reader {
     server: Arc<Server>,
@@ -478,6 +485,8 @@ pub(crate) struct Reader {
     answer: Arc<Answer<Box<ReadKeys>>>,
     /// How often it asked for keys that were not declared.
     asked: usize,
+    /// The keys the script declares, until it asks for one that it does not know: one that only overwrites asks for none.
+    declared: Option<Declared>,
     /// Whether the script read a good part of all keys when it ran before.
     roamed: bool,
     /// How many neighbours it asked for last, how many it got, and how many of them the script then read.
@@ -498,6 +507,7 @@ impl Reader {
             loop_id,
             answer: Arc::default(),
             asked: 0,
+            declared: None,
             roamed,
             near: 0,
             neighbours: 0,
@@ -578,6 +588,10 @@ impl Reader {
     /// Loads keys; false if the loop does not answer, which it only does when the process ends.
     pub(super) fn load(&mut self, overlay: &mut Overlay, keys: Vec<(usize, Box<[u8]>)>) -> bool {
         let mut keys = keys;
+        if let Some(declared) = self.declared.take() {
+            self.load_declared(overlay, declared);
+            keys.retain(|(db, key)| !overlay.knows(*db, key));
+        }
         let count = keys.len();
         keys.retain(|(db, key)| !overlay.adopt(*db, key));
         self.adopted += count - keys.len();
@@ -598,11 +612,16 @@ impl Reader {
         true
     }
 
-    /// Loads the keys a script declares.
-    pub(super) fn load_declared(&mut self, overlay: &mut Overlay, run: &ScriptRun) {
-        let keys = run.keys();
-        let hashes = keys.iter().map(hash_bytes).collect();
-        let asked = Asked::Words(run.words.clone(), run.db, BEFORE_KEYS, hashes);
+    /// Notes the keys a script declares: all of them are loaded when it asks for the first key.
+    pub(super) fn declares(&mut self, run: &ScriptRun) {
+        let (words, db, keys) = (run.words.clone(), run.db, run.declared);
+        self.declared = (keys > 0).then_some(Declared { words, db, keys });
+    }
+
+    /// Loads the keys the script declares. Cost: O(keys), most of it on the loop.
+    fn load_declared(&mut self, overlay: &mut Overlay, Declared { words, db, keys }: Declared) {
+        let hashes = words.args().slice(BEFORE_KEYS, keys).iter().map(hash_bytes).collect();
+        let asked = Asked::Words(words, db, BEFORE_KEYS, hashes);
         if let Some(read) = self.ask(self.request(overlay, asked, 0)) {
             overlay.insert_many(read.batches);
         }

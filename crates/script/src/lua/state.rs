@@ -3,6 +3,11 @@
 
 use super::*;
 
+unsafe extern "C-unwind" {
+    /// How many results the caller of the running function wants; -1: all (`build.rs`).
+    fn evenkeel_wanted(l: *mut lua_State) -> c_int;
+}
+
 /// Elements between two questions to the host, and bytes that count as one.
 const TICKS: usize = 1024;
 const BYTES_PER_TICK: usize = 64;
@@ -96,6 +101,12 @@ impl<'a> State<'a> {
 
     pub(crate) fn top(&self) -> c_int {
         self.top
+    }
+
+    /// Whether whoever called the running function does anything with what it returns.
+    pub(crate) fn is_heard(&self) -> bool {
+        // SAFETY: a live state, in a function that Lua called; only reads.
+        unsafe { evenkeel_wanted(self.l) != 0 }
     }
 
     /// Makes room for `n` more values. Fails at 8000 in one frame.
