@@ -106,7 +106,9 @@ impl Transport for Epoll {
         }
     }
 
-    fn done(&mut self, _: Event) {}
+    fn done(&mut self, _: Event) -> Option<Event> {
+        None
+    }
 
     fn send(&mut self, slot: usize, socket: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent> {
         let to = bytes.len().min(from + SEND_MAX);

@@ -391,7 +391,7 @@ impl EventLoop {
                     conn.ready = false;
                 }
                 self.receive(io, slot, &event);
-                io.done(event);
+                self.events.extend(io.done(event));
             }
             Event::Ended(slot) => self.end(slot),
             Event::Writable(slot) => {

@@ -79,8 +79,8 @@ pub(crate) trait Transport {
         direct: Option<(&mut Vec<u8>, usize)>,
     ) -> io::Result<Received<'a>>;
 
-    /// Takes back what [`Event::Arrived`] lent.
-    fn done(&mut self, event: Event);
+    /// Takes back what [`Event::Arrived`] lent. Returns what is to be served again, behind the others.
+    fn done(&mut self, event: Event) -> Option<Event>;
 
     /// Sends `bytes[from..]`, or its first [`SEND_MAX`] bytes. Must not be called while a rest is blocked.
     fn send(&mut self, slot: usize, socket: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent>;

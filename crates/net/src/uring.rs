@@ -7,8 +7,7 @@
 //!
 //! Whoever sends faster than the loop reads would have all buffers filled, and others' bytes would wait for his to be read: a
 //! pipeline or a request of 50 MB held up everybody for 60–90 ms. Of a connection that has [`LEASES_MAX`] filled buffers nothing
-//! is received in this way until its socket is empty: the loop reads from it itself, a piece per turn, when the ring says that
-//! there is something.
+//! is received in this way until its socket is empty: the loop reads from it itself, a piece at a time, others in between.
 //!
 //! - U1: a slot is free when it was removed and every request in flight for it has had its last completion.
 //! - U2: a connection's descriptor stays open until the entries that name it have been submitted.
@@ -36,7 +35,6 @@ const WRITABLE: u64 = 2 << 32;
 const GONE: u64 = 3 << 32;
 const LISTENER: u64 = 4 << 32;
 const MAILBOX: u64 = 5 << 32;
-const READABLE: u64 = 6 << 32;
 const SLOT: u64 = (1 << 32) - 1;
 
 /// Filled buffers of one connection that the loop has not read: 128 KB. With the next completions it may become some 64.
@@ -72,9 +70,7 @@ struct Line {
     leases: usize,
     /// It sends faster than the loop reads, which therefore reads itself (U4).
     floods: bool,
-    /// The ring will say when there is something to be read.
-    readable: bool,
-    /// The loop has read, and wants to be told when there is more.
+    /// The loop has read, and there may be more.
     again: bool,
     /// Somebody waits for room in the socket.
     writable: bool,
@@ -94,7 +90,7 @@ enum Receive {
 
 impl Line {
     fn is_quiet(&self) -> bool {
-        matches!(self.receive, Receive::Off | Receive::Due) && !self.writable && !self.gone && !self.readable
+        matches!(self.receive, Receive::Off | Receive::Due) && !self.writable && !self.gone
     }
 }
 
@@ -128,17 +124,6 @@ impl Uring {
         self.ring.poll(token, File::Plain(fd), libc::POLLIN as u32, true);
     }
 
-    /// Has what comes received, or is told that there is something.
-    fn begin_input(&mut self, slot: usize) {
-        let line = &mut self.lines[slot];
-        if !line.floods {
-            return self.begin_receiving(slot);
-        }
-        if !std::mem::replace(&mut line.readable, true) {
-            self.ring.poll(READABLE | slot as u64, line.file, libc::POLLIN as u32, false);
-        }
-    }
-
     fn begin_receiving(&mut self, slot: usize) {
         let line = &mut self.lines[slot];
         line.receive = Receive::On;
@@ -164,14 +149,6 @@ impl Uring {
                 }
             }
             RECEIVE => self.received(at, done, events),
-            READABLE => {
-                let line = &mut self.lines[at];
-                line.readable = false;
-                if line.open && line.wanted && done.result != Err(Errno::CANCELED) {
-                    events.push(Event::Readable(at));
-                }
-                self.free_if_quiet(at, events);
-            }
             kind => {
                 let line = &mut self.lines[at];
                 *(if kind == WRITABLE { &mut line.writable } else { &mut line.gone }) = false;
@@ -219,7 +196,7 @@ impl Uring {
         };
         if open && again && line.wanted {
             if line.floods {
-                self.begin_input(slot);
+                events.push(Event::Readable(slot));
             } else {
                 line.receive = Receive::Due;
                 self.due.push(slot);
@@ -330,7 +307,6 @@ impl Transport for Uring {
             receive: Receive::Off,
             leases: 0,
             floods: false,
-            readable: false,
             again: false,
             writable: false,
             gone: false,
@@ -351,16 +327,17 @@ impl Transport for Uring {
     fn set_input(&mut self, slot: usize, _: &Socket, wanted: bool) -> io::Result<()> {
         let line = &mut self.lines[slot];
         line.wanted = wanted;
+        let read_here = line.receive == Receive::Off && std::mem::take(&mut line.floods);
         match (wanted, line.receive) {
             (true, _) if line.gone => {
                 let off = line.receive == Receive::Off;
                 self.ring.cancel(GONE | slot as u64);
                 if off {
-                    self.begin_input(slot);
+                    self.begin_receiving(slot);
                 }
             }
-            (true, Receive::Off) => self.begin_input(slot),
-            (false, Receive::Off) if line.floods => self.watch_end(slot),
+            (true, Receive::Off) => self.begin_receiving(slot),
+            (false, Receive::Off) if read_here => self.watch_end(slot),
             (false, Receive::On) => {
                 line.receive = Receive::Ending;
                 self.ring.cancel(RECEIVE | slot as u64);
@@ -388,7 +365,7 @@ impl Transport for Uring {
         }
     }
 
-    fn done(&mut self, event: Event) {
+    fn done(&mut self, event: Event) -> Option<Event> {
         match event {
             Event::Arrived(slot, lease) => {
                 self.ring.give_back(lease);
@@ -399,11 +376,15 @@ impl Transport for Uring {
                 let line = &mut self.lines[slot];
                 let again = std::mem::take(&mut line.again);
                 if again && line.open && line.wanted && line.receive == Receive::Off {
-                    self.begin_input(slot);
+                    if line.floods {
+                        return Some(event);
+                    }
+                    self.begin_receiving(slot);
                 }
             }
             _ => {}
         }
+        None
     }
 
     fn send(&mut self, slot: usize, socket: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent> {
@@ -421,9 +402,7 @@ impl Transport for Uring {
     fn remove(&mut self, slot: usize, socket: Socket) -> bool {
         let line = &mut self.lines[slot];
         line.open = false;
-        let receives = line.receive == Receive::On;
-        let waits =
-            [(RECEIVE, receives), (READABLE, line.readable), (WRITABLE, line.writable), (GONE, line.gone)];
+        let waits = [(RECEIVE, line.receive == Receive::On), (WRITABLE, line.writable), (GONE, line.gone)];
         for (kind, _) in waits.iter().filter(|(_, on)| *on) {
             self.ring.cancel(kind | slot as u64);
         }
@@ -470,7 +449,10 @@ mod tests {
         let (mut flooder, flooded) = UnixStream::pair().unwrap();
         let (mut quiet, heard) = UnixStream::pair().unwrap();
         let mut sockets = [Socket::unix(flooded).unwrap(), Socket::unix(heard).unwrap()];
-        (0..2).for_each(|slot| io.add(slot, &sockets[slot]).unwrap());
+        for (slot, socket) in sockets.iter().enumerate() {
+            io.add(slot, socket).unwrap();
+            io.set_input(slot, socket, true).unwrap();
+        }
         const TOTAL: usize = 8 << 20;
         let byte = |i: usize| (i / 5 ^ i >> 13) as u8;
         let writer = std::thread::spawn(move || {
@@ -508,7 +490,7 @@ mod tests {
                     Received::Ended => ended = true,
                     _ => {}
                 }
-                io.done(event);
+                queue.extend(io.done(event));
             }
             most = most.max(io.lines[0].leases);
             flooded |= io.lines[0].floods;
