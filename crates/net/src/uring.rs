@@ -454,7 +454,7 @@ mod tests {
             io.set_input(slot, socket, true).unwrap();
         }
         const TOTAL: usize = 8 << 20;
-        let byte = |i: usize| (i / 5 ^ i >> 13) as u8;
+        let byte = |i: usize| ((i / 5) ^ (i >> 13)) as u8;
         let writer = std::thread::spawn(move || {
             let bytes: Vec<u8> = (0..TOTAL).map(byte).collect();
             flooder.write_all(&bytes).unwrap();
