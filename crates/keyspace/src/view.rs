@@ -648,8 +648,9 @@ impl<'k> View<'k> {
     /// A string, to be edited in place. `StrMut::Inline` allows no change of length: use `put_string` for that.
     pub fn string_mut(&mut self, key: &[u8]) -> Result<Option<StrMut<'_>>, WrongType> {
         if self.is_overlay() {
-            let value = self.owned_mut(key, Kind::Str)?;
-            return Ok(value.and_then(|v| if let Value::Str(s) = v { Some(StrMut::Big(s)) } else { None }));
+            let Some(Value::Str(text)) = self.owned_mut(key, Kind::Str)? else { return Ok(None) };
+            text.make_raw();
+            return Ok(Some(StrMut::Big(text)));
         }
         Ok(self.entry_mut(key, Kind::Str)?.and_then(|mut entry| {
             entry.mark_raw();

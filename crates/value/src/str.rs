@@ -258,6 +258,13 @@ impl Str {
         *self = Str::put(owned);
     }
 
+    /// The encoding is `raw` from now on, unless the string is empty.
+    pub fn make_raw(&mut self) {
+        if self.len() > 0 && !self.is_raw() {
+            self.change(self.len(), |flat| flat.make_mut(0), |_| {});
+        }
+    }
+
     /// Appends; the string is `raw` from now on.
     pub fn append(&mut self, bytes: &[u8]) {
         let len = self.len();

@@ -164,6 +164,24 @@ mod tests {
     }
 
     #[test]
+    fn what_was_appended_to_is_raw_though_nothing_came() {
+        Db::both(|mut db| {
+            db.check(&[
+                ("set n 12", "OK"),
+                ("object encoding n", "\"int\""),
+                ("setrange n 0 \"\"", "2"),
+                ("object encoding n", "\"int\""),
+                ("append n \"\"", "2"),
+                ("object encoding n", "\"raw\""),
+                ("set t text", "OK"),
+                ("append t \"\"", "4"),
+                ("object encoding t", "\"raw\""),
+                ("get n", "\"12\""),
+            ]);
+        });
+    }
+
+    #[test]
     fn an_edited_key_keeps_its_expiry_and_is_told_once() {
         Db::both(|mut db| {
             db.line("set k v PX 10");
