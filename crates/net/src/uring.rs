@@ -37,6 +37,9 @@ const LISTENER: u64 = 4 << 32;
 const MAILBOX: u64 = 5 << 32;
 const SLOT: u64 = (1 << 32) - 1;
 
+/// What a poll says of a connection that is over in both directions.
+const ENDS: u32 = (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) as u32;
+
 /// Filled buffers of one connection that the loop has not read: 128 KB. With the next completions it may become some 64.
 const LEASES_MAX: usize = 16;
 /// Bytes read at once from a connection that sends faster than they are read: some 20 µs.
@@ -152,10 +155,12 @@ impl Uring {
             kind => {
                 let line = &mut self.lines[at];
                 *(if kind == WRITABLE { &mut line.writable } else { &mut line.gone }) = false;
+                // A peer that will send no more, which io_uring tells of unasked, may have sent much before, and reads on.
+                let half = kind == GONE && done.result.is_ok_and(|events| events & ENDS == 0);
                 if kind == GONE && line.open && !line.wanted && done.result == Err(Errno::CANCELED) {
                     // It was cancelled because input was welcome; meanwhile it is not.
                     self.watch_end(at);
-                } else if line.open && done.result != Err(Errno::CANCELED) {
+                } else if line.open && !half && done.result != Err(Errno::CANCELED) {
                     events.push(if kind == WRITABLE { Event::Writable(at) } else { Event::Broken(at) });
                 }
                 self.free_if_quiet(at, events);
@@ -194,6 +199,8 @@ impl Uring {
                 false
             }
         };
+        // At the end there is nothing left to be read.
+        line.floods &= again;
         if open && again && line.wanted {
             if line.floods {
                 events.push(Event::Readable(slot));

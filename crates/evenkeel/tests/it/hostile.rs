@@ -198,3 +198,18 @@ fn hostile_clients_leak_nothing_over_epoll() {
 fn hostile_clients_leak_nothing_over_io_uring() {
     survives("io_uring");
 }
+
+/// Some send all and then that they will send no more; over io_uring that was taken for their end while they were not read from.
+#[test]
+fn who_says_that_it_was_all_gets_all_replies() {
+    if foreign() {
+        return;
+    }
+    for backend in ["io_uring", "epoll"] {
+        let server = Server::start_with(&["--io-backend", backend]);
+        for n in 1..=60 {
+            let stream = TcpStream::connect(server.addr).expect("a connection");
+            assert!(converse(stream, &mut Dice(n), "whole"), "{backend}, conversation {n}");
+        }
+    }
+}
