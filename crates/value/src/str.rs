@@ -260,7 +260,7 @@ impl Str {
 
     /// The encoding is `raw` from now on, unless the string is empty.
     pub fn make_raw(&mut self) {
-        if self.len() > 0 && !self.is_raw() {
+        if !self.is_empty() && !self.is_raw() {
             self.change(self.len(), |flat| flat.make_mut(0), |_| {});
         }
     }

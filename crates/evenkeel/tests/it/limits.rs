@@ -145,10 +145,10 @@ fn who_reads_a_removed_value_too_slowly_is_cut_off() {
         .map(|key| {
             let mut reader = server.client();
             reader.send(encode_line(&format!("LRANGE {key} 0 -1")));
+            reader.skip("*32\r\n".len());
             reader
         })
         .collect();
-    await_figure(&mut control, "total_commands_processed", |commands| commands > 66);
     other.expect("DEL doomed", ":1");
     await_figure(&mut control, "stream_retained_bytes", |bytes| (32 << 20..40 << 20).contains(&bytes));
     assert_eq!(figure(&mut control, "streams_cut_retained"), 0);
@@ -161,7 +161,7 @@ fn who_reads_a_removed_value_too_slowly_is_cut_off() {
         assert!(cut.is_closed_within(PATIENCE));
     }
     let element = "$1048577\r\n".len() + 1 + value.len() + 2;
-    patient.skip("*32\r\n".len() + 32 * element + 22);
+    patient.skip(32 * element + 22);
     patient.expect("PING", "+PONG");
 }
 
