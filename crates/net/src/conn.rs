@@ -332,7 +332,7 @@ impl Conn {
     }
 
     /// Whether it waits for what others do, or for a time; what runs elsewhere ends by itself.
-    fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         let flags = self.session.info.flags.load(Ordering::Relaxed);
         matches!(self.state, State::Parked(_)) && flags & flag::BLOCKED != 0
     }

@@ -394,6 +394,12 @@ impl EventLoop {
                 self.events.extend(io.done(event));
             }
             Event::Ended(slot) => self.end(slot),
+            // Who waits for others might wait for ever, and take what a living client is to have.
+            Event::Half(slot) => {
+                if self.conns[slot].as_ref().is_some_and(|conn| conn.is_blocked()) {
+                    self.lose(slot);
+                }
+            }
             Event::Writable(slot) => {
                 if let Some(conn) = self.conns[slot].as_mut() {
                     if let Some(since_ns) = conn.unblock() {

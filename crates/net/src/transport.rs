@@ -32,6 +32,8 @@ pub(crate) enum Event {
     Arrived(usize, Lease),
     /// The peer will send no more.
     Ended(usize),
+    /// The peer will send no more than what is still to be received, of which nothing is wanted now.
+    Half(usize),
     /// What could not be sent can be sent now.
     Writable(usize),
     /// What was queued did not go out whole: it is to be sent again from `from` on, after `Writable` if `blocked`.

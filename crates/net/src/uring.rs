@@ -160,8 +160,12 @@ impl Uring {
                 if kind == GONE && line.open && !line.wanted && done.result == Err(Errno::CANCELED) {
                     // It was cancelled because input was welcome; meanwhile it is not.
                     self.watch_end(at);
-                } else if line.open && !half && done.result != Err(Errno::CANCELED) {
-                    events.push(if kind == WRITABLE { Event::Writable(at) } else { Event::Broken(at) });
+                } else if line.open && done.result != Err(Errno::CANCELED) {
+                    events.push(match kind {
+                        WRITABLE => Event::Writable(at),
+                        _ if half => Event::Half(at),
+                        _ => Event::Broken(at),
+                    });
                 }
                 self.free_if_quiet(at, events);
             }
@@ -334,7 +338,8 @@ impl Transport for Uring {
     fn set_input(&mut self, slot: usize, _: &Socket, wanted: bool) -> io::Result<()> {
         let line = &mut self.lines[slot];
         line.wanted = wanted;
-        let read_here = line.receive == Receive::Off && std::mem::take(&mut line.floods);
+        let floods = line.receive == Receive::Off && std::mem::take(&mut line.floods);
+        let read_here = floods || line.again;
         match (wanted, line.receive) {
             (true, _) if line.gone => {
                 let off = line.receive == Receive::Off;
@@ -344,7 +349,9 @@ impl Transport for Uring {
                 }
             }
             (true, Receive::Off) => self.begin_receiving(slot),
+            // What it sent ends its receive, or has ended it: nothing else tells of its end.
             (false, Receive::Off) if read_here => self.watch_end(slot),
+            (false, Receive::Ending) => self.watch_end(slot),
             (false, Receive::On) => {
                 line.receive = Receive::Ending;
                 self.ring.cancel(RECEIVE | slot as u64);

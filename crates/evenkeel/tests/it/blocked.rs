@@ -131,3 +131,21 @@ fn who_waits_for_what_comes_with_an_exchange_of_databases_is_served_however_many
     waiters[7].expect_reply("[\"jobs:7\", \"a\"]");
     waiters[99].expect_reply("[\"jobs:99\", \"b\"]");
 }
+
+/// Who waits with so much sent behind it that no more is read is seen to go all the same: what he waits for is for the living.
+#[test]
+fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start_with(&["--io-backend", "io_uring"]);
+    let (mut control, mut waiter) = (server.client(), server.client());
+    waiter.send(encode_line("BLPOP nosuch 0"));
+    await_blocked(&mut control, 1);
+    // No more than the system takes over: the end comes behind it.
+    waiter.send(encode_line("PING").repeat(13_000));
+    drop(waiter);
+    until("he is gone", || control.call("INFO clients").contains("connected_clients:1\\r"));
+    control.expect("RPUSH nosuch a", ":1");
+    control.expect("LLEN nosuch", ":1");
+}
