@@ -4,7 +4,8 @@
 //! Both sides are reported: the promise is worth nothing if the attacker pays for it. Each row has a server process
 //! of its own. Before the first row, between rows and after the last one the bystander is watched with nobody
 //! attacking: what is seen there, over all of these together, is the noise of this machine in this run, and the
-//! goals are set beyond it.
+//! goals are set beyond it. An interval in which the host gave more than [`STOLEN_MAX`] of the cores to others is watched
+//! again, a few times, and that with the least of it counts: chosen by what the kernel says, not by what was seen.
 //!
 //! Goals, for Evenkeel's rows: p99.9 at most 1 ms and max at most 5 ms beyond the baseline; the attacker's own time
 //! at most 1.2 times that at Redis.
@@ -33,6 +34,8 @@ pub struct Options {
     pub baseline_every: usize,
     /// Whether the attackers' threads run behind all others.
     pub demoted: bool,
+    /// How often an interval is watched at most.
+    pub tries: u64,
 }
 
 /// The attacks of a compact run.
@@ -47,6 +50,8 @@ const LEAD: Duration = Duration::from_millis(200);
 const BUSY_PAUSE: Duration = Duration::from_millis(20);
 /// A lag beyond this says more about the generator than about the server.
 const LATE_NS: u64 = 1_000_000;
+/// Part of the cores' time above which an interval is watched again.
+const STOLEN_MAX: f64 = 0.002;
 /// Open files asked for: a crowd, twice, and something beside.
 const FILES: u64 = 32_768;
 const MAXCLIENTS: &str = "12000";
@@ -58,6 +63,16 @@ enum Outcome {
     Measured { own_ns: Vec<f64>, seen: Box<Seen> },
     NotSupported,
     Failed(String),
+}
+
+impl Outcome {
+    /// What of the cores the host gave to others; nothing where there is nothing to be watched again.
+    fn stolen_part(&self) -> f64 {
+        match self {
+            Outcome::Measured { seen, .. } => seen.stolen_part(),
+            _ => 0.0,
+        }
+    }
 }
 
 /// A row: `None` is the baseline.
@@ -110,7 +125,27 @@ struct Bench<'a> {
 }
 
 impl Bench<'_> {
+    /// Measures until the host has left the cores alone, or for the last time.
+    fn undisturbed(&self, mut measure: impl FnMut() -> Outcome) -> Outcome {
+        let mut best = measure();
+        for _ in 1..self.options.tries {
+            if best.stolen_part() <= STOLEN_MAX {
+                break;
+            }
+            let next = measure();
+            if next.stolen_part() < best.stolen_part() {
+                best = next;
+            }
+        }
+        best
+    }
+
     fn baseline(&mut self, target: &Target) {
+        let outcome = self.undisturbed(|| self.watch_nobody(target));
+        self.add(None, "nobody".to_string(), 0, target, outcome);
+    }
+
+    fn watch_nobody(&self, target: &Target) -> Outcome {
         let measured = Server::start(target).and_then(|server| {
             let measure = || {
                 bystander::prepare(&server)?;
@@ -121,28 +156,37 @@ impl Bench<'_> {
             };
             measure().map_err(|e| e.to_string())
         });
-        let outcome = match measured {
+        match measured {
             Ok(seen) => Outcome::Measured { own_ns: Vec::new(), seen: Box::new(seen) },
             Err(error) => Outcome::Failed(error),
-        };
-        self.add(None, "nobody".to_string(), 0, target, outcome);
+        }
     }
 
     fn attack(&mut self, target: &Target, attack: &'static Attack, attackers: usize) {
+        let (mut what, mut waits) = (attack.name.to_string(), None);
+        let outcome =
+            self.undisturbed(|| self.watch_attack(target, attack, attackers, &mut what, &mut waits));
+        if let Some(waits) = waits.filter(|_| target.label == SUBJECT) {
+            self.waits.block(format!("{attackers} × {what}"), waits);
+        }
+        self.add(Some(attack), what, attackers, target, outcome);
+    }
+
+    /// `what` and `waits` get a description, and what the server says of who waited.
+    fn watch_attack(
+        &self,
+        target: &Target,
+        attack: &'static Attack,
+        attackers: usize,
+        what: &mut String,
+        waits: &mut Option<String>,
+    ) -> Outcome {
         let mut server = match Server::start(target) {
             Ok(server) => server,
-            Err(error) => {
-                return self.add(
-                    Some(attack),
-                    attack.name.to_string(),
-                    attackers,
-                    target,
-                    Outcome::Failed(error),
-                );
-            }
+            Err(error) => return Outcome::Failed(error),
         };
         let stage = Stage { server: &server, scale: self.options.scale, attackers };
-        let what = attack.describe(&stage);
+        *what = attack.describe(&stage);
         let outcome = match watch(attack, &stage, self.options) {
             Ok((own_ns, seen)) => Outcome::Measured { own_ns, seen: Box::new(seen) },
             Err(error) if is_unknown(&error) => Outcome::NotSupported,
@@ -153,19 +197,8 @@ impl Bench<'_> {
             (outcome, None) => outcome,
             (_, Some(end)) => Outcome::Failed(end),
         };
-        if target.label == SUBJECT {
-            self.keep_waits(&server, &what, attackers);
-        }
-        self.add(Some(attack), what, attackers, target, outcome);
-    }
-
-    /// What the server itself says of who waited for whom, if it can tell.
-    fn keep_waits(&mut self, server: &Server, what: &str, attackers: usize) {
-        if let Ok(waits @ Value::Array(_)) = server.client().and_then(|mut c| c.words("EVENKEEL WAITS")) {
-            let mut text = String::new();
-            render(&waits, 0, &mut text);
-            self.waits.block(format!("{attackers} × {what}"), text);
-        }
+        *waits = waits_of(&server);
+        outcome
     }
 
     fn add(
@@ -279,6 +312,10 @@ impl Bench<'_> {
              process of its own; {files} open files permitted"
         ));
         section.note(
+            "Stolen: what the host gave of the cores to others. An interval with more than 0.2 % of it is watched again, up \
+             to so many times as --tries says, and that with the least is shown.",
+        );
+        section.note(
             "Own time: mean from sending an operation to the last byte of its reply. Attacks that destroy something \
              are repeated in rounds: the refill between them is not watched, the strike and 1–3 s after it are.",
         );
@@ -369,6 +406,16 @@ impl Row {
         cells.resize(cells.len().max(width.unwrap_or(0)), String::new());
         cells
     }
+}
+
+/// What the server itself says of who waited for whom, if it can tell.
+fn waits_of(server: &Server) -> Option<String> {
+    let Ok(waits @ Value::Array(_)) = server.client().and_then(|mut c| c.words("EVENKEEL WAITS")) else {
+        return None;
+    };
+    let mut text = String::new();
+    render(&waits, 0, &mut text);
+    Some(text)
 }
 
 fn is_unknown(error: &io::Error) -> bool {

@@ -13,7 +13,9 @@
 //! 2. A generator that is late itself would blame the server. It is a process of its own, so that no page fault and
 //!    no allocation of the attackers' side reaches it, it asks for SCHED_FIFO and locked memory, sleeps in ppoll to
 //!    the nanosecond, and keeps its own lateness, reported as send lag.
-//! 3. A request that has no answer when patience ends counts with the time it has waited so far.
+//! 3. A virtual machine's host gives its cores to others for milliseconds, which no program on it can help or see but in the
+//!    kernel's account of stolen time: that of the time watched is kept beside what was seen.
+//! 4. A request that has no answer when patience ends counts with the time it has waited so far.
 
 use crate::random::Random;
 use crate::report::time;
@@ -51,10 +53,13 @@ pub struct Seen {
     /// Error replies, and the first one's text.
     pub errors: u64,
     pub error: String,
+    /// CPU time the host gave to others, and the time watched.
+    pub stolen: Duration,
+    pub watched: Duration,
 }
 
 /// Column heads that go with [`Seen::cells`].
-pub const HEAD: [&str; 6] = ["p50", "p99", "p99.9", "max", "lag p99.9", "lag max"];
+pub const HEAD: [&str; 7] = ["p50", "p99", "p99.9", "max", "lag p99.9", "lag max", "stolen"];
 
 impl Seen {
     pub fn new() -> io::Result<Seen> {
@@ -67,7 +72,15 @@ impl Seen {
             unanswered: 0,
             errors: 0,
             error: String::new(),
+            stolen: Duration::ZERO,
+            watched: Duration::ZERO,
         })
+    }
+
+    /// Part of the time of all cores that the host gave to others.
+    pub fn stolen_part(&self) -> f64 {
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        self.stolen.as_secs_f64() / (self.watched.as_secs_f64() * cores as f64).max(1e-9)
     }
 
     /// Nanoseconds at quantile `q` of the latencies.
@@ -78,7 +91,8 @@ impl Seen {
     pub fn cells(&self) -> Vec<String> {
         let at = |q| time(self.at(q) as f64);
         let lag = time(self.lag.value_at_quantile(0.999) as f64);
-        vec![at(0.5), at(0.99), at(0.999), self.worst(), lag, time(self.lag.max() as f64)]
+        let stolen = format!("{:.1} %", 100.0 * self.stolen_part());
+        vec![at(0.5), at(0.99), at(0.999), self.worst(), lag, time(self.lag.max() as f64), stolen]
     }
 
     /// The longest wait in words, and what was not answered at all or with errors.
@@ -104,6 +118,8 @@ impl Seen {
             self.error.clone_from(&other.error);
         }
         self.errors += other.errors;
+        self.stolen += other.stolen;
+        self.watched += other.watched;
         Ok(())
     }
 
@@ -162,6 +178,8 @@ impl Seen {
 pub struct Bystander {
     child: Child,
     from: BufReader<ChildStdout>,
+    began: Instant,
+    stolen_before: Duration,
 }
 
 /// Writes the keys bystanders read.
@@ -178,7 +196,8 @@ impl Bystander {
         sys::bind_child(&mut command, &[]);
         let mut child = command.spawn()?;
         let from = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
-        let mut bystander = Bystander { child, from: BufReader::new(from) };
+        let (began, stolen_before) = (Instant::now(), sys::stolen());
+        let mut bystander = Bystander { child, from: BufReader::new(from), began, stolen_before };
         let mut line = String::new();
         bystander.from.read_line(&mut line)?;
         match line.trim_end() {
@@ -190,7 +209,8 @@ impl Bystander {
     /// Ends the timetable, waits for the answers still out, and returns what was seen.
     pub fn stop(mut self) -> io::Result<Seen> {
         drop(self.child.stdin.take());
-        Seen::read(&mut self.from)
+        let stolen = sys::stolen() - self.stolen_before;
+        Ok(Seen { stolen, watched: self.began.elapsed(), ..Seen::read(&mut self.from)? })
     }
 }
 

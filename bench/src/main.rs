@@ -51,7 +51,7 @@ Parts:
   lists        LPUSH pipelined by 1000    --elements 10000000
   copies       that list copied, six ways --elements 10000000 --ways RPOPLPUSH,COPY,..
   bystander    latency beside attackers   --seconds 30 --attackers 1,10 --attacks smembers,sdiff,.. --scale 1.0
-                                          --baseline-every 8 --attackers-normal (not behind all others)
+                                          --baseline-every 8 --tries 3 --attackers-normal (not behind all others)
   batch        batches of writes          --keys 100,2000,.. --sizes 1,10,.. --rounds 3 --seconds 0.5
   blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4 --shapes random,dense,many --ways a,c,..
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
@@ -247,6 +247,7 @@ fn measure(
                 attackers: options.numbers_or("attackers", if compact { &[1] } else { &[1, 10] })?,
                 baseline_every: options.number("baseline-every", 8)? as usize,
                 demoted: !options.flag("attackers-normal"),
+                tries: options.number("tries", 3)?,
             };
             let (section, appendix) = attackers::run(targets, &options)?;
             return Ok(vec![section, appendix]);

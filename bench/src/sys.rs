@@ -247,6 +247,14 @@ pub fn memory_available() -> u64 {
     line.split_whitespace().next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(u64::MAX >> 10) << 10
 }
 
+/// CPU time the host of a virtual machine has given to others since it started, of all its cores; in steps of 10 ms.
+pub fn stolen() -> Duration {
+    let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = text.lines().next().unwrap_or_default();
+    let steps = line.split_whitespace().nth(8).and_then(|steps| steps.parse::<u64>().ok()).unwrap_or(0);
+    Duration::from_millis(steps * 10)
+}
+
 /// Bytes in a page of memory.
 pub fn page_size() -> u64 {
     // SAFETY: sysconf reads a constant.

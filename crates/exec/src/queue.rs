@@ -35,9 +35,8 @@ pub struct Queue {
     keyed: usize,
     /// `SET key value`, without options.
     sets: usize,
-    /// Whether some command changes which scripts and functions there are, and one behind it uses or adds some.
-    changes: bool,
-    uses_changed: bool,
+    /// Commands up to the last that looks for scripts and functions.
+    looked_until: usize,
     /// EVAL and its kin, and of these the calls of functions.
     scripts: usize,
     functions: usize,
@@ -51,9 +50,12 @@ pub struct Queue {
     published: usize,
 }
 
-/// Actions that take effect at their place in a transaction that runs over an overlay, and may be repeated; SCRIPT LOAD is
-/// one that a script's engine performs. All others wait for the commit.
-const AT_PLACE: &[&str] = &["script|exists", "script|load", "script|show", "select", "unwatch"];
+/// Actions that take effect at their place in a transaction that runs over an overlay, and may be repeated. All others wait for
+/// the commit.
+const AT_PLACE: &[&str] = &["select", "unwatch"];
+
+/// Actions that a script's engine performs at their place.
+const OF_ENGINE: &[&str] = &["script|exists", "script|load", "script|show"];
 
 /// Actions that may take longer than a loop has.
 const SLOW: &[&str] = &[
@@ -69,7 +71,9 @@ const SLOW: &[&str] = &[
     "evenkeel|stalls",
     "evenkeel|waits",
     "evenkeel|why",
+    "function|delete",
     "function|dump",
+    "function|flush",
     "function|load",
     "function|restore",
     "info",
@@ -90,7 +94,12 @@ const CHANGES: &[&str] =
 
 /// Whether a command of a transaction that runs over an overlay waits for the commit (`scripts::deeds`).
 pub(crate) fn is_deed(command: &Command) -> bool {
-    matches!(command.run, Run::Exec) && !is_script(command) && !AT_PLACE.contains(&command.name)
+    matches!(command.run, Run::Exec) && !needs_engine(command) && !AT_PLACE.contains(&command.name)
+}
+
+/// Whether it looks for scripts and functions.
+pub(crate) fn needs_engine(command: &Command) -> bool {
+    is_script(command) || OF_ENGINE.contains(&command.name)
 }
 
 /// Whether a command runs a script.
@@ -163,10 +172,10 @@ impl Queue {
         self.keyed == self.len
     }
 
-    /// Whether it can be run over an overlay: it has no scripts that may depend on what commands before them only do with
-    /// the commit.
-    pub fn is_portable(&self) -> bool {
-        !self.uses_changed
+    /// Whether the `i`-th command changes which scripts and functions there are, and one behind it may look for them.
+    /// `drafted`: one before it did.
+    pub(crate) fn changes_code(&self, i: usize, drafted: bool) -> bool {
+        (drafted || i < self.looked_until) && CHANGES.contains(&self.at(i).0.name)
     }
 
     /// Whether only running it shows how long it takes.
@@ -206,8 +215,9 @@ impl Queue {
         self.sets += usize::from(command.name == "set" && args.len() == 3);
         if !matches!(command.run, Run::Read(_) | Run::Write(_)) {
             let is_one_of = |names: &[&str]| usize::from(names.contains(&command.name));
-            self.changes |= CHANGES.contains(&command.name);
-            self.uses_changed |= self.changes && (is_script(command) || command.name == "script|load");
+            if needs_engine(command) {
+                self.looked_until = self.len;
+            }
             self.slow += is_one_of(SLOW);
             self.scripts += usize::from(is_script(command));
             self.functions += usize::from(is_function(command));
@@ -353,36 +363,56 @@ mod tests {
         assert_eq!(push(&[b"PUBLISH", b"a", b"1"]), (false, false, true));
     }
 
+    fn queue_of(commands: &[&[&[u8]]]) -> Queue {
+        let mut queue = Queue::default();
+        for words in commands {
+            let owned = OwnedArgs::from_slices(words);
+            queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
+        }
+        queue
+    }
+
+    const SET: &[&[u8]] = &[b"CONFIG", b"SET", b"a", b"b"];
+    const FLUSH: &[&[u8]] = &[b"FUNCTION", b"FLUSH"];
+    const CALL: &[&[u8]] = &[b"FCALL_RO", b"f", b"0"];
+    const EVAL: &[&[u8]] = &[b"EVALSHA", b"f", b"0"];
+
     #[test]
     fn how_it_may_be_run_is_known() {
         let queued = |commands: &[&[&[u8]]]| {
-            let mut queue = Queue::default();
-            for words in commands {
-                let owned = OwnedArgs::from_slices(words);
-                queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
-            }
-            (queue.is_portable(), queue.is_open_ended(), queue.has_scripts(), queue.has_slow_actions())
+            let queue = queue_of(commands);
+            (queue.is_open_ended(), queue.has_scripts(), queue.has_slow_actions())
         };
-        let (set, flush): (&[&[u8]], &[&[u8]]) = (&[b"CONFIG", b"SET", b"a", b"b"], &[b"FUNCTION", b"FLUSH"]);
-        let (call, eval): (&[&[u8]], &[&[u8]]) = (&[b"FCALL_RO", b"f", b"0"], &[b"EVALSHA", b"f", b"0"]);
         let none = (false, false);
-        assert_eq!(queued(&[&[b"PUBLISH", b"a", b"1"], &[b"SCAN", b"0"], set]), (true, false, none, false));
-        assert_eq!(queued(&[&[b"KEYS", b"*"], &[b"CLIENT", b"LIST"]]), (true, true, none, true));
-        assert_eq!(queued(&[call, set]), (true, true, (false, true), false));
-        assert_eq!(queued(&[call, eval]), (true, true, (true, true), false));
-        assert_eq!(queued(&[flush, set]), (true, false, none, false));
-        assert_eq!(queued(&[flush, call]), (false, true, (false, true), false));
-        assert_eq!(queued(&[call, flush]), (true, true, (false, true), false));
-        assert!(!queued(&[call, flush, set, call]).0);
+        assert_eq!(queued(&[&[b"PUBLISH", b"a", b"1"], &[b"SCAN", b"0"], SET]), (false, none, false));
+        assert_eq!(queued(&[&[b"KEYS", b"*"], &[b"CLIENT", b"LIST"]]), (true, none, true));
+        assert_eq!(queued(&[CALL, SET]), (true, (false, true), false));
+        assert_eq!(queued(&[CALL, EVAL]), (true, (true, true), false));
+        assert_eq!(queued(&[FLUSH, SET]), (false, none, true));
+        assert_eq!(queued(&[FLUSH, CALL]), (true, (false, true), true));
+    }
+
+    #[test]
+    fn changes_of_scripts_that_somebody_looks_for_are_known() {
+        let changes = |commands: &[&[&[u8]]]| {
+            let queue = queue_of(commands);
+            (0..queue.len()).filter(|i| queue.changes_code(*i, false)).collect::<Vec<usize>>()
+        };
         let (load, forget): (&[&[u8]], &[&[u8]]) = (&[b"SCRIPT", b"LOAD", b"x"], &[b"SCRIPT", b"FLUSH"]);
-        assert_eq!(queued(&[load, forget]), (true, false, none, false));
-        assert_eq!(queued(&[forget, load]), (false, false, none, false));
+        let none: [usize; 0] = [];
+        assert_eq!(changes(&[FLUSH, SET]), none);
+        assert_eq!(changes(&[FLUSH, CALL]), [0]);
+        assert_eq!(changes(&[CALL, FLUSH]), none);
+        assert_eq!(changes(&[CALL, FLUSH, SET, forget, EVAL, forget]), [1, 3]);
+        assert_eq!(changes(&[load, forget]), none);
+        assert_eq!(changes(&[forget, load]), [0]);
+        assert_eq!(changes(&[forget, &[b"SCRIPT", b"EXISTS", b"x"]]), [0]);
     }
 
     #[test]
     fn every_action_that_is_named_exists() {
         let exists = |name: &&str| command::places::all().iter().any(|command| command.name == *name);
-        assert!([AT_PLACE, SLOW, CHANGES].concat().iter().all(exists));
+        assert!([AT_PLACE, OF_ENGINE, SLOW, CHANGES].concat().iter().all(exists));
     }
 
     #[test]

@@ -17,10 +17,13 @@
 //! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
 //!   part of the dataset.
 
+mod code;
 mod deeds;
 mod run;
 mod transaction;
 
+pub(crate) use code::{Change, Deadline, LuaState, compile_in};
+pub use code::{Code, Libraries};
 pub use deeds::{Deeds, advance_deeds, waiting_deeds};
 pub(crate) use run::Reader;
 
@@ -182,9 +185,16 @@ struct Told {
     effects: Vec<(usize, OwnedArgs)>,
     /// EXEC: the database it leaves its client in.
     selected: Option<usize>,
+    /// EXEC: the version of the libraries it began to change.
+    drafted_at: Option<u64>,
 }
 
 impl Told {
+    /// Whether it changed libraries that others have changed since.
+    fn is_outdated(&self, server: &Server) -> bool {
+        self.drafted_at.is_some_and(|version| version != server.scripts.code.version())
+    }
+
     /// Takes what was told after it.
     fn append(&mut self, mut next: Told) {
         self.deeds.append(&mut next.deeds);
@@ -241,38 +251,15 @@ impl Drop for Listed {
     }
 }
 
-/// What a script takes beside its text.
-const BODY_OVERHEAD: usize = 64;
-/// Longer texts are hashed each time: comparing them takes a while, too.
-const LAST_MAX: usize = 16 * 1024;
-
 /// What the server knows about scripts.
 #[derive(Default)]
 pub struct Scripts {
-    bodies: Mutex<HashMap<Sha, Arc<[u8]>>>,
-    /// What they take.
-    bytes: AtomicUsize,
-    /// How often all were forgotten: what was known before may not be now.
-    flushes: AtomicU64,
+    pub code: Arc<Code>,
     /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
     long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
-    pub libraries: Mutex<Libraries>,
-    /// How much that is, for who must not wait for the lock.
-    library_count: AtomicUsize,
-    function_count: AtomicUsize,
-    library_bytes: AtomicUsize,
-    version: AtomicU64,
     threads: Arc<Threads>,
-}
-
-/// Code of every library, by name.
-#[derive(Default)]
-pub struct Libraries {
-    pub code: BTreeMap<String, Arc<[u8]>>,
-    /// Function name to library name, with what the function declares.
-    pub functions: BTreeMap<String, (String, Option<String>, script::ScriptFlags)>,
 }
 
 #[derive(Default)]
@@ -289,89 +276,6 @@ struct Queue {
     ended: bool,
 }
 
-/// A Lua engine and the version of the libraries it has loaded.
-pub struct LuaState {
-    engine: Engine,
-    version: u64,
-    functions: HashMap<String, script::Function>,
-    /// What the script that ran last called.
-    tally: Tally,
-    /// The script that came last, so that its text need not be hashed again, and [`Scripts::flushes`] at that time.
-    last: Option<(Arc<[u8]>, Sha, script::ScriptFlags, u64)>,
-}
-
-impl LuaState {
-    fn new() -> LuaState {
-        LuaState {
-            engine: Engine::new(Limits::default()),
-            version: 0,
-            functions: HashMap::new(),
-            tally: Tally::default(),
-            last: None,
-        }
-    }
-
-    /// Bytes held for scripts, and for functions.
-    pub(crate) fn bytes(&self) -> (usize, usize) {
-        let functions = self.engine.functions_memory_used();
-        (self.engine.memory_used().saturating_sub(functions), functions)
-    }
-
-    /// Brings the libraries up to date (C6). Cost: O(1) unless they changed.
-    fn sync(&mut self, scripts: &Scripts) {
-        let version = scripts.version.load(Ordering::Acquire);
-        if self.version == version {
-            return;
-        }
-        let code: Vec<_> = scripts.libraries.lock().code.values().cloned().collect();
-        self.engine.flush_functions();
-        self.functions.clear();
-        for code in code {
-            // It was loaded once to be accepted; that it fails now would be the engine's memory limit.
-            if let Ok(library) = self.engine.load_library(&code, &mut Silent) {
-                self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
-            }
-        }
-        self.version = version;
-    }
-}
-
-/// A host for loading libraries: nothing may be called then.
-struct Silent;
-
-impl Host for Silent {
-    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"-ERR redis.call can only be called inside a script invocation\r\n");
-    }
-    fn log(&mut self, level: i32, message: &[u8]) {
-        write_log(level, message);
-    }
-    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
-        Ok(true)
-    }
-    fn interrupt(&mut self) -> Option<Stop> {
-        None
-    }
-}
-
-/// Loading a library must end: it has half a second, as in Redis. Holds the monotonic clock of the end.
-pub(crate) struct Deadline(pub u64);
-
-impl Host for Deadline {
-    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
-        Silent.call(args, resp3, out);
-    }
-    fn log(&mut self, level: i32, message: &[u8]) {
-        write_log(level, message);
-    }
-    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
-        Ok(true)
-    }
-    fn interrupt(&mut self) -> Option<Stop> {
-        (stdx::clock::mono_ns() > self.0).then_some(Stop::Deadline)
-    }
-}
-
 fn write_log(level: i32, message: &[u8]) {
     let text = String::from_utf8_lossy(message);
     match level {
@@ -382,60 +286,12 @@ fn write_log(level: i32, message: &[u8]) {
 }
 
 impl Scripts {
-    pub fn add(&self, sha: Sha, body: &[u8]) -> Arc<[u8]> {
-        let kept = || {
-            self.bytes.fetch_add(body.len() + BODY_OVERHEAD, Ordering::Relaxed);
-            body.into()
-        };
-        self.bodies.lock().entry(sha).or_insert_with(kept).clone()
-    }
-
-    pub fn get(&self, sha: &Sha) -> Option<Arc<[u8]>> {
-        self.bodies.lock().get(sha).cloned()
-    }
-
-    /// SCRIPT FLUSH.
+    /// SCRIPT FLUSH. What is long is found out anew.
     pub fn flush(&self) {
-        let bodies = {
-            let mut bodies = self.bodies.lock();
-            self.flushes.fetch_add(1, Ordering::Release);
-            self.bytes.store(0, Ordering::Relaxed);
-            std::mem::take(&mut *bodies)
-        };
-        stdx::reclaim::defer(bodies.len() * 256, move || drop(bodies));
+        self.code.forget_scripts();
         let long = std::mem::take(&mut *self.long.lock());
         stdx::reclaim::defer(long.len() * 64, move || drop(long));
         self.has_long.store(false, Ordering::Release);
-    }
-
-    pub fn len(&self) -> usize {
-        self.bodies.lock().len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-
-    /// Bytes of the scripts' texts.
-    pub fn bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
-    }
-
-    /// How many libraries there are, with how many functions, and the bytes of their code.
-    pub fn library_sizes(&self) -> (usize, usize, usize) {
-        let [libraries, functions, bytes] = [&self.library_count, &self.function_count, &self.library_bytes]
-            .map(|n| n.load(Ordering::Relaxed));
-        (libraries, functions, bytes)
-    }
-
-    /// Says that the libraries changed. O(libraries).
-    pub fn touch_libraries(&self) {
-        let libraries = self.libraries.lock();
-        self.library_count.store(libraries.code.len(), Ordering::Relaxed);
-        self.function_count.store(libraries.functions.len(), Ordering::Relaxed);
-        self.library_bytes.store(libraries.code.values().map(|code| code.len()).sum(), Ordering::Relaxed);
-        drop(libraries);
-        self.version.fetch_add(1, Ordering::AcqRel);
     }
 
     fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
@@ -446,7 +302,10 @@ impl Scripts {
             let spawned =
                 std::thread::Builder::new().name(format!("script-{}", queue.threads)).spawn(move || {
                     stdx::threads::demote();
-                    let mut lua = LuaState::new();
+                    let Some(code) = server.upgrade().map(|server| server.scripts.code.clone()) else {
+                        return;
+                    };
+                    let mut lua = LuaState::new(code);
                     let mut bench = Bench::default();
                     while let Some(mut job) = threads.take() {
                         let Some(server) = server.upgrade() else { return };
@@ -498,10 +357,6 @@ pub(crate) enum Started {
 
 /// Runs a script for a client: inline first, elsewhere if it is long. See the module.
 pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
-    if act.view.is_some() {
-        run_within(act, &run);
-        return Started::Done;
-    }
     let server = act.server.clone();
     let guarded = server.keyspace.has_guards() && !run.read_only;
     let holder = if guarded { server.keyspace.guarded(run.keys().iter(), run.now_ms) } else { None };
@@ -514,7 +369,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     run_with_engine(act, run)
 }
 
-/// Runs a transaction for a client that is out of it already: inline first, unless it is long. It has to be portable (E1).
+/// Runs a transaction for a client that is out of it already: inline first, unless it is long.
 pub(crate) fn start_exec(
     act: &mut Act<'_, '_>,
     queue: crate::queue::Queue,
@@ -539,7 +394,8 @@ pub(crate) fn start_exec(
 }
 
 fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
-    let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
+    engine(act.server, act.local);
+    let Some(mut lua) = act.local.lua.take() else { return Started::Done };
     let started = run_inline(act, &mut lua, run);
     act.local.lua = Some(lua);
     started
@@ -567,7 +423,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
                 in_multi: true,
                 committed: false,
             };
-            let ground = Ground::Overlay(&mut overlay, Some(&mut inner));
+            let ground = Ground { overlay: &mut overlay, act: Some(&mut inner) };
             run_once(&server, lua, &run, ground, limit, None, &mut out)
         };
         act.out.swap(&mut out);
@@ -749,7 +605,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         if let Body::Exec(transaction) = &job.run.body {
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }
-        let ground = Ground::Overlay(&mut overlay, None);
+        let ground = Ground { overlay: &mut overlay, act: None };
         let limit = Limit { until_ns: None, kill: Some(&entry.kill) };
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
@@ -794,6 +650,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
             return again(server, local, job);
         }
         Ok(()) if job.run.is_touched() => return deliver_untrue(server, local, job),
+        Ok(()) if job.told.is_outdated(server) => {
+            job::discard((job.overlay.take(), job.commit.take(), std::mem::take(&mut job.told)));
+            return again(server, local, job);
+        }
         Ok(()) => {}
     }
     if let Some(commit) = job.commit.take() {
@@ -898,60 +758,7 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
     errand.reply.put(out.into_bytes());
 }
 
-/// Runs a script inside EXEC, on the view EXEC holds.
-fn run_within(act: &mut Act<'_, '_>, run: &ScriptRun) {
-    let server = act.server.clone();
-    let Some(view) = act.view.take() else { return };
-    let mut lua = act.local.lua.take().unwrap_or_else(|| Box::new(LuaState::new()));
-    let mut out = act.out.take();
-    let mut spare = Reply::new(act.out.resp3());
-    let mut inner = Act {
-        server: act.server,
-        local: act.local,
-        session: act.session,
-        out: &mut spare,
-        view: None,
-        in_script: true,
-        in_multi: true,
-        committed: false,
-    };
-    let ground = Ground::Held(&mut *view, &mut inner);
-    let (_, mut told) = run_once(&server, &mut lua, run, ground, Limit::default(), None, &mut out);
-    act.out.swap(&mut out);
-    act.local.count_within(&server, &mut lua.tally);
-    act.local.lua = Some(lua);
-    view.select(run.db);
-    if let Some(sink) = server.keyspace.sink() {
-        told.tell_effects(sink, view.changes().lsn);
-    }
-    told.deeds.into_iter().for_each(|deed| deeds::say(&server, deed));
-    act.view = Some(view);
-}
-
 /// This loop's engine.
-pub(crate) fn engine(local: &mut Local) -> &mut LuaState {
-    local.lua.get_or_insert_with(|| Box::new(LuaState::new()))
-}
-
-/// Compiles a script in some engine and keeps its text.
-pub(crate) fn compile_in(
-    server: &Server,
-    lua: &mut LuaState,
-    body: &[u8],
-) -> Result<(Sha, Arc<[u8]>, script::ScriptFlags), String> {
-    let flushes = server.scripts.flushes.load(Ordering::Acquire);
-    if let Some((known, sha, flags, at)) = &lua.last
-        && *at == flushes
-        && **known == *body
-        && lua.engine.has(sha)
-    {
-        return Ok((*sha, known.clone(), *flags));
-    }
-    let sha = lua.engine.load(body)?;
-    let flags = lua.engine.flags(&sha).unwrap_or_default();
-    let body = server.scripts.add(sha, body);
-    if body.len() <= LAST_MAX {
-        lua.last = Some((body.clone(), sha, flags, flushes));
-    }
-    Ok((sha, body, flags))
+pub(crate) fn engine<'a>(server: &Server, local: &'a mut Local) -> &'a mut LuaState {
+    local.lua.get_or_insert_with(|| Box::new(LuaState::new(server.scripts.code.clone())))
 }

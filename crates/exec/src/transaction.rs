@@ -8,8 +8,7 @@
 //! - T3: a long queue of commands that are functions of their keys runs as a job (`job.rs`) and is committed in slices;
 //!   the watched keys belong to what that commit checks.
 //! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
-//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`). Only a queue that has scripts behind a
-//!   change of which scripts and functions there are (FUNCTION LOAD …) runs under the locks however long it takes.
+//!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`).
 
 use crate::actions::Act;
 use crate::actions::connection::database;
@@ -205,10 +204,9 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     if plain && long {
         return Ok(start_job(act, multi));
     }
-    let portable = multi.queue.is_portable();
     let slow = multi.queue.has_slow_actions() && !multi.sources;
     let slow = slow || passes_many_patterns(act.server, &multi.queue);
-    if portable && (long || slow || multi.queue.is_open_ended()) {
+    if long || slow || multi.queue.is_open_ended() {
         return Ok(run_over(act, multi, long));
     }
     let shards = shards_needed(act.session, &multi.queue);
@@ -217,14 +215,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     // Whether what was watched is still there is no use of it; each command says for itself.
     view.set_quiet(true);
     if view.has_intents() {
-        if portable && !multi.sources && shards == Bits::below(keyspace::SHARDS) {
+        if !multi.sources && shards == Bits::below(keyspace::SHARDS) {
             // All that long commits have still to write would be written now.
             act.server.after(act.local, view.finish());
             return Ok(run_over(act, multi, false));
         }
         settle(act.server, act.session, &multi, shards, &mut view);
     }
-    if portable && !multi.sources && is_long(&multi, &view) {
+    if !multi.sources && is_long(&multi, &view) {
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }

@@ -205,6 +205,98 @@ fn a_transaction_that_forgets_its_scripts_behind_them_holds_nobody_up() {
     }
 }
 
+/// Scripts see what commands before them changed of scripts and functions, nobody else does, and nobody waits for it.
+#[test]
+fn a_transaction_whose_scripts_depend_on_its_changes_holds_nobody_up() {
+    let Some(server) = laden() else { return };
+    let load = |name: &str, n: u32| {
+        let code =
+            format!("#!lua name={name}\\nredis.register_function('{name}', function() return {n} end)");
+        format!("FUNCTION LOAD REPLACE \"{code}\"")
+    };
+    let show = |client: &mut Client, script: &str| {
+        let sha = client.call(&format!("SCRIPT LOAD \"{script}\"")).replace('"', "");
+        (format!("EVALSHA {sha} 0"), format!("SCRIPT EXISTS {sha}"))
+    };
+    for point in ["script-start", "script-step", "script-end"] {
+        let (mut client, mut other) = (server.client(), server.client());
+        let (known, known_exists) = show(&mut other, "return 5");
+        let (fresh, fresh_exists) = show(&mut other, "return 6");
+        other.expect("SCRIPT FLUSH", "+OK");
+        other.expect("FUNCTION FLUSH", "+OK");
+        other.expect(&load("old", 7), "\"old\"");
+        show(&mut other, "return 5");
+        let lines = [
+            &*known,
+            &load("new", 8),
+            "FCALL new 0",
+            "SCRIPT FLUSH",
+            &known,
+            &known_exists,
+            "SCRIPT LOAD \"return 6\"",
+            &fresh,
+            &eval(PURE),
+            "FUNCTION DELETE old",
+            "FUNCTION DELETE old",
+            "FCALL old 0",
+            "SET done 1",
+        ];
+        queue(&mut client, &lines);
+        let reply = held_while(&server, point, client, &encode_line("EXEC"), || {
+            others_are_served(&server);
+            other.expect(&known, ":5");
+            other.expect(&fresh_exists, "[:0]");
+            other.expect("FCALL old 0", ":7");
+            other.expect("FCALL new 0", "-ERR Function not found");
+            other.expect("EXISTS done", ":0");
+        });
+        let sha = fresh.split(' ').nth(1).unwrap();
+        let before = "[:5, \"new\", :8, +OK, -NOSCRIPT No matching script. Please use EVAL., [:0], ";
+        let behind = ":6, :3000000, +OK, -ERR Library not found, -ERR Function not found, +OK]";
+        assert_eq!(reply, format!("{before}\"{sha}\", {behind}"));
+        other.expect(&known_exists, "[:0]");
+        other.expect(&fresh, ":6");
+        other.expect("FCALL new 0", ":8");
+        other.expect("FCALL old 0", "-ERR Function not found");
+        other.expect("DEL done", ":1");
+    }
+}
+
+#[test]
+fn a_transaction_that_would_change_functions_is_killed_without_having_changed_them() {
+    let Some(server) = laden() else { return };
+    let (mut client, mut other) = (server.client(), server.client());
+    let code = "#!lua name=lib\\nredis.register_function('f', function() return 7 end)";
+    other.expect(&format!("FUNCTION LOAD \"{code}\""), "\"lib\"");
+    queue(&mut client, &["FUNCTION FLUSH", "INCR n", "EVAL \"while true do end\" 0"]);
+    let mut hold = Hold::first_at(&server, "script-step");
+    client.send("EXEC\r\n");
+    hold.await_victim();
+    others_are_served(&server);
+    other.expect("SCRIPT KILL", "+OK");
+    hold.release();
+    assert!(client.reply().starts_with("-EXECABORT"));
+    other.expect("FCALL f 0", ":7");
+    other.expect("EXISTS n", ":0");
+}
+
+/// Libraries that others changed meanwhile are a lost race.
+#[test]
+fn a_transaction_sees_the_functions_of_one_moment() {
+    let Some(server) = laden() else { return };
+    let (mut client, mut other) = (server.client(), server.client());
+    let load = |name: &str, n: u32| {
+        let code =
+            format!("#!lua name={name}\\nredis.register_function('{name}', function() return {n} end)");
+        format!("FUNCTION LOAD \"{code}\"")
+    };
+    queue(&mut client, &[&load("a", 1), "FCALL a 0", "FCALL b 0", "INCR n"]);
+    let reply = held_while(&server, "script-end", client, &encode_line("EXEC"), || {
+        other.expect(&load("b", 2), "\"b\"");
+    });
+    assert_eq!(reply, "[\"a\", :1, :2, :1]");
+}
+
 #[test]
 fn a_long_transaction_without_scripts_that_acts_holds_nobody_up() {
     let Some(server) = laden() else { return };

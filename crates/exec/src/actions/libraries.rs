@@ -5,36 +5,36 @@
 //! - L2: libraries are replaced under one lock: of a dump all are accepted, or none.
 
 use super::{Act, PLAIN, Row, aside};
-use crate::Server;
 use crate::call::Flow;
-use crate::scripts::{Deadline, Libraries};
-use command::Error;
+use crate::scripts::{Change, Deadline, Libraries};
 use command::options::is;
+use command::{Command, Error};
 use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS};
-use resp::Args;
-use script::{Engine, Library, Limits};
+use resp::{Args, Reply};
+use script::{Engine, Limits, ScriptFlags};
 use std::sync::Arc;
 
 pub(super) const ACTIONS: &[Row] = &[
-    Row("function|load", load, PLAIN),
-    Row("function|delete", delete, PLAIN),
-    Row("function|flush", flush, PLAIN),
+    Row("function|load", |act, args| load(args)?.perform(act), PLAIN),
+    Row("function|delete", |act, args| delete(args).perform(act), PLAIN),
+    Row("function|flush", |act, args| flush(args)?.perform(act), PLAIN),
     Row("function|dump", dump, PLAIN),
-    Row("function|restore", restore, PLAIN),
+    Row("function|restore", |act, args| restore(args)?.perform(act), PLAIN),
 ];
 
 /// Nanoseconds a library may take to register its functions.
 const LOAD_NS: u64 = 500_000_000;
 
-/// A library that was accepted, with its code.
+/// A library that was accepted.
 struct Accepted {
-    library: Library,
+    name: String,
+    functions: Vec<(String, Option<String>, ScriptFlags)>,
     code: Arc<[u8]>,
 }
 
 /// What happens to libraries that are there already.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Policy {
+pub(crate) enum Policy {
     /// All go.
     Flush,
     /// They stay; one of the same name is an error.
@@ -43,8 +43,72 @@ enum Policy {
     Replace,
 }
 
-/// `FUNCTION LOAD [REPLACE] code`: answers the library's name. Cost: running its code once (L1).
-fn load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+/// Libraries to be added, all or none (L2); their names are all different.
+pub(crate) struct Addition {
+    libraries: Vec<Accepted>,
+    policy: Policy,
+    /// FUNCTION LOAD: its errors quote names, and its answer is the library's.
+    is_load: bool,
+}
+
+/// A change that is asked for.
+pub(crate) enum Asked {
+    Load(Arc<[u8]>, Policy),
+    Restore(Vec<u8>, Policy),
+    Other(Change),
+}
+
+/// What a command that changes libraries asks for.
+pub(crate) fn asked_for(command: &Command, args: Args<'_>) -> Result<Asked, Error> {
+    match command.name {
+        "function|load" => load(args),
+        "function|restore" => restore(args),
+        "function|delete" => Ok(delete(args)),
+        _ => flush(args),
+    }
+}
+
+impl Asked {
+    /// Tries what is to be loaded. Cost: running the code of each library once (L1).
+    pub(crate) fn prepare(self) -> Result<Change, String> {
+        let (libraries, policy, is_load) = match self {
+            Asked::Other(change) => return Ok(change),
+            Asked::Load(code, policy) => {
+                let tried = try_library(&mut Engine::new(Limits::default()), code)?;
+                (vec![tried], policy, true)
+            }
+            Asked::Restore(payload, policy) => (accept_all(&payload)?, policy, false),
+        };
+        Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
+    }
+
+    fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
+        let code = act.server.scripts.code.clone();
+        let change = move |asked: Asked, out: &mut Reply| {
+            let made = asked.prepare().and_then(|change| change.make(&code).map(|()| change));
+            match made {
+                Ok(change) => change.answer(out),
+                Err(text) => out.error(&text),
+            }
+        };
+        aside(act, "library", move |out| change(self, out))
+    }
+}
+
+impl Change {
+    /// What the command that asked for it is answered.
+    fn answer(&self, out: &mut Reply) {
+        match self {
+            Change::AddLibraries(Addition { libraries, is_load: true, .. }) => {
+                libraries.iter().for_each(|library| out.bulk(library.name.as_bytes()));
+            }
+            _ => out.ok(),
+        }
+    }
+}
+
+/// `FUNCTION LOAD [REPLACE] code`: answers the library's name.
+fn load(args: Args<'_>) -> Result<Asked, Error> {
     let mut policy = Policy::Append;
     for option in args.to(args.len() - 1).from(2).iter() {
         if !is(option, "replace") {
@@ -53,52 +117,30 @@ fn load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         }
         policy = Policy::Replace;
     }
-    let code: Arc<[u8]> = args.at(args.len() - 1).into();
-    let server = act.server.clone();
-    aside(act, "library", move |out| {
-        let name = try_library(&mut Engine::new(Limits::default()), code).and_then(|accepted| {
-            let name = accepted.library.name.clone();
-            let quoted = |name: &str| format!("ERR Library '{name}' already exists");
-            install(&server, vec![accepted], policy, quoted).map(|()| name)
-        });
-        match name {
-            Ok(name) => out.bulk(name.as_bytes()),
-            Err(text) => out.error(&text),
-        }
-    })
+    Ok(Asked::Load(args.at(args.len() - 1).into(), policy))
 }
 
 /// `FUNCTION DELETE library`
-fn delete(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let name = String::from_utf8_lossy(args.at(2)).into_owned();
-    let mut libraries = act.server.scripts.libraries.lock();
-    if libraries.code.remove(&name).is_none() {
-        return Err(Error::new("ERR Library not found"));
-    }
-    libraries.functions.retain(|_, (lib, _, _)| *lib != name);
-    drop(libraries);
-    act.server.scripts.touch_libraries();
-    act.out.ok();
-    Ok(Flow::Done)
+fn delete(args: Args<'_>) -> Asked {
+    Asked::Other(Change::DeleteLibrary(String::from_utf8_lossy(args.at(2)).into_owned()))
 }
 
 /// `FUNCTION FLUSH [ASYNC | SYNC]`
-fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+fn flush(args: Args<'_>) -> Result<Asked, Error> {
     if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
         return Err(Error::new("ERR FUNCTION FLUSH only supports SYNC|ASYNC option"));
     }
-    let gone = std::mem::take(&mut *act.server.scripts.libraries.lock());
-    crate::job::discard(gone);
-    act.server.scripts.touch_libraries();
-    act.out.ok();
-    Ok(Flow::Done)
+    Ok(Asked::Other(Change::FlushLibraries))
 }
 
 /// `FUNCTION DUMP`: every library's code, in a payload that Redis and Valkey from 7.0 on restore. Cost: O(bytes), on a
 /// thread.
 fn dump(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    let codes: Vec<Arc<[u8]>> = act.server.scripts.libraries.lock().code.values().cloned().collect();
-    aside(act, "dump", move |out| out.bulk(&payload_of(&codes)))
+    let libraries = act.server.scripts.code.libraries();
+    aside(act, "dump", move |out| {
+        let codes: Vec<Arc<[u8]>> = libraries.code.values().cloned().collect();
+        out.bulk(&payload_of(&codes));
+    })
 }
 
 fn payload_of(codes: &[Arc<[u8]>]) -> Vec<u8> {
@@ -113,9 +155,8 @@ fn payload_of(codes: &[Arc<[u8]>]) -> Vec<u8> {
 
 /// `FUNCTION RESTORE payload [FLUSH | APPEND | REPLACE]`: adds the libraries of a dump, all or none (L2).
 ///
-/// Cost: running the code of each once, on a thread (L1). Errors: what is wrong with the payload, with a library in it, or
-/// which name exists already.
-fn restore(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+/// Errors: what is wrong with the payload, with a library in it, or which name exists already.
+fn restore(args: Args<'_>) -> Result<Asked, Error> {
     if args.len() > 4 {
         let name = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]);
         return Err(format!(
@@ -134,14 +175,7 @@ fn restore(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             ));
         }
     };
-    let (server, payload) = (act.server.clone(), args.at(2).to_vec());
-    aside(act, "restore", move |out| {
-        let plain = |name: &str| format!("ERR Library {name} already exists");
-        match accept_all(&payload).and_then(|accepted| install(&server, accepted, policy, plain)) {
-            Ok(()) => out.ok(),
-            Err(text) => out.error(&text),
-        }
-    })
+    Ok(Asked::Restore(args.at(2).to_vec(), policy))
 }
 
 /// The libraries of a payload, each tried; names that come twice in it are refused.
@@ -150,12 +184,13 @@ fn accept_all(payload: &[u8]) -> Result<Vec<Accepted>, String> {
     let mut all: Vec<Accepted> = Vec::new();
     for code in codes_of(payload)? {
         let new = try_library(&mut engine, code)?;
-        if all.iter().any(|old| old.library.name == new.library.name) {
-            return Err(format!("ERR Library '{}' already exists", new.library.name));
+        if all.iter().any(|old| old.name == new.name) {
+            return Err(format!("ERR Library '{}' already exists", new.name));
         }
-        let mut known = all.iter().flat_map(|old| &old.library.functions);
-        if let Some(twice) = known.find(|old| new.library.functions.iter().any(|f| f.name == old.name)) {
-            return Err(format!("ERR Function {} already exists", twice.name));
+        let mut known = all.iter().flat_map(|old| &old.functions);
+        if let Some((twice, ..)) = known.find(|(old, ..)| new.functions.iter().any(|(name, ..)| name == old))
+        {
+            return Err(format!("ERR Function {twice} already exists"));
         }
         all.push(new);
     }
@@ -183,57 +218,45 @@ fn try_library(engine: &mut Engine, code: Arc<[u8]>) -> Result<Accepted, String>
     let mut host = Deadline(stdx::clock::mono_ns() + LOAD_NS);
     let library = engine.load_library(&code, &mut host)?;
     engine.delete_library(&library);
-    Ok(Accepted { library, code })
+    let functions = library.functions.into_iter().map(|f| (f.name, f.description, f.flags)).collect();
+    Ok(Accepted { name: library.name, functions, code })
 }
 
-/// Adds libraries, all or none (L2); their names are all different. Cost: O(their functions), and O(all functions) to
-/// remove replaced ones, under the lock.
-fn install(
-    server: &Server,
-    accepted: Vec<Accepted>,
-    policy: Policy,
-    exists: impl Fn(&str) -> String,
-) -> Result<(), String> {
-    let mut libraries = server.scripts.libraries.lock();
-    // What goes is freed after the lock is released.
-    let mut gone = Libraries::default();
-    match policy {
-        Policy::Flush => gone = std::mem::take(&mut *libraries),
-        _ => refuse_taken_names(&libraries, &accepted, policy, exists)?,
-    }
-    for Accepted { library, code } in accepted {
-        let name = library.name;
-        if libraries.code.insert(name.clone(), code).is_some() {
-            libraries.functions.retain(|_, (lib, _, _)| *lib != name);
+impl Addition {
+    /// Adds the libraries. Errors: which name exists already. Cost: O(all functions) for each that is replaced.
+    pub(crate) fn make(&self, libraries: &mut Libraries) -> Result<(), String> {
+        match self.policy {
+            Policy::Flush => *libraries = Libraries::default(),
+            _ => self.refuse_taken_names(libraries)?,
         }
-        for f in library.functions {
-            libraries.functions.insert(f.name, (name.clone(), f.description, f.flags));
+        for Accepted { name, functions, code } in &self.libraries {
+            libraries.remove(name);
+            libraries.code.insert(name.clone(), code.clone());
+            for (function, description, flags) in functions {
+                let known = (name.clone(), description.clone(), *flags);
+                libraries.functions.insert(function.clone(), known);
+            }
         }
+        Ok(())
     }
-    drop(libraries);
-    drop(gone);
-    server.scripts.touch_libraries();
-    Ok(())
-}
 
-/// Libraries are looked at before functions, as in Redis. Replaced libraries take their functions with them.
-fn refuse_taken_names(
-    libraries: &Libraries,
-    accepted: &[Accepted],
-    policy: Policy,
-    exists: impl Fn(&str) -> String,
-) -> Result<(), String> {
-    let known = accepted.iter().find(|new| libraries.code.contains_key(&new.library.name));
-    if let (Some(known), Policy::Append) = (known, policy) {
-        return Err(exists(&known.library.name));
-    }
-    let replaced = |name: &str| accepted.iter().any(|new| new.library.name == name);
-    for function in accepted.iter().flat_map(|new| &new.library.functions) {
-        if libraries.functions.get(&function.name).is_some_and(|(owner, _, _)| !replaced(owner)) {
-            return Err(format!("ERR Function {} already exists", function.name));
+    /// Libraries are looked at before functions, as in Redis. Replaced libraries take their functions with them.
+    fn refuse_taken_names(&self, libraries: &Libraries) -> Result<(), String> {
+        let known = self.libraries.iter().find(|new| libraries.code.contains_key(&new.name));
+        if let (Some(Accepted { name, .. }), Policy::Append) = (known, self.policy) {
+            return Err(match self.is_load {
+                true => format!("ERR Library '{name}' already exists"),
+                false => format!("ERR Library {name} already exists"),
+            });
         }
+        let replaced = |name: &str| self.libraries.iter().any(|new| new.name == name);
+        for (function, ..) in self.libraries.iter().flat_map(|new| &new.functions) {
+            if libraries.functions.get(function).is_some_and(|(owner, ..)| !replaced(owner)) {
+                return Err(format!("ERR Function {function} already exists"));
+            }
+        }
+        Ok(())
     }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -11,7 +11,7 @@ mod docs;
 mod evenkeel;
 pub(crate) mod gather;
 pub(crate) mod keys;
-mod libraries;
+pub(crate) mod libraries;
 mod migrate;
 pub(crate) mod observe;
 mod pubsub;

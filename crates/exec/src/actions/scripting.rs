@@ -1,13 +1,12 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
 use super::{Act, KEYSPACE, PLAIN, Row, help};
-use crate::Server;
 use crate::call::Flow;
-use crate::scripts::{self, Body, LuaState, Running, ScriptRun, Started};
+use crate::scripts::{self, Body, Change, Code, LuaState, Running, ScriptRun, Started};
 use crate::sources;
 use command::options::{int, is};
 use command::{Command, Error};
-use resp::Args;
+use resp::{Args, Reply};
 use script::Sha;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -20,10 +19,10 @@ pub(super) const ACTIONS: &[Row] = &[
     Row("fcall", |act, args| fcall(act, args, false), KEYSPACE),
     Row("fcall_ro", |act, args| fcall(act, args, true), KEYSPACE),
     Row("script|load", script_load, PLAIN),
-    Row("script|exists", script_exists, PLAIN),
+    Row("script|exists", known, PLAIN),
     Row("script|flush", script_flush, PLAIN),
     Row("script|kill", |act, _| kill(act, false), PLAIN),
-    Row("script|show", script_show, PLAIN),
+    Row("script|show", known, PLAIN),
     Row("script|debug", script_debug, PLAIN),
     Row("script|help", |act, _| help(act, "SCRIPT", SCRIPT_HELP), PLAIN),
     Row("function|help", |act, _| help(act, "FUNCTION", FUNCTION_HELP), PLAIN),
@@ -118,8 +117,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     let Asked { body, read_only, memory } = asked;
     let short = memory.may_run_short(act.session.short)?;
     let declared = declared(args)?;
-    if act.view.is_none()
-        && act.session.db == 0
+    if act.session.db == 0
         && act.server.sources.any()
         && let Some(flow) = sources::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
     {
@@ -129,7 +127,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         body,
         words: act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned())),
         declared,
-        db: act.view.as_ref().map_or(act.session.db, |view| view.db()),
+        db: act.session.db,
         client: act.session.id,
         resp3: act.out.resp3(),
         read_only,
@@ -151,29 +149,28 @@ const PRELOADED: usize = 256;
 
 /// What EVAL and its kin are to run within a transaction: the script, and how many keys it declares.
 pub(crate) fn asked_for(
-    server: &Server,
     lua: &mut LuaState,
     command: &Command,
     args: Args<'_>,
 ) -> Result<(Asked, usize), Error> {
     let read_only = command.name.ends_with("_ro");
     let asked = match command.name {
-        "fcall" | "fcall_ro" => function_of(server, args, read_only)?,
-        "evalsha" | "evalsha_ro" => script_known_as(server, lua, args, read_only)?,
-        _ => script_of(server, lua, args, read_only)?,
+        "fcall" | "fcall_ro" => function_of(lua.code(), args, read_only)?,
+        "evalsha" | "evalsha_ro" => script_known_as(lua, args, read_only)?,
+        _ => script_of(lua, args, read_only)?,
     };
     Ok((asked, declared(args)?))
 }
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_of(act.server, scripts::engine(act.local), args, read_only)?;
+    let asked = script_of(scripts::engine(act.server, act.local), args, read_only)?;
     run(act, asked, args)
 }
 
-fn script_of(server: &Server, lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
+fn script_of(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
     declared(args)?;
-    let (sha, body, flags) = scripts::compile_in(server, lua, args.at(1))?;
+    let (sha, body, flags) = scripts::compile_in(lua, args.at(1))?;
     check_read_only(&body, read_only, flags)?;
     let memory = Hunger::of(flags, body.starts_with(b"#!"));
     Ok(Asked { body: Body::Script(sha, body), read_only: read_only || flags.no_writes, memory })
@@ -181,23 +178,18 @@ fn script_of(server: &Server, lua: &mut LuaState, args: Args<'_>, read_only: boo
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_known_as(act.server, scripts::engine(act.local), args, read_only)?;
+    let asked = script_known_as(scripts::engine(act.server, act.local), args, read_only)?;
     run(act, asked, args)
 }
 
-fn script_known_as(
-    server: &Server,
-    lua: &mut LuaState,
-    args: Args<'_>,
-    read_only: bool,
-) -> Result<Asked, Error> {
+fn script_known_as(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
     if args.at(1).len() != 40 {
         return Err(NO_SCRIPT);
     }
     declared(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
-    let body = server.scripts.get(&sha).ok_or(NO_SCRIPT)?;
-    let (sha, body, flags) = scripts::compile_in(server, lua, &body)?;
+    let body = lua.code().script(&sha).ok_or(NO_SCRIPT)?;
+    let (sha, body, flags) = scripts::compile_in(lua, &body)?;
     check_read_only(&body, read_only, flags)?;
     let memory = Hunger::of(flags, body.starts_with(b"#!"));
     Ok(Asked { body: Body::Script(sha, body), read_only: read_only || flags.no_writes, memory })
@@ -213,14 +205,14 @@ fn check_read_only(body: &[u8], read_only: bool, flags: script::ScriptFlags) -> 
 
 /// `FCALL function numkeys [key ...] [arg ...]`
 fn fcall(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = function_of(act.server, args, read_only)?;
+    let asked = function_of(&act.server.scripts.code, args, read_only)?;
     run(act, asked, args)
 }
 
-fn function_of(server: &Server, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
+fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
     let name = String::from_utf8_lossy(args.at(1)).into_owned();
     let flags = {
-        let libraries = server.scripts.libraries.lock();
+        let libraries = code.libraries();
         let (_, _, flags) = libraries.functions.get(&name).ok_or(Error::new("ERR Function not found"))?;
         *flags
     };
@@ -236,33 +228,40 @@ fn function_of(server: &Server, args: Args<'_>, read_only: bool) -> Result<Asked
 }
 
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (sha, _, _) = scripts::compile_in(act.server, scripts::engine(act.local), args.at(2))?;
+    let (sha, _, _) = scripts::compile_in(scripts::engine(act.server, act.local), args.at(2))?;
     act.out.bulk(&sha.hex());
     Ok(Flow::Done)
 }
 
-fn script_exists(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    act.out.array(args.len() - 2);
-    for sha in args.from(2).iter() {
-        let known = Sha::from_hex(sha).is_some_and(|sha| act.server.scripts.get(&sha).is_some());
-        act.out.int(known.into());
+/// SCRIPT EXISTS and SCRIPT SHOW.
+pub(crate) fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) -> Result<(), Error> {
+    let known = |sha: &[u8]| Sha::from_hex(sha).and_then(|sha| code.script(&sha));
+    if command.name == "script|show" {
+        out.bulk(&known(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?);
+        return Ok(());
     }
+    out.array(args.len() - 2);
+    args.from(2).iter().for_each(|sha| out.int(known(sha).is_some().into()));
+    Ok(())
+}
+
+fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    look_at(&act.server.scripts.code, crate::call::resolve(args)?, args, act.out)?;
     Ok(Flow::Done)
 }
 
-fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+/// What SCRIPT FLUSH asks for.
+pub(crate) fn forgets(args: Args<'_>) -> Result<Change, Error> {
     if args.len() > 3 || args.get(2).is_some_and(|mode| !is(mode, "sync") && !is(mode, "async")) {
         return Err(Error::new("ERR SCRIPT FLUSH only support SYNC|ASYNC option"));
     }
-    act.server.scripts.flush();
-    act.out.ok();
-    Ok(Flow::Done)
+    Ok(Change::ForgetScripts)
 }
 
-fn script_show(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let sha = Sha::from_hex(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?;
-    let body = act.server.scripts.get(&sha).ok_or(Error::new("NOSCRIPT No matching script."))?;
-    act.out.bulk(&body);
+fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    forgets(args)?;
+    act.server.scripts.flush();
+    act.out.ok();
     Ok(Flow::Done)
 }
 
@@ -308,7 +307,7 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         }
         i += 1;
     }
-    let libraries = act.server.scripts.libraries.lock();
+    let libraries = act.server.scripts.code.libraries();
     let fits = |name: &str| pattern.is_none_or(|p| stdx::glob::matches(p, name.as_bytes(), true));
     let chosen: Vec<_> = libraries.code.iter().filter(|(name, _)| fits(name)).collect();
     act.out.array(chosen.len());
@@ -346,7 +345,7 @@ fn function_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         |running: &&Arc<Running>| running.client != me && (running.is_script || running.is_function);
     let running = act.server.scripts.running.lock().iter().find(has_script).cloned();
     let (libraries, functions) = {
-        let libraries = act.server.scripts.libraries.lock();
+        let libraries = act.server.scripts.code.libraries();
         (libraries.code.len(), libraries.functions.len())
     };
     act.out.map(2);

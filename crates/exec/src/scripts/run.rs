@@ -4,11 +4,10 @@ use super::*;
 use crate::sources;
 
 /// What a script's commands run on.
-pub(super) enum Ground<'a, 'b, 'k> {
-    /// On a loop with what actions need; a thread has the loop perform them.
-    Overlay(&'a mut Overlay, Option<&'a mut Act<'b, 'k>>),
-    /// Within EXEC, on the view it holds.
-    Held(&'a mut View<'k>, &'a mut Act<'b, 'k>),
+pub(super) struct Ground<'a, 'b, 'k> {
+    pub(super) overlay: &'a mut Overlay,
+    /// On a loop: what actions need; a thread has the loop perform them.
+    pub(super) act: Option<&'a mut Act<'b, 'k>>,
 }
 
 /// How long a run may take, and who may end it.
@@ -242,27 +241,16 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         let mut keys = Vec::new();
         command.each_key(args, &mut |i, _| keys.push(args.at(i)));
         let dbs = [entry.db, entry.absent_db()];
-        if let Ground::Overlay(overlay, _) = &mut self.ground {
-            let wanted = keys.iter().flat_map(|key| dbs.map(|db| (db, *key)));
-            let unknown: Vec<_> = wanted.filter(|(db, key)| !overlay.knows(*db, key)).collect();
-            let unknown: Vec<_> = unknown.into_iter().map(|(db, key)| (db, Box::from(key))).collect();
-            if !unknown.is_empty() {
-                load(overlay, unknown, &mut self.reader);
-            }
+        let overlay = &mut *self.ground.overlay;
+        let wanted = keys.iter().flat_map(|key| dbs.map(|db| (db, *key)));
+        let unknown: Vec<_> = wanted.filter(|(db, key)| !overlay.knows(*db, key)).collect();
+        let unknown: Vec<_> = unknown.into_iter().map(|(db, key)| (db, Box::from(key))).collect();
+        if !unknown.is_empty() {
+            load(overlay, unknown, &mut self.reader);
         }
-        let known = |view: &mut View<'_>| {
-            view.select(entry.db);
-            keys.iter().all(|key| sources::is_known(entry, view, key))
-        };
-        let all = match &mut self.ground {
-            Ground::Held(view, _) => known(view),
-            Ground::Overlay(overlay, _) => {
-                let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
-                let all = known(&mut view);
-                view.finish();
-                all
-            }
-        };
+        let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
+        let all = keys.iter().all(|key| sources::is_known(entry, &mut view, key));
+        view.finish();
         let name = &entry.spec().name;
         all.then_some(()).ok_or_else(|| {
             format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into()
@@ -275,7 +263,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let Ground::Overlay(overlay, _) = &mut self.ground else { return self.held(command, handler, args) };
+        let overlay = &mut *self.ground.overlay;
         let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
         // A plain SET does not look at what it replaces.
         if command.name != "set" || args.len() > 3 {
@@ -343,26 +331,6 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         }
     }
 
-    /// Runs a command on the view EXEC holds.
-    fn held(
-        &mut self,
-        command: &'static Command,
-        handler: command::Handler,
-        args: resp::Args<'_>,
-    ) -> Result<(), Error> {
-        let Ground::Held(view, _) = &mut self.ground else { return Ok(()) };
-        view.select(self.db);
-        let caller = Caller { in_script: true, client_id: self.run.client, ..Caller::default() };
-        let mut cx = Cx::new(view, &mut self.reply, caller, budget(self.limit.kill), self.random);
-        let result = handler(&mut cx, args);
-        self.random = cx.random();
-        let effects = std::mem::take(&mut cx.effects);
-        if self.server.keyspace.sink().is_some() && command.is_write() {
-            note_effects(&mut self.told, self.db, command, args, effects);
-        }
-        result
-    }
-
     fn action(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
         match command.name {
             "publish" | "spublish" => {
@@ -394,17 +362,13 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             }
             _ => {}
         }
-        let (act, view) = match &mut self.ground {
-            Ground::Held(view, act) => (act, Some(&mut **view)),
-            Ground::Overlay(_, Some(act)) => (act, None),
-            Ground::Overlay(_, None) => return self.have_performed(args),
-        };
+        let Some(act) = &mut self.ground.act else { return self.have_performed(args) };
         let mut inner = Act {
             server: act.server,
             local: act.local,
             session: act.session,
             out: &mut self.reply,
-            view,
+            view: None,
             in_script: self.in_script,
             in_multi: true,
             committed: false,
@@ -678,11 +642,9 @@ pub(super) fn run_once<'a>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
-    match (&run.body, ground) {
-        (Body::Exec(transaction), Ground::Overlay(overlay, act)) => {
-            transaction.run(server, lua, run, (overlay, act), limit, reader, out)
-        }
-        (_, ground) => run_script(server, lua, run, ground, limit, reader, out),
+    match &run.body {
+        Body::Exec(transaction) => transaction.run(server, lua, run, ground, limit, reader, out),
+        _ => run_script(server, lua, run, ground, limit, reader, out),
     }
 }
 
@@ -696,7 +658,7 @@ pub(super) fn run_script<'a>(
     reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
-    lua.sync(&server.scripts);
+    lua.sync();
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner::new(server, lua, run, ground, limit, reader);
     let mark = out.len();
@@ -717,7 +679,7 @@ pub(super) fn run_script<'a>(
                 Ok(())
             }
         },
-        // A transaction only comes with an overlay, and does not stand in another.
+        // A transaction does not stand in another.
         Body::Exec(_) => Ok(()),
     };
     let halt = host.halt.or(match ended {

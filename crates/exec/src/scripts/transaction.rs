@@ -11,13 +11,14 @@
 //! - E2: the watched keys are among those the commit checks; their mark tells of a touch before the snapshot.
 //! - E3: SCRIPT KILL and FUNCTION KILL end the whole of it if such a thing is in it: nothing is applied, EXECABORT is the
 //!   answer.
+//! - E4: scripts see what commands before them changed of scripts and functions (`code.rs` K2).
 //!
 //! Cost: that of its commands, and O(1) for each on top.
 
 use super::run::{Ground, Limit, Runner, run_script};
 use super::*;
-use crate::actions::{connection, scripting};
-use crate::queue::{Queue, is_deed, is_script};
+use crate::actions::{connection, libraries, scripting};
+use crate::queue::{Queue, is_deed, is_script, needs_engine};
 use crate::session::ClientInfo;
 use std::collections::HashSet;
 
@@ -68,34 +69,43 @@ impl Transaction {
         server: &Arc<Server>,
         lua: &mut LuaState,
         run: &ScriptRun,
-        (overlay, mut act): (&mut Overlay, Option<&mut Act<'_, '_>>),
+        ground: Ground<'_, '_, '_>,
         limit: Limit<'_>,
         mut reader: Option<&mut Reader>,
         out: &mut Vec<u8>,
     ) -> (Result<(), Halt>, Told) {
+        let Ground { overlay, mut act } = ground;
         let (mut db, mut random, mut resp3) = (run.db, run.random, run.resp3);
         let (mut told, mut at) = (Told::default(), 0);
+        let mut draft = None;
         if self.has_expired(server, run, overlay, &mut reader) {
             write(out, |out| out.null_array(), resp3);
             return (Ok(()), told);
         }
         write(out, |out| out.array(self.queue.len()), resp3);
         while at < self.queue.len() {
-            let ground = Ground::Overlay(&mut *overlay, act.as_deref_mut());
+            let ground = Ground { overlay: &mut *overlay, act: act.as_deref_mut() };
             let reader = reader.as_deref_mut();
+            let engine = draft.as_mut().unwrap_or(&mut *lua);
             if needs_engine(self.queue.at(at).0) {
                 let place = Place { run, db, at, resp3 };
-                let ended = self.script(server, lua, place, ground, limit, reader, (out, &mut told));
+                let ended = self.script(server, engine, place, ground, limit, reader, (out, &mut told));
                 if ended.is_err() {
                     return (ended, told);
                 }
                 at += 1;
                 continue;
             }
-            let runner = Runner::new(server, lua, run, ground, limit, reader);
+            let runner = Runner::new(server, engine, run, ground, limit, reader);
             let mut runner = runner.of_transaction(db, random, resp3);
             while at < self.queue.len() && !needs_engine(self.queue.at(at).0) {
                 let (command, args) = self.queue.at(at);
+                if self.queue.changes_code(at, draft.is_some())
+                    && !self.change(server, command, args, &mut draft, limit)
+                {
+                    runner.halt = Some(Halt::Elsewhere);
+                    break;
+                }
                 if is_deed(command) {
                     runner.later(command, args, at, out.len());
                 } else if !runner.queued(command, args, out) {
@@ -105,13 +115,44 @@ impl Transaction {
             }
             (db, random, resp3) = (runner.db, runner.random, runner.resp3);
             told.append(std::mem::take(&mut runner.told));
-            lua.tally = std::mem::take(&mut runner.tally);
-            if let Some(halt) = runner.halt {
+            let (halt, tally) = (runner.halt, std::mem::take(&mut runner.tally));
+            draft.as_mut().unwrap_or(&mut *lua).tally = tally;
+            if let Some(halt) = halt {
                 return (Err(halt), told);
             }
         }
+        if let Some(draft) = draft {
+            told.deeds.push(Deed::Keep(draft.code.added()));
+            told.drafted_at = draft.code.drafted_at();
+            lua.tally = draft.tally;
+        }
         told.selected = Some(db);
         (Ok(()), told)
+    }
+
+    /// Changes which scripts and functions its scripts see (E4); false: this may take longer than a loop has. Cost: trying the
+    /// libraries that are to be added.
+    fn change(
+        &self,
+        server: &Server,
+        command: &Command,
+        args: resp::Args<'_>,
+        draft: &mut Option<LuaState>,
+        limit: Limit<'_>,
+    ) -> bool {
+        if limit.until_ns.is_some() {
+            return false;
+        }
+        let lua = draft.get_or_insert_with(|| LuaState::new(Arc::new(server.scripts.code.draft())));
+        let change = match command.name {
+            "script|flush" => scripting::forgets(args).map_err(|error| error.text().into_owned()),
+            _ => libraries::asked_for(command, args)
+                .map_err(|error| error.text().into_owned())
+                .and_then(libraries::Asked::prepare),
+        };
+        // Why it cannot be made is answered where it is made for all.
+        let _ = change.and_then(|change| change.make(&lua.code));
+        true
     }
 
     /// Runs one of its scripts, or makes one known; an error is its reply.
@@ -131,9 +172,9 @@ impl Transaction {
         }
         let (mark, began_ns) = (out.len(), stdx::clock::mono_ns());
         let Place { at, resp3, .. } = place;
-        let ended = match self.asked_for(server, lua, place) {
-            Ok(Order::Keep(sha)) => {
-                write(out, |out| out.bulk(&sha.hex()), resp3);
+        let ended = match self.asked_for(lua, place) {
+            Ok(Order::Answer(answer)) => {
+                out.extend_from_slice(&answer);
                 Ok(())
             }
             // It would not end in time.
@@ -160,18 +201,18 @@ impl Transaction {
     }
 
     /// What a command with a script asks for.
-    fn asked_for(
-        &self,
-        server: &Server,
-        lua: &mut LuaState,
-        Place { run, db, at, resp3 }: Place<'_>,
-    ) -> Result<Order, Error> {
+    fn asked_for(&self, lua: &mut LuaState, Place { run, db, at, resp3 }: Place<'_>) -> Result<Order, Error> {
         let (command, args) = self.queue.at(at);
         if !is_script(command) {
-            return Ok(Order::Keep(compile_in(server, lua, args.at(2))?.0));
+            let mut out = Reply::new(resp3);
+            match command.name {
+                "script|load" => out.bulk(&compile_in(lua, args.at(2))?.0.hex()),
+                _ => scripting::look_at(&lua.code, command, args, &mut out)?,
+            }
+            return Ok(Order::Answer(out.into_bytes()));
         }
         let (scripting::Asked { body, read_only, memory }, declared) =
-            scripting::asked_for(server, lua, command, args)?;
+            scripting::asked_for(lua, command, args)?;
         let short = memory.may_run_short(run.short)?;
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
@@ -241,11 +282,7 @@ struct Place<'a> {
 /// What a command with a script in it asks for.
 enum Order {
     Run(ScriptRun),
-    Keep(Sha),
-}
-
-fn needs_engine(command: &Command) -> bool {
-    is_script(command) || command.name == "script|load"
+    Answer(Vec<u8>),
 }
 
 /// Appends a piece of reply.
