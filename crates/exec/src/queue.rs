@@ -180,7 +180,7 @@ impl Queue {
 
     /// Whether only running it shows how long it takes.
     pub fn is_open_ended(&self) -> bool {
-        self.scripts + self.tours > 0
+        self.looked_until + self.tours > 0
     }
 
     /// Whether it has actions that may take long.

@@ -22,8 +22,8 @@ mod deeds;
 mod run;
 mod transaction;
 
-pub(crate) use code::{Change, Deadline, LuaState, compile_in};
-pub use code::{Code, Libraries};
+pub(crate) use code::{Change, Deadline, Found, LuaState, compile_apart};
+pub use code::{Code, Kept, Libraries, LibraryCode};
 pub use deeds::{Deeds, advance_deeds, waiting_deeds};
 pub(crate) use run::Reader;
 
@@ -76,7 +76,9 @@ const THREADS: usize = 32;
 
 /// What is to be run.
 pub enum Body {
-    Script(Sha, Arc<[u8]>),
+    Script(Sha, Arc<Kept>),
+    /// A script that is not compiled yet: a thread does that. Whether it came by EVAL_RO.
+    Text(bool),
     Function(String),
     /// The commands of an EXEC.
     Exec(Box<Transaction>),
@@ -86,7 +88,7 @@ impl Body {
     /// Name of the command, for whoever waited for it.
     fn command(&self) -> &'static str {
         match self {
-            Body::Script(..) => "eval",
+            Body::Script(..) | Body::Text(_) => "eval",
             Body::Function(_) => "fcall",
             Body::Exec(_) => "exec",
         }
@@ -95,6 +97,7 @@ impl Body {
     fn name(&self) -> String {
         match self {
             Body::Script(sha, _) => String::from_utf8_lossy(&sha.hex()).into_owned(),
+            Body::Text(_) => String::from("new script"),
             Body::Function(name) => format!("function {name}"),
             Body::Exec(_) => String::from("exec"),
         }
@@ -103,7 +106,7 @@ impl Body {
     /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
     fn has_scripts(&self) -> (bool, bool) {
         match self {
-            Body::Script(..) => (true, false),
+            Body::Script(..) | Body::Text(_) => (true, false),
             Body::Function(_) => (false, true),
             Body::Exec(transaction) => transaction.has_scripts(),
         }
@@ -355,15 +358,19 @@ pub(crate) enum Started {
     Later,
 }
 
-/// Runs a script for a client: inline first, elsewhere if it is long. See the module.
-pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
+/// Runs a script for a client: inline first, elsewhere if it is long. See the module. `far`: not on a loop.
+pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started {
     let server = act.server.clone();
     let guarded = server.keyspace.has_guards() && !run.read_only;
     let holder = if guarded { server.keyspace.guarded(run.keys().iter(), run.now_ms) } else { None };
     if call::note_guard(act.local, holder) {
         return Started::Later;
     }
-    if run.declared > MANY_KEYS || server.scripts.is_long(&run.body) {
+    let far = far || run.declared > MANY_KEYS || server.scripts.is_long(&run.body);
+    let lacks = |name: &str, act: &mut Act<'_, '_>| !engine(act.server, act.local).has_function(name);
+    let far = far || matches!(&run.body, Body::Function(name) if lacks(name, act));
+    if far {
+        load_libraries(act.local);
         return send_away(act, run);
     }
     run_with_engine(act, run)
@@ -398,7 +405,20 @@ fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let Some(mut lua) = act.local.lua.take() else { return Started::Done };
     let started = run_inline(act, &mut lua, run);
     act.local.lua = Some(lua);
+    load_libraries(act.local);
     started
+}
+
+/// Has the libraries loaded in slices if a function was called that is not there (K4).
+fn load_libraries(local: &mut Local) {
+    if local.lua.as_mut().is_some_and(|lua| lua.wants_libraries()) {
+        local.works.push(Work::Libraries);
+    }
+}
+
+/// Loads some libraries into a loop's engine; true if some are left.
+pub(crate) fn load_some_libraries(local: &mut Local) -> bool {
+    local.lua.as_mut().is_some_and(|lua| lua.load_some_libraries())
 }
 
 fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> Started {
@@ -481,12 +501,12 @@ enum Name {
 }
 
 impl Name {
-    /// None: a transaction, which is known by what is in it.
+    /// None: a transaction, which is known by what is in it, or a text that nobody has seen before.
     fn of(body: &Body) -> Option<Name> {
         match body {
             Body::Script(sha, _) => Some(Name::Script(*sha)),
             Body::Function(name) => Some(Name::Function(name.clone())),
-            Body::Exec(_) => None,
+            Body::Exec(_) | Body::Text(_) => None,
         }
     }
 }
@@ -599,6 +619,11 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
     let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
     if job.is_killed() {
         job.ended = Err(Halt::Killed);
+    } else if let Err(error) = know_text(lua, &mut job.run) {
+        let mut out = Reply::new(job.run.resp3);
+        out.error(&error.text());
+        job.out = out.into_bytes();
+        job.ended = Ok(());
     } else if let Some(mut overlay) = job.overlay.take() {
         let mut reader = Reader::new(server, job.run.loop_id, server.scripts.roams(&job.run.body));
         reader.declares(&job.run);
@@ -631,6 +656,15 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
     }
     bench.end(&mut job.spent, job.run.client, job.run.body.command());
     server.send(job.run.loop_id, Mail::Script(job));
+}
+
+/// Compiles a script that came as a mere text. Errors: what is wrong with it.
+fn know_text(lua: &mut LuaState, run: &mut ScriptRun) -> Result<(), Error> {
+    let Body::Text(read_only) = run.body else { return Ok(()) };
+    let asked = crate::actions::scripting::script_of(lua, run.words.args(), read_only)?;
+    run.short = asked.memory.may_run_short(run.short)?;
+    (run.body, run.read_only) = (asked.body, asked.read_only);
+    Ok(())
 }
 
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
@@ -760,5 +794,5 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
 
 /// This loop's engine.
 pub(crate) fn engine<'a>(server: &Server, local: &'a mut Local) -> &'a mut LuaState {
-    local.lua.get_or_insert_with(|| Box::new(LuaState::new(server.scripts.code.clone())))
+    local.lua.get_or_insert_with(|| Box::new(LuaState::of_loop(server.scripts.code.clone())))
 }

@@ -54,6 +54,8 @@ pub enum Work {
     Publish(u64, Box<Passing>),
     /// The messages in `Local::announced`.
     Announce,
+    /// Libraries of functions to be loaded into the loop's engine.
+    Libraries,
 }
 
 impl Work {
@@ -240,6 +242,10 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             }
             if local.announced.is_empty() { Step::Over(None) } else { Step::More(Work::Announce) }
         }
+        Work::Libraries => match scripts::load_some_libraries(local) {
+            true => Step::More(Work::Libraries),
+            false => Step::Over(None),
+        },
         Work::Commit { mut commit, owner } => {
             if let Owner::Script(job) = &owner
                 && job.is_killed()

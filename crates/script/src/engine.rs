@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::api::Table;
-use crate::lua::{Ref, State, Type, Vm};
+use crate::lua::{Failure, Ref, State, Type, Vm};
 use crate::reply::{self, Wire};
 use crate::sandbox::{self, Globals};
 use crate::{Function, FunctionRef, Host, Library, ScriptFlags, Stop, header};
@@ -39,7 +39,7 @@ impl Sha {
     }
 }
 
-/// Digests and hashes need no further hashing.
+/// Digests need no further hashing.
 #[derive(Default)]
 struct DigestHasher(u64);
 
@@ -52,10 +52,6 @@ impl Hasher for DigestHasher {
 
     fn finish(&self) -> u64 {
         self.0
-    }
-
-    fn write_u64(&mut self, hash: u64) {
-        self.0 ^= hash;
     }
 
     fn write_usize(&mut self, _: usize) {}
@@ -80,6 +76,14 @@ impl Default for Limits {
     }
 }
 
+/// About what a compiled script takes: so much, and so many bytes for each character of its text.
+const SCRIPT_BYTES: usize = 512;
+const COMPILED: usize = 4;
+/// Bytes of a dump for each character of the text, about.
+const DUMPED: usize = 2;
+/// Compiled scripts may take this part of the memory.
+const KEPT: usize = 4;
+
 /// Runs scripts: two Lua states (EVAL's and the functions', made when needed) and the scripts compiled in them. Moves
 /// between threads; one thread uses it at a time.
 pub struct Engine {
@@ -87,11 +91,29 @@ pub struct Engine {
     eval: Option<Room>,
     functions: Option<Room>,
     scripts: HashMap<Sha, Script, BuildHasherDefault<DigestHasher>>,
-    /// By the text's hash: spares the digest of a text seen before.
-    texts: HashMap<u64, (Box<[u8]>, Sha), BuildHasherDefault<DigestHasher>>,
+    /// About what they take.
+    script_bytes: usize,
     generation: u64,
 }
 
+/// A script compiled by one engine, for others of this process: they take it over in a fraction of the time.
+pub struct Compiled {
+    /// As Lua dumps it. Lua believes it whatever it says, so nothing that came from elsewhere may be put here (L8).
+    code: Vec<u8>,
+    flags: ScriptFlags,
+}
+
+impl Compiled {
+    pub fn bytes(&self) -> usize {
+        self.code.len()
+    }
+
+    pub fn flags(&self) -> ScriptFlags {
+        self.flags
+    }
+}
+
+#[derive(Clone, Copy)]
 struct Script {
     function: Ref,
     flags: ScriptFlags,
@@ -126,32 +148,91 @@ impl Engine {
             eval: None,
             functions: None,
             scripts: HashMap::default(),
-            texts: HashMap::default(),
+            script_bytes: 0,
             generation: stdx::hash::hash_u64(1),
         }
     }
 
     /// Compiles a script, unless it is compiled already. Errors are full texts ("ERR Error compiling script …").
     ///
-    /// Cost: a hash and comparison of the text when it was seen before, else its compilation.
+    /// Cost: the digest of the text and its compilation, some 60 ns a byte.
     pub fn load(&mut self, body: &[u8]) -> Result<Sha, String> {
-        let hash = stdx::hash::hash_bytes(body);
-        if let Some((text, sha)) = self.texts.get(&hash)
-            && **text == *body
-        {
-            return Ok(*sha);
-        }
         let sha = Sha::of(body);
-        if !self.scripts.contains_key(&sha) {
-            let (flags, code) = header::script(body)?;
-            let function = self.compile(code)?;
-            if self.scripts.len() >= self.limits.scripts_max {
-                self.forget_scripts();
-            }
-            self.scripts.insert(sha, Script { function, flags });
-        }
-        self.texts.insert(hash, (body.into(), sha));
+        self.load_as(sha, body)?;
         Ok(sha)
+    }
+
+    /// [`Engine::load`] of a text whose digest is known.
+    pub fn load_as(&mut self, sha: Sha, body: &[u8]) -> Result<(), String> {
+        if self.scripts.contains_key(&sha) {
+            return Ok(());
+        }
+        let (flags, code) = header::script(body)?;
+        self.keep(sha, flags, code.len(), |s| s.load(code, c"@user_script"))
+    }
+
+    /// Takes over what another engine has compiled. Cost: O(bytes), about as long as copying them.
+    pub fn load_compiled(&mut self, sha: Sha, compiled: &Compiled) -> Result<(), String> {
+        if self.scripts.contains_key(&sha) {
+            return Ok(());
+        }
+        let len = compiled.code.len() / DUMPED;
+        self.keep(sha, compiled.flags, len, |s| s.load_dumped(&compiled.code, c"@user_script"))
+    }
+
+    /// A compiled script for other engines. None: it is not compiled here. Cost: O(bytes).
+    pub fn compiled(&mut self, sha: &Sha) -> Option<Compiled> {
+        let Script { function, flags } = *self.scripts.get(sha)?;
+        let room = eval_room(&mut self.eval, &self.limits);
+        let code = room.vm.with(|s| {
+            s.push_ref(function);
+            let code = s.dump();
+            s.pop(1);
+            code
+        })?;
+        Some(Compiled { code, flags })
+    }
+
+    /// Keeps the script that `load` pushes, which has so many characters. If memory does not suffice, for it or for what
+    /// scripts do, the others are forgotten.
+    fn keep(
+        &mut self,
+        sha: Sha,
+        flags: ScriptFlags,
+        len: usize,
+        load: impl Fn(&mut State<'_>) -> Result<(), Failure>,
+    ) -> Result<(), String> {
+        let bytes = SCRIPT_BYTES + COMPILED * len;
+        let room = self.limits.memory_bytes / KEPT;
+        let full = self.limits.memory_bytes > 0 && self.script_bytes + bytes > room;
+        if (full && !self.scripts.is_empty()) || self.scripts.len() >= self.limits.scripts_max {
+            self.forget_scripts();
+        }
+        let function = match self.try_to_keep(&load) {
+            Err((Failure::Memory, _)) if !self.scripts.is_empty() => {
+                self.forget_scripts();
+                self.try_to_keep(&load)
+            }
+            tried => tried,
+        };
+        let function = function.map_err(|(_, text)| text)?;
+        self.scripts.insert(sha, Script { function, flags });
+        self.script_bytes += bytes;
+        Ok(())
+    }
+
+    fn try_to_keep(
+        &mut self,
+        load: impl Fn(&mut State<'_>) -> Result<(), Failure>,
+    ) -> Result<Ref, (Failure, String)> {
+        let room = eval_room(&mut self.eval, &self.limits);
+        room.vm.with(|s| match load(s) {
+            Ok(()) => Ok(s.keep()),
+            Err(failure) => {
+                let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
+                Err((failure, format!("ERR Error compiling script (new function): {message}")))
+            }
+        })
     }
 
     /// Sets [`Limits::memory_bytes`] from now on. Cost: a comparison when it is what it was.
@@ -160,17 +241,6 @@ impl Engine {
             self.limits.memory_bytes = bytes;
             self.eval.iter_mut().chain(&mut self.functions).for_each(|room| room.vm.set_limit(bytes));
         }
-    }
-
-    fn compile(&mut self, code: &[u8]) -> Result<Ref, String> {
-        let room = eval_room(&mut self.eval, &self.limits);
-        room.vm.with(|s| match s.load(code, c"@user_script") {
-            Ok(()) => Ok(s.keep()),
-            Err(_) => {
-                let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
-                Err(format!("ERR Error compiling script (new function): {message}"))
-            }
-        })
     }
 
     /// Is it compiled here? (It may have been forgotten: then load its text again.)
@@ -276,8 +346,9 @@ impl Engine {
     }
 
     fn forget_scripts(&mut self) {
-        self.scripts = HashMap::default();
-        self.texts = HashMap::default();
+        self.script_bytes = 0;
+        let scripts = std::mem::take(&mut self.scripts);
+        stdx::reclaim::defer(scripts.len() * 64, move || drop(scripts));
         if let Some(old) = self.eval.take() {
             let bytes = old.vm.used_bytes();
             stdx::reclaim::defer(bytes, move || drop(old));
@@ -293,10 +364,9 @@ impl Engine {
         }
     }
 
-    /// Bytes held by Lua and the texts kept.
+    /// Bytes held by Lua.
     pub fn memory_used(&self) -> usize {
-        let rooms = self.eval.iter().chain(&self.functions).map(|room| room.vm.used_bytes()).sum::<usize>();
-        rooms + self.texts.values().map(|(text, _)| text.len() + 64).sum::<usize>()
+        self.eval.iter().chain(&self.functions).map(|room| room.vm.used_bytes()).sum()
     }
 
     /// Bytes held by the state of the functions.
@@ -315,6 +385,11 @@ impl Engine {
             done &= room.vm.collect_step(kb);
         }
         done
+    }
+
+    /// Makes the state that libraries are loaded into, which otherwise the first makes.
+    pub fn prepare_for_libraries(&mut self) {
+        self.functions.get_or_insert_with(|| Room::new(&self.limits, Table::Function));
     }
 
     /// Loads a library's code: runs it once, collecting what it registers. `host` serves its log lines and its deadline

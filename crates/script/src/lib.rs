@@ -50,7 +50,7 @@ mod session;
 mod tests;
 mod text;
 
-pub use engine::{Engine, Limits, Sha};
+pub use engine::{Compiled, Engine, Limits, Sha};
 pub use header::ScriptFlags;
 pub use library::{Function, FunctionRef, Library};
 

@@ -413,6 +413,45 @@ fn scripts_are_forgotten_when_there_are_too_many() {
     assert!(engine.has(&first));
 }
 
+/// What one engine compiled works in another as if it had been compiled there: lines of errors, flags, upvalues, numbers.
+#[test]
+fn compiled_scripts_move_between_engines() {
+    let scripts: [&[u8]; 4] = [
+        b"return {1.5, 'a', -0.25, KEYS[1], ARGV[1]}",
+        b"#!lua flags=no-writes\nlocal n = 0 local f = function(x) n = n + x return n end f(2) return f(3)",
+        b"local t = {}\n\nreturn t.x.y",
+        b"error('oh\\0no')",
+    ];
+    for script in scripts {
+        let (mut one, mut two) = (Engine::new(Limits::default()), Engine::new(Limits::default()));
+        let sha = one.load(script).expect("compiles");
+        let compiled = one.compiled(&sha).expect("is there");
+        assert!(two.compiled(&sha).is_none());
+        two.load_compiled(sha, &compiled).expect("loads");
+        assert_eq!((one.flags(&sha), two.flags(&sha)), (Some(compiled.flags()), Some(compiled.flags())));
+        let run = |engine: &mut Engine| {
+            let mut out = Vec::new();
+            let mut host = Map::default();
+            engine.run(&sha, &[b"k"], &[b"v"], &mut host, &mut out, false).expect("ends");
+            String::from_utf8_lossy(&out).into_owned()
+        };
+        assert_eq!(run(&mut one), run(&mut two));
+    }
+}
+
+/// Scripts that are not used any more do not keep new ones out.
+#[test]
+fn scripts_make_room_for_new_ones() {
+    let mut engine = Engine::new(Limits { memory_bytes: 4 << 20, ..Limits::default() });
+    for i in 0..60 {
+        let script = format!("{} return {i}", "local t = {1, 2} t[1] = t[2] + 5 ".repeat(180));
+        let reply = eval(&mut engine, &mut Map::default(), &script, &[], &[]);
+        assert_eq!(reply, format!(":{i}\r\n"));
+        let large = format!("{} return {i}", "x = {1, 2} ".repeat(8_000));
+        engine.load(large.as_bytes()).expect("compiles");
+    }
+}
+
 #[test]
 fn deep_nesting_ends_in_errors() {
     for script in [

@@ -6,7 +6,7 @@
 
 use super::{Act, PLAIN, Row, aside};
 use crate::call::Flow;
-use crate::scripts::{Change, Deadline, Libraries};
+use crate::scripts::{Change, Deadline, Libraries, LibraryCode};
 use command::options::is;
 use command::{Command, Error};
 use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS};
@@ -29,7 +29,7 @@ const LOAD_NS: u64 = 500_000_000;
 struct Accepted {
     name: String,
     functions: Vec<(String, Option<String>, ScriptFlags)>,
-    code: Arc<[u8]>,
+    code: Arc<LibraryCode>,
 }
 
 /// What happens to libraries that are there already.
@@ -53,7 +53,7 @@ pub(crate) struct Addition {
 
 /// A change that is asked for.
 pub(crate) enum Asked {
-    Load(Arc<[u8]>, Policy),
+    Load(Box<[u8]>, Policy),
     Restore(Vec<u8>, Policy),
     Other(Change),
 }
@@ -74,7 +74,7 @@ impl Asked {
         let (libraries, policy, is_load) = match self {
             Asked::Other(change) => return Ok(change),
             Asked::Load(code, policy) => {
-                let tried = try_library(&mut Engine::new(Limits::default()), code)?;
+                let tried = try_library(&mut engine(), code)?;
                 (vec![tried], policy, true)
             }
             Asked::Restore(payload, policy) => (accept_all(&payload)?, policy, false),
@@ -138,12 +138,12 @@ fn flush(args: Args<'_>) -> Result<Asked, Error> {
 fn dump(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let libraries = act.server.scripts.code.libraries();
     aside(act, "dump", move |out| {
-        let codes: Vec<Arc<[u8]>> = libraries.code.values().cloned().collect();
+        let codes: Vec<&[u8]> = libraries.code.values().map(|code| &*code.text).collect();
         out.bulk(&payload_of(&codes));
     })
 }
 
-fn payload_of(codes: &[Arc<[u8]>]) -> Vec<u8> {
+fn payload_of(codes: &[&[u8]]) -> Vec<u8> {
     let mut payload = Vec::with_capacity(codes.iter().map(|code| code.len() + 10).sum::<usize>() + 10);
     for code in codes {
         payload.push(OPCODE_FUNCTION);
@@ -180,7 +180,7 @@ fn restore(args: Args<'_>) -> Result<Asked, Error> {
 
 /// The libraries of a payload, each tried; names that come twice in it are refused.
 fn accept_all(payload: &[u8]) -> Result<Vec<Accepted>, String> {
-    let mut engine = Engine::new(Limits::default());
+    let mut engine = engine();
     let mut all: Vec<Accepted> = Vec::new();
     for code in codes_of(payload)? {
         let new = try_library(&mut engine, code)?;
@@ -198,7 +198,7 @@ fn accept_all(payload: &[u8]) -> Result<Vec<Accepted>, String> {
 }
 
 /// Takes a payload apart.
-fn codes_of(payload: &[u8]) -> Result<Vec<Arc<[u8]>>, String> {
+fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     let (body, _) = rdb::open(payload).ok_or("ERR DUMP payload version or checksum are wrong")?;
     let mut reader = Reader::new(body);
     let mut codes = Vec::new();
@@ -213,13 +213,22 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Arc<[u8]>>, String> {
     Ok(codes)
 }
 
-/// Runs a library's code to see what it registers (L1).
-fn try_library(engine: &mut Engine, code: Arc<[u8]>) -> Result<Accepted, String> {
+/// An engine to try libraries in, ready for them.
+fn engine() -> Engine {
+    let mut engine = Engine::new(Limits::default());
+    engine.prepare_for_libraries();
+    engine
+}
+
+/// Runs a library's code to see what it registers (L1), and how long that takes.
+fn try_library(engine: &mut Engine, text: Box<[u8]>) -> Result<Accepted, String> {
     let mut host = Deadline(stdx::clock::mono_ns() + LOAD_NS);
-    let library = engine.load_library(&code, &mut host)?;
+    let began_ns = stdx::clock::thread_cpu_ns();
+    let library = engine.load_library(&text, &mut host)?;
+    let load_ns = stdx::clock::thread_cpu_ns() - began_ns;
     engine.delete_library(&library);
     let functions = library.functions.into_iter().map(|f| (f.name, f.description, f.flags)).collect();
-    Ok(Accepted { name: library.name, functions, code })
+    Ok(Accepted { name: library.name, functions, code: Arc::new(LibraryCode { text, load_ns }) })
 }
 
 impl Addition {
@@ -263,7 +272,7 @@ impl Addition {
 mod tests {
     use super::*;
 
-    fn library(name: &str, function: &str) -> Arc<[u8]> {
+    fn library(name: &str, function: &str) -> Box<[u8]> {
         let code =
             format!("#!lua name={name}\nredis.register_function('{function}', function() return 1 end)");
         code.as_bytes().into()
@@ -272,7 +281,7 @@ mod tests {
     #[test]
     fn a_dump_gives_back_the_code_of_every_library() {
         let codes = [library("one", "f"), library("two", "g")];
-        assert_eq!(codes_of(&payload_of(&codes)), Ok(codes.to_vec()));
+        assert_eq!(codes_of(&payload_of(&codes.each_ref().map(|code| &**code))), Ok(codes.to_vec()));
         assert_eq!(codes_of(&payload_of(&[])), Ok(vec![]));
     }
 
@@ -292,7 +301,10 @@ mod tests {
 
     #[test]
     fn names_that_come_twice_in_a_dump_are_refused() {
-        let refused = |codes: &[Arc<[u8]>]| accept_all(&payload_of(codes)).map(|all| all.len());
+        let refused = |codes: &[Box<[u8]>]| {
+            let codes: Vec<&[u8]> = codes.iter().map(|code| &**code).collect();
+            accept_all(&payload_of(&codes)).map(|all| all.len())
+        };
         assert_eq!(refused(&[library("one", "f"), library("two", "g")]), Ok(2));
         let twice = refused(&[library("one", "f"), library("one", "g")]);
         assert_eq!(twice.unwrap_err(), "ERR Library 'one' already exists");

@@ -226,8 +226,9 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     let registry = &server.stats.registry;
     m.lua = registry.counter(Counter::LuaBytes);
     m.lua_functions = registry.counter(Counter::LuaFunctionBytes);
-    m.scripts = server.scripts.code.script_bytes() as u64;
-    m.script_count = server.scripts.code.script_count() as u64;
+    let (scripts, bytes) = server.scripts.code.script_sizes();
+    (m.script_count, m.scripts) = (scripts as u64, bytes as u64);
+    m.evicted_scripts = server.scripts.code.evicted();
     let (libraries, functions, bytes) = server.scripts.code.library_sizes();
     m.functions = bytes as u64;
     m.function_count = functions as u64;

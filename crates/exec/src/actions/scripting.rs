@@ -1,8 +1,8 @@
 //! EVAL and its kin, SCRIPT, FCALL, FUNCTION.
 
-use super::{Act, KEYSPACE, PLAIN, Row, help};
+use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
 use crate::call::Flow;
-use crate::scripts::{self, Body, Change, Code, LuaState, Running, ScriptRun, Started};
+use crate::scripts::{self, Body, Change, Code, Found, LuaState, Running, ScriptRun, Started};
 use crate::sources;
 use command::options::{int, is};
 use command::{Command, Error};
@@ -81,6 +81,8 @@ pub(crate) struct Asked {
     pub(crate) body: Body,
     pub(crate) read_only: bool,
     pub(crate) memory: Hunger,
+    /// A loop does not run it.
+    pub(crate) far: bool,
 }
 
 /// What a script says of memory.
@@ -114,7 +116,7 @@ impl Hunger {
 }
 
 fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Error> {
-    let Asked { body, read_only, memory } = asked;
+    let Asked { body, read_only, memory, far } = asked;
     let short = memory.may_run_short(act.session.short)?;
     let declared = declared(args)?;
     if act.session.db == 0
@@ -137,7 +139,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         random: act.local.random(),
         loop_id: act.local.id,
     };
-    Ok(match scripts::start(act, run) {
+    Ok(match scripts::start(act, run, far) {
         Started::Done => Flow::Done,
         Started::Away => Flow::Parked(None),
         Started::Later => crate::call::wait_for_guard(act.session, act.local),
@@ -168,12 +170,22 @@ fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, 
     run(act, asked, args)
 }
 
-fn script_of(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
+/// The script of EVAL and EVAL_RO.
+pub(crate) fn script_of(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
     declared(args)?;
-    let (sha, body, flags) = scripts::compile_in(lua, args.at(1))?;
-    check_read_only(&body, read_only, flags)?;
-    let memory = Hunger::of(flags, body.starts_with(b"#!"));
-    Ok(Asked { body: Body::Script(sha, body), read_only: read_only || flags.no_writes, memory })
+    asked(lua.find(args.at(1), false)?, read_only)
+}
+
+fn asked(found: Found, read_only: bool) -> Result<Asked, Error> {
+    let Found::Known { sha, kept, far } = found else {
+        return Ok(Asked { body: Body::Text(read_only), read_only, memory: Hunger::Unknown, far: true });
+    };
+    let (flags, declares) = (kept.flags, kept.text.starts_with(b"#!"));
+    if read_only && declares && !flags.no_writes {
+        return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
+    }
+    let (read_only, memory) = (read_only || flags.no_writes, Hunger::of(flags, declares));
+    Ok(Asked { body: Body::Script(sha, kept), read_only, memory, far })
 }
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
@@ -188,19 +200,7 @@ fn script_known_as(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Resul
     }
     declared(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
-    let body = lua.code().script(&sha).ok_or(NO_SCRIPT)?;
-    let (sha, body, flags) = scripts::compile_in(lua, &body)?;
-    check_read_only(&body, read_only, flags)?;
-    let memory = Hunger::of(flags, body.starts_with(b"#!"));
-    Ok(Asked { body: Body::Script(sha, body), read_only: read_only || flags.no_writes, memory })
-}
-
-/// A script that declares what it does (`#!lua`) must declare that it does not write to be run read-only.
-fn check_read_only(body: &[u8], read_only: bool, flags: script::ScriptFlags) -> Result<(), Error> {
-    if read_only && body.starts_with(b"#!") && !flags.no_writes {
-        return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
-    }
-    Ok(())
+    asked(lua.find_known(sha)?.ok_or(NO_SCRIPT)?, read_only)
 }
 
 /// `FCALL function numkeys [key ...] [arg ...]`
@@ -224,20 +224,26 @@ fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked, Er
         return Err(Error::new("ERR Can not execute a script with write flag using *_ro command."));
     }
     let memory = Hunger::of(flags, true);
-    Ok(Asked { body: Body::Function(name), read_only: flags.no_writes, memory })
+    Ok(Asked { body: Body::Function(name), read_only: flags.no_writes, memory, far: false })
 }
 
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    let (sha, _, _) = scripts::compile_in(scripts::engine(act.server, act.local), args.at(2))?;
-    act.out.bulk(&sha.hex());
-    Ok(Flow::Done)
+    if let Found::Known { sha, .. } = scripts::engine(act.server, act.local).find(args.at(2), true)? {
+        act.out.bulk(&sha.hex());
+        return Ok(Flow::Done);
+    }
+    let (code, text) = (act.server.scripts.code.clone(), args.at(2).to_vec());
+    aside(act, "script", move |out| match scripts::compile_apart(&code, &text) {
+        Ok(sha) => out.bulk(&sha.hex()),
+        Err(text) => out.error(&text),
+    })
 }
 
 /// SCRIPT EXISTS and SCRIPT SHOW.
 pub(crate) fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) -> Result<(), Error> {
     let known = |sha: &[u8]| Sha::from_hex(sha).and_then(|sha| code.script(&sha));
     if command.name == "script|show" {
-        out.bulk(&known(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?);
+        out.bulk(&known(args.at(2)).ok_or(Error::new("NOSCRIPT No matching script."))?.text);
         return Ok(());
     }
     out.array(args.len() - 2);
@@ -333,7 +339,7 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         }
         if with_code {
             act.out.bulk(b"library_code");
-            act.out.bulk(code);
+            act.out.bulk(&code.text);
         }
     }
     Ok(Flow::Done)

@@ -11,25 +11,109 @@
 //!   only its own engine sees. With its commit the command is performed again, for all, and that is what is answered
 //!   (`deeds.rs`). Libraries that others changed meanwhile are a lost race; between the last look at that and the deed they
 //!   may still change, and the answer may be an error though the scripts behind it have seen the change.
+//! - K3: a loop compiles only short texts, some 60 ns a byte. Longer ones are compiled by the thread that runs them first, or
+//!   on one of their own (SCRIPT LOAD), and loops take over what came out, unless even that is long: such scripts always run
+//!   on threads.
+//! - K4: a loop loads libraries in slices, while threads run what is called, and none that takes long to load.
+//! - K5: scripts that came by EVAL are forgotten when there are [`EVALS_MAX`] of them, those not used of late first.
 //!
-//! Cost: lookups O(1) and O(log functions), a draft O(1), a change O(all functions).
+//! Cost: lookups O(1) and O(log functions), and O(bytes) to compare a script's text; a draft O(1), a change O(all functions).
 
 use super::*;
 use crate::actions::libraries::Addition;
+use script::Compiled;
+use std::ops::Bound;
 
+/// Bytes of a text that a loop compiles.
+const SHORT: usize = 2 * 1024;
+/// Bytes of a text that a loop looks at, or of a compiled script that it takes over.
+const LOOKED_AT: usize = 64 * 1024;
+/// Scripts known by EVAL alone, as in Redis from 7.4 on.
+const EVALS_MAX: usize = 500;
 /// What a script takes beside its text.
-const BODY_OVERHEAD: usize = 64;
+const BODY_OVERHEAD: usize = 192;
 /// Longer texts are hashed each time: comparing them takes a while, too.
 const LAST_MAX: usize = 16 * 1024;
+/// Nanoseconds of CPU time a library may take to be loaded by loops.
+const LIGHT_NS: u64 = 100_000;
+/// How long a loop loads libraries at a stretch.
+const SLICE_NS: u64 = 50_000;
+
+/// A script that is known.
+pub struct Kept {
+    pub text: Arc<[u8]>,
+    pub flags: script::ScriptFlags,
+    /// Where compiling it takes long.
+    compiled: Option<Compiled>,
+    /// It was loaded by SCRIPT LOAD: only SCRIPT FLUSH forgets it.
+    stays: AtomicBool,
+    /// Since it was last looked at whether it is.
+    used: AtomicBool,
+}
+
+impl Kept {
+    fn bytes(&self) -> usize {
+        self.text.len() + BODY_OVERHEAD + self.compiled.as_ref().map_or(0, Compiled::bytes)
+    }
+
+    fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a loop may load it.
+    fn is_light(&self) -> bool {
+        self.compiled.as_ref().map_or(self.text.len() <= SHORT, |compiled| compiled.bytes() <= LOOKED_AT)
+    }
+}
+
+/// Scripts by their digests and by hashes of their texts.
+#[derive(Default)]
+struct Texts {
+    by_sha: HashMap<Sha, Arc<Kept>>,
+    by_hash: HashMap<u64, Sha>,
+    /// Those that may be forgotten, the oldest first.
+    evals: VecDeque<Sha>,
+    bytes: usize,
+}
+
+impl Texts {
+    fn remove(&mut self, sha: &Sha) {
+        if let Some(kept) = self.by_sha.remove(sha) {
+            self.bytes -= kept.bytes();
+            self.by_hash.remove(&hash_bytes(&kept.text));
+        }
+    }
+
+    /// Makes room for one more that came by EVAL. Those used since they were last looked at get another turn.
+    fn make_room(&mut self) -> u64 {
+        let mut gone = 0;
+        while self.evals.len() >= EVALS_MAX {
+            let Some(sha) = self.evals.pop_front() else { break };
+            let Some(kept) = self.by_sha.get(&sha) else { continue };
+            if kept.stays.load(Ordering::Relaxed) {
+                continue;
+            }
+            if kept.used.swap(false, Ordering::Relaxed) {
+                self.evals.push_back(sha);
+            } else {
+                self.remove(&sha);
+                gone += 1;
+            }
+        }
+        gone
+    }
+}
 
 /// See the module.
 #[derive(Default)]
 pub struct Code {
-    scripts: Mutex<HashMap<Sha, Arc<[u8]>>>,
-    /// What they take.
-    bytes: AtomicUsize,
-    /// How often all were forgotten: what was known before may not be now.
-    flushes: AtomicU64,
+    scripts: Mutex<Texts>,
+    /// How often some were forgotten: what was known before may not be now.
+    forgotten: AtomicU64,
+    /// Scripts that were forgotten because there were too many.
+    evicted: AtomicU64,
     libraries: Mutex<Arc<Libraries>>,
     /// Held by who changes them.
     changing: Mutex<()>,
@@ -48,9 +132,15 @@ pub struct Code {
 /// Code of every library, by name.
 #[derive(Clone, Default)]
 pub struct Libraries {
-    pub code: BTreeMap<String, Arc<[u8]>>,
+    pub code: BTreeMap<String, Arc<LibraryCode>>,
     /// Function name to library name, with what the function declares.
     pub functions: BTreeMap<String, (String, Option<String>, script::ScriptFlags)>,
+}
+
+pub struct LibraryCode {
+    pub text: Box<[u8]>,
+    /// CPU time it took to load it.
+    pub load_ns: u64,
 }
 
 impl Code {
@@ -73,44 +163,75 @@ impl Code {
         self.drafted_at
     }
 
-    pub fn add(&self, sha: Sha, body: &[u8]) -> Arc<[u8]> {
-        let kept = || {
-            self.bytes.fetch_add(body.len() + BODY_OVERHEAD, Ordering::Relaxed);
-            body.into()
-        };
-        self.scripts.lock().entry(sha).or_insert_with(kept).clone()
+    /// Keeps a script.
+    fn add(&self, sha: Sha, kept: Arc<Kept>) -> Arc<Kept> {
+        let mut scripts = self.scripts.lock();
+        if let Some(known) = scripts.by_sha.get(&sha) {
+            known.stays.fetch_or(kept.stays.load(Ordering::Relaxed), Ordering::Relaxed);
+            return known.clone();
+        }
+        if !kept.stays.load(Ordering::Relaxed) {
+            let gone = scripts.make_room();
+            self.evicted.fetch_add(gone, Ordering::Relaxed);
+            self.forgotten.fetch_add(gone, Ordering::Release);
+            scripts.evals.push_back(sha);
+        }
+        scripts.bytes += kept.bytes();
+        scripts.by_hash.insert(hash_bytes(&kept.text), sha);
+        scripts.by_sha.insert(sha, kept.clone());
+        kept
     }
 
-    pub fn script(&self, sha: &Sha) -> Option<Arc<[u8]>> {
-        let own = self.scripts.lock().get(sha).cloned();
-        let below = || self.below.as_ref().filter(|_| !self.hides.load(Ordering::Relaxed));
-        own.or_else(|| below()?.script(sha))
+    /// Keeps the scripts of a draft.
+    pub(super) fn take_over(&self, scripts: Vec<(Sha, Arc<Kept>)>) {
+        scripts.into_iter().for_each(|(sha, kept)| drop(self.add(sha, kept)));
+    }
+
+    fn unless_hidden(&self) -> Option<&Arc<Code>> {
+        self.below.as_ref().filter(|_| !self.hides.load(Ordering::Relaxed))
+    }
+
+    /// The script of that digest.
+    pub fn script(&self, sha: &Sha) -> Option<Arc<Kept>> {
+        let own = self.scripts.lock().by_sha.get(sha).cloned();
+        own.or_else(|| self.unless_hidden()?.script(sha))
+    }
+
+    /// The script with that text. O(bytes).
+    fn known(&self, text: &[u8]) -> Option<(Sha, Arc<Kept>)> {
+        let own = {
+            let scripts = self.scripts.lock();
+            let sha = scripts.by_hash.get(&hash_bytes(text));
+            sha.and_then(|sha| Some((*sha, scripts.by_sha.get(sha)?.clone())))
+        };
+        let own = own.filter(|(_, kept)| *kept.text == *text);
+        own.or_else(|| self.unless_hidden()?.known(text))
     }
 
     pub fn forget_scripts(&self) {
         let scripts = {
             let mut scripts = self.scripts.lock();
-            self.flushes.fetch_add(1, Ordering::Release);
-            self.bytes.store(0, Ordering::Relaxed);
+            self.forgotten.fetch_add(1, Ordering::Release);
             self.hides.store(true, Ordering::Relaxed);
             std::mem::take(&mut *scripts)
         };
-        stdx::reclaim::defer(scripts.len() * 256, move || drop(scripts));
+        stdx::reclaim::defer(scripts.bytes, move || drop(scripts));
     }
 
-    /// How many scripts there are.
-    pub fn script_count(&self) -> usize {
-        self.scripts.lock().len()
+    /// How many scripts there are, and their bytes.
+    pub fn script_sizes(&self) -> (usize, usize) {
+        let scripts = self.scripts.lock();
+        (scripts.by_sha.len(), scripts.bytes)
     }
 
-    /// Bytes of the scripts' texts.
-    pub fn script_bytes(&self) -> usize {
-        self.bytes.load(Ordering::Relaxed)
+    /// Scripts that were forgotten because there were too many.
+    pub fn evicted(&self) -> u64 {
+        self.evicted.load(Ordering::Relaxed)
     }
 
-    /// The scripts added to it.
-    pub(super) fn added(&self) -> Vec<(Sha, Arc<[u8]>)> {
-        self.scripts.lock().iter().map(|(sha, body)| (*sha, body.clone())).collect()
+    /// A draft's scripts, which it has no more.
+    pub(super) fn take_added(&self) -> Vec<(Sha, Arc<Kept>)> {
+        std::mem::take(&mut *self.scripts.lock()).by_sha.into_iter().collect()
     }
 
     /// The libraries as they are now (K1).
@@ -128,7 +249,8 @@ impl Code {
         change(&mut libraries)?;
         self.library_count.store(libraries.code.len(), Ordering::Relaxed);
         self.function_count.store(libraries.functions.len(), Ordering::Relaxed);
-        self.library_bytes.store(libraries.code.values().map(|code| code.len()).sum(), Ordering::Relaxed);
+        self.library_bytes
+            .store(libraries.code.values().map(|code| code.text.len()).sum(), Ordering::Relaxed);
         let libraries = Arc::new(libraries);
         let before = {
             let mut known = self.libraries.lock();
@@ -195,24 +317,46 @@ impl Libraries {
 pub struct LuaState {
     pub(super) code: Arc<Code>,
     pub(super) engine: Engine,
+    /// It is a loop's, which takes no long steps (K3, K4).
+    on_loop: bool,
     version: u64,
     pub(super) functions: HashMap<String, script::Function>,
+    /// On a loop: libraries that are being loaded, their version, and the last one loaded.
+    loading: Option<(Arc<Libraries>, u64, Option<String>)>,
+    /// On a loop: a function was called that is not there.
+    lacks: bool,
     /// What the script that ran last called.
     pub(super) tally: Tally,
-    /// The script that came last, so that its text need not be hashed again, and [`Code::flushes`] at that time.
-    last: Option<(Arc<[u8]>, Sha, script::ScriptFlags, u64)>,
+    /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that time.
+    last: Option<(Sha, Arc<Kept>, u64)>,
+}
+
+/// A script that is asked for.
+pub(crate) enum Found {
+    /// `far`: a loop does not run it.
+    Known { sha: Sha, kept: Arc<Kept>, far: bool },
+    /// A loop does not compile it.
+    Text,
 }
 
 impl LuaState {
+    /// A thread's.
     pub(super) fn new(code: Arc<Code>) -> LuaState {
         LuaState {
             code,
             engine: Engine::new(Limits::default()),
+            on_loop: false,
             version: 0,
             functions: HashMap::new(),
+            loading: None,
+            lacks: false,
             tally: Tally::default(),
             last: None,
         }
+    }
+
+    pub(super) fn of_loop(code: Arc<Code>) -> LuaState {
+        LuaState { on_loop: true, ..LuaState::new(code) }
     }
 
     /// Bytes held for scripts, and for functions.
@@ -226,45 +370,151 @@ impl LuaState {
         &self.code
     }
 
-    /// Brings the libraries up to date (C6). Cost: O(1) unless they changed.
+    /// Looks for a script by its text, and compiles it if need be. `stays`: it is not to be forgotten.
+    pub(crate) fn find(&mut self, text: &[u8], stays: bool) -> Result<Found, String> {
+        if self.on_loop && text.len() > LOOKED_AT {
+            return Ok(Found::Text);
+        }
+        let forgotten = self.code.forgotten.load(Ordering::Acquire);
+        if let Some((sha, kept, at)) = &self.last
+            && *at == forgotten
+            && *kept.text == *text
+            && self.engine.has(sha)
+        {
+            kept.touch();
+            kept.stays.fetch_or(stays, Ordering::Relaxed);
+            return Ok(Found::Known { sha: *sha, kept: kept.clone(), far: false });
+        }
+        let (sha, kept) = match self.code.known(text) {
+            Some((sha, kept)) => {
+                kept.touch();
+                kept.stays.fetch_or(stays, Ordering::Relaxed);
+                (sha, kept)
+            }
+            None if self.on_loop && text.len() > SHORT => return Ok(Found::Text),
+            None => self.compile(text, stays)?,
+        };
+        if !self.take(sha, &kept)? {
+            return Ok(Found::Known { sha, kept, far: true });
+        }
+        if kept.text.len() <= LAST_MAX {
+            self.last = Some((sha, kept.clone(), forgotten));
+        }
+        Ok(Found::Known { sha, kept, far: false })
+    }
+
+    /// Looks for a script by its digest.
+    pub(crate) fn find_known(&mut self, sha: Sha) -> Result<Option<Found>, String> {
+        let Some(kept) = self.code.script(&sha) else { return Ok(None) };
+        kept.touch();
+        let far = !self.take(sha, &kept)?;
+        Ok(Some(Found::Known { sha, kept, far }))
+    }
+
+    fn compile(&mut self, text: &[u8], stays: bool) -> Result<(Sha, Arc<Kept>), String> {
+        let sha = self.engine.load(text)?;
+        let kept = Kept {
+            text: text.into(),
+            flags: self.engine.flags(&sha).unwrap_or_default(),
+            compiled: if text.len() > SHORT { self.engine.compiled(&sha) } else { None },
+            stays: AtomicBool::new(stays),
+            used: AtomicBool::default(),
+        };
+        Ok((sha, self.code.add(sha, Arc::new(kept))))
+    }
+
+    /// Has the engine ready for a script; false: it takes too long for a loop (K3).
+    pub(super) fn take(&mut self, sha: Sha, kept: &Kept) -> Result<bool, String> {
+        if self.engine.has(&sha) {
+            return Ok(true);
+        }
+        if self.on_loop && !kept.is_light() {
+            return Ok(false);
+        }
+        match &kept.compiled {
+            Some(compiled) => self.engine.load_compiled(sha, compiled)?,
+            None => self.engine.load_as(sha, &kept.text)?,
+        }
+        Ok(true)
+    }
+
+    /// Whether it can run a function now. A loop's engine that cannot has the libraries loaded before long.
+    pub(super) fn has_function(&mut self, name: &str) -> bool {
+        if !self.on_loop {
+            return true;
+        }
+        let current = self.version == self.code.version();
+        self.lacks |= !current;
+        current && self.functions.contains_key(name)
+    }
+
+    /// On a loop: whether libraries are to be loaded that nobody loads yet.
+    pub(super) fn wants_libraries(&mut self) -> bool {
+        std::mem::take(&mut self.lacks) && self.loading.is_none()
+    }
+
+    /// A thread: brings the libraries up to date (C6). Cost: O(1) unless they changed.
     pub(super) fn sync(&mut self) {
         let version = self.code.version();
-        if self.version == version {
+        if self.version == version || self.on_loop {
             return;
         }
         let libraries = self.code.libraries();
-        self.engine.flush_functions();
-        self.functions.clear();
-        for code in libraries.code.values() {
-            // It was loaded once to be accepted; that it fails now would be the engine's memory limit.
-            if let Ok(library) = self.engine.load_library(code, &mut Silent) {
-                self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
-            }
-        }
+        self.forget_functions();
+        libraries.code.values().for_each(|code| self.load_library(code));
         self.version = version;
+    }
+
+    /// A loop: loads some libraries (K4); true if some are left. Cost: a few times [`LIGHT_NS`] at most.
+    pub(crate) fn load_some_libraries(&mut self) -> bool {
+        let version = self.code.version();
+        if self.version == version {
+            return false;
+        }
+        let current = |(_, at, _): &(Arc<Libraries>, u64, Option<String>)| *at == version;
+        let (libraries, _, mut last) = self.loading.take().filter(current).unwrap_or_else(|| {
+            self.forget_functions();
+            (self.code.libraries(), version, None)
+        });
+        let until_ns = stdx::clock::mono_ns() + SLICE_NS;
+        let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut left = libraries.code.range::<String, _>((from, Bound::Unbounded));
+        let mut seen = None;
+        while stdx::clock::mono_ns() < until_ns {
+            let Some((name, code)) = left.next() else {
+                (self.version, self.lacks) = (version, false);
+                return false;
+            };
+            if code.load_ns <= LIGHT_NS {
+                self.load_library(code);
+            }
+            seen = Some(name.clone());
+        }
+        last = seen.or(last);
+        self.loading = Some((libraries, version, last));
+        true
+    }
+
+    fn forget_functions(&mut self) {
+        self.engine.flush_functions();
+        job::discard(std::mem::take(&mut self.functions));
+    }
+
+    fn load_library(&mut self, code: &LibraryCode) {
+        // It was loaded once to be accepted; that it fails now would be the engine's memory limit.
+        if let Ok(library) = self.engine.load_library(&code.text, &mut Silent) {
+            self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
+        }
     }
 }
 
-/// Compiles a script in an engine and keeps its text.
-pub(crate) fn compile_in(
-    lua: &mut LuaState,
-    body: &[u8],
-) -> Result<(Sha, Arc<[u8]>, script::ScriptFlags), String> {
-    let flushes = lua.code.flushes.load(Ordering::Acquire);
-    if let Some((known, sha, flags, at)) = &lua.last
-        && *at == flushes
-        && **known == *body
-        && lua.engine.has(sha)
-    {
-        return Ok((*sha, known.clone(), *flags));
+/// SCRIPT LOAD of a long text: compiles it in an engine of its own. Answers its digest.
+pub(crate) fn compile_apart(code: &Arc<Code>, text: &[u8]) -> Result<Sha, String> {
+    match LuaState::new(code.clone()).find(text, true)? {
+        Found::Known { sha, .. } => Ok(sha),
+        // Not on a thread.
+        Found::Text => Ok(Sha::of(text)),
     }
-    let sha = lua.engine.load(body)?;
-    let flags = lua.engine.flags(&sha).unwrap_or_default();
-    let body = lua.code.add(sha, body);
-    if body.len() <= LAST_MAX {
-        lua.last = Some((body.clone(), sha, flags, flushes));
-    }
-    Ok((sha, body, flags))
 }
 
 /// A host for loading libraries: nothing may be called then.
@@ -307,21 +557,107 @@ impl Host for Deadline {
 mod tests {
     use super::*;
 
+    fn keep(code: &Arc<Code>, text: &str, stays: bool) -> Sha {
+        let Found::Known { sha, .. } = LuaState::new(code.clone()).find(text.as_bytes(), stays).unwrap()
+        else {
+            panic!("a thread finds all");
+        };
+        sha
+    }
+
     #[test]
     fn a_draft_hides_what_it_forgot_and_nobody_else_sees_what_it_added() {
         let code = Arc::new(Code::default());
-        let sha = |text: &[u8]| (Sha::of(text), text.to_vec());
-        let ((one, a), (two, b)) = (sha(b"return 1"), sha(b"return 2"));
-        code.add(one, &a);
-        let draft = code.draft();
-        assert_eq!(draft.script(&one).as_deref(), Some(&*a));
-        draft.add(two, &b);
+        let one = keep(&code, "return 1", false);
+        let draft = Arc::new(code.draft());
+        assert_eq!(&*draft.script(&one).unwrap().text, b"return 1");
+        let two = keep(&draft, "return 2", false);
         assert!(draft.script(&two).is_some() && code.script(&two).is_none());
         draft.forget_scripts();
-        assert!(draft.script(&one).is_none() && draft.script(&two).is_none() && draft.added().is_empty());
-        assert!(code.script(&one).is_some());
-        draft.add(two, &b);
-        assert_eq!(draft.added().len(), 1);
+        assert!(draft.script(&one).is_none() && draft.script(&two).is_none());
+        assert!(draft.take_added().is_empty() && code.script(&one).is_some());
+        keep(&draft, "return 2", false);
+        code.take_over(draft.take_added());
+        assert!(code.script(&two).is_some());
+    }
+
+    #[test]
+    fn of_too_many_scripts_those_used_of_late_and_those_loaded_stay() {
+        let code = Arc::new(Code::default());
+        let loaded = keep(&code, "return 'loaded'", true);
+        let (used, unused) = (keep(&code, "return 'used'", false), keep(&code, "return 'unused'", false));
+        for i in 0..2 * EVALS_MAX {
+            keep(&code, &format!("return {i}"), false);
+            code.script(&used).unwrap().touch();
+        }
+        assert!(code.script(&loaded).is_some() && code.script(&used).is_some());
+        assert!(code.script(&unused).is_none());
+        let (count, bytes) = code.script_sizes();
+        assert_eq!((count, code.evicted()), (EVALS_MAX + 1, EVALS_MAX as u64 + 2));
+        code.forget_scripts();
+        assert!(bytes > 0 && code.script_sizes() == (0, 0));
+    }
+
+    /// K3: what a loop does not compile itself it takes over from a thread, unless that is long, too.
+    #[test]
+    fn loops_compile_only_short_texts() {
+        let code = Arc::new(Code::default());
+        let mut lua = LuaState::of_loop(code.clone());
+        let text = |bytes: usize| format!("{}return 1", "x = 1 ".repeat(bytes / 6));
+        let far = |found: Found| match found {
+            Found::Known { far, .. } => Some(far),
+            Found::Text => None,
+        };
+        for (bytes, before, behind) in
+            [(500, Some(false), Some(false)), (2_400, None, Some(false)), (70_000, None, None)]
+        {
+            let text = text(bytes);
+            assert_eq!(far(lua.find(text.as_bytes(), false).unwrap()), before, "{bytes}");
+            if before.is_none() && bytes > 60_000 {
+                continue;
+            }
+            keep(&code, &text, false);
+            assert_eq!(far(lua.find(text.as_bytes(), false).unwrap()), behind, "{bytes}");
+        }
+        let mut long = String::from("local t = {}\n");
+        (0..2_500).for_each(|i| long.push_str(&format!("t[{i}]=t[1]\n")));
+        let sha = keep(&code, &long, false);
+        assert!(long.len() < LOOKED_AT && code.script(&sha).unwrap().compiled.is_some());
+        assert_eq!(far(lua.find(long.as_bytes(), false).unwrap()), Some(true));
+        assert_eq!(far(lua.find_known(sha).unwrap().unwrap()), Some(true));
+    }
+
+    /// K4: a loop has them after some slices, and never those that take long.
+    #[test]
+    fn loops_load_libraries_in_slices() {
+        let code = Arc::new(Code::default());
+        let add = |name: &str, load_ns: u64| {
+            let text =
+                format!("#!lua name={name}\nredis.register_function('f{name}', function() return 1 end)");
+            code.change_libraries(|libraries| {
+                let code = LibraryCode { text: text.as_bytes().into(), load_ns };
+                libraries.code.insert(name.into(), Arc::new(code));
+                libraries.functions.insert(format!("f{name}"), (name.into(), None, Default::default()));
+                Ok(())
+            })
+            .unwrap();
+        };
+        (0..100).for_each(|i| add(&format!("light{i}"), 10));
+        add("heavy", LIGHT_NS + 1);
+        let mut lua = LuaState::of_loop(code.clone());
+        assert!(!lua.has_function("flight1") && lua.wants_libraries() && !lua.wants_libraries());
+        while lua.load_some_libraries() {
+            assert!(!lua.has_function("flight1"));
+        }
+        assert!((0..100).all(|i| lua.has_function(&format!("flight{i}"))));
+        assert!(!lua.has_function("fheavy") && !lua.wants_libraries());
+        let mut thread = LuaState::new(code.clone());
+        thread.sync();
+        assert!(thread.functions.contains_key("fheavy"));
+        add("next", 10);
+        assert!(!lua.has_function("flight1") && lua.wants_libraries());
+        while lua.load_some_libraries() {}
+        assert!(lua.has_function("flight1") && lua.has_function("fnext"));
     }
 
     #[test]
@@ -329,7 +665,8 @@ mod tests {
         let code = Arc::new(Code::default());
         let add = |code: &Code, name: &str| {
             code.change_libraries(|libraries| {
-                libraries.code.insert(name.into(), Arc::from(&b"x"[..]));
+                let code = LibraryCode { text: b"x".as_slice().into(), load_ns: 0 };
+                libraries.code.insert(name.into(), Arc::new(code));
                 libraries.functions.insert(format!("f-{name}"), (name.into(), None, Default::default()));
                 Ok(())
             })

@@ -34,7 +34,7 @@ pub(super) enum Deed {
     Publish(bool, Vec<u8>, Vec<u8>),
     Log(i32, Vec<u8>),
     /// Scripts of a draft become known.
-    Keep(Vec<(Sha, Arc<[u8]>)>),
+    Keep(Vec<(Sha, Arc<Kept>)>),
     /// A command of the transaction, in this database: its answer belongs at that place of the reply.
     Act {
         at: usize,
@@ -56,9 +56,7 @@ pub(super) fn do_few(server: &Server, told: &mut Told) -> bool {
 pub(super) fn say(server: &Server, deed: Deed) {
     match deed {
         Deed::Log(level, message) => write_log(level, &message),
-        Deed::Keep(scripts) => {
-            scripts.into_iter().for_each(|(sha, body)| drop(server.scripts.code.add(sha, &body)));
-        }
+        Deed::Keep(scripts) => server.scripts.code.take_over(scripts),
         Deed::Publish(shard, channel, message) => {
             let message = || crate::pubsub::Shared::Own((&*message).into());
             server.pubsub.announce(server, shard, &channel, message);

@@ -665,11 +665,9 @@ pub(super) fn run_script<'a>(
     let keys: Vec<&[u8]> = run.keys().iter().collect();
     let args: Vec<&[u8]> = run.args().iter().collect();
     let ended = match &run.body {
-        Body::Script(sha, body) => {
-            if !lua.engine.has(sha) {
-                // It compiled before it came here.
-                let _ = lua.engine.load(body);
-            }
+        Body::Script(sha, kept) => {
+            // It compiled before it came here.
+            let _ = lua.take(*sha, kept);
             lua.engine.run(sha, &keys, &args, &mut host, out, run.resp3)
         }
         Body::Function(name) => match lua.functions.get(name) {
@@ -679,8 +677,8 @@ pub(super) fn run_script<'a>(
                 Ok(())
             }
         },
-        // A transaction does not stand in another.
-        Body::Exec(_) => Ok(()),
+        // A transaction does not stand in another, and a text is known by now.
+        Body::Exec(_) | Body::Text(_) => Ok(()),
     };
     let halt = host.halt.or(match ended {
         Ok(()) => None,

@@ -122,7 +122,7 @@ impl Transaction {
             }
         }
         if let Some(draft) = draft {
-            told.deeds.push(Deed::Keep(draft.code.added()));
+            told.deeds.push(Deed::Keep(draft.code.take_added()));
             told.drafted_at = draft.code.drafted_at();
             lua.tally = draft.tally;
         }
@@ -181,6 +181,7 @@ impl Transaction {
             Ok(Order::Run(script)) if limit.until_ns.is_some() && server.scripts.is_long(&script.body) => {
                 Err(Halt::Elsewhere)
             }
+            Ok(Order::Elsewhere) => Err(Halt::Elsewhere),
             Ok(Order::Run(script)) => {
                 let (ended, its) = run_script(server, lua, &script, ground, limit, reader, out);
                 told.append(its);
@@ -206,13 +207,19 @@ impl Transaction {
         if !is_script(command) {
             let mut out = Reply::new(resp3);
             match command.name {
-                "script|load" => out.bulk(&compile_in(lua, args.at(2))?.0.hex()),
+                "script|load" => match lua.find(args.at(2), true)? {
+                    Found::Known { sha, .. } => out.bulk(&sha.hex()),
+                    Found::Text => return Ok(Order::Elsewhere),
+                },
                 _ => scripting::look_at(&lua.code, command, args, &mut out)?,
             }
             return Ok(Order::Answer(out.into_bytes()));
         }
-        let (scripting::Asked { body, read_only, memory }, declared) =
+        let (scripting::Asked { body, read_only, memory, far }, declared) =
             scripting::asked_for(lua, command, args)?;
+        if far {
+            return Ok(Order::Elsewhere);
+        }
         let short = memory.may_run_short(run.short)?;
         let words = self.queue.kept(at).unwrap_or_else(|| Arc::new(args.to_owned()));
         let random = run.random.wrapping_add(at as u64);
@@ -283,6 +290,8 @@ struct Place<'a> {
 enum Order {
     Run(ScriptRun),
     Answer(Vec<u8>),
+    /// A thread does it.
+    Elsewhere,
 }
 
 /// Appends a piece of reply.

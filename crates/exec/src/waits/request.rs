@@ -8,6 +8,7 @@ use crate::stats::Phase;
 use crate::{Local, Server, Session};
 use command::Command;
 use std::sync::Arc;
+use stdx::clock::thread_cpu_ns;
 
 /// Where the time of a request went. What did not happen is 0.
 #[derive(Clone, Debug, Default)]
@@ -151,7 +152,7 @@ impl Bench {
     /// The thread begins something.
     pub(crate) fn begin(&mut self, spent: &mut Spent) {
         self.began_ns = stdx::clock::mono_ns();
-        self.cpu_ns = cpu_ns();
+        self.cpu_ns = thread_cpu_ns();
         let queued = self.began_ns.saturating_sub(spent.queued_at_ns);
         spent.queued_ns += queued;
         if queued >= STALL_NS {
@@ -169,14 +170,9 @@ impl Bench {
         let ns = stdx::clock::mono_ns() - self.began_ns;
         spent.thread_ns += ns;
         let waited_ns = std::mem::take(&mut self.waited_ns);
-        spent.os_ns += ns.saturating_sub(cpu_ns() - self.cpu_ns).saturating_sub(waited_ns);
+        spent.os_ns += ns.saturating_sub(thread_cpu_ns() - self.cpu_ns).saturating_sub(waited_ns);
         self.last = Some((client, command, ns));
     }
-}
-
-fn cpu_ns() -> u64 {
-    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64
 }
 
 /// A request whose reply comes by mail.

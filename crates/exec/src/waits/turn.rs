@@ -17,6 +17,7 @@ use crate::{Local, Server};
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use stdx::clock::thread_cpu_ns;
 
 /// How old the reading of the CPU clock may be at the begin of a turn.
 const CPU_BASE_NS: u64 = 500_000;
@@ -162,11 +163,6 @@ pub struct Late {
     pub(crate) logged: Cell<bool>,
 }
 
-fn cpu_ns() -> u64 {
-    let spent = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    spent.tv_sec as u64 * 1_000_000_000 + spent.tv_nsec as u64
-}
-
 /// How much of a piece of work was spent waiting.
 struct Lost {
     os_ns: u64,
@@ -176,7 +172,7 @@ struct Lost {
 impl Turn {
     /// What the thread did not run, and what it waited for locks, of the last `ns` (T2).
     fn lost(&mut self, now_ns: u64, ns: u64) -> Lost {
-        let cpu = cpu_ns();
+        let cpu = thread_cpu_ns();
         let busy = now_ns.saturating_sub(self.base.0).saturating_sub(self.slept_ns);
         let idle = busy.saturating_sub(cpu.saturating_sub(self.base.1));
         let locks = stdx::locks::waited_ns();
@@ -242,7 +238,7 @@ impl Local {
                 let thread = rustix::thread::gettid().as_raw_nonzero().get();
                 pulse.thread.store(thread, Relaxed);
             }
-            (turn.base, turn.slept_ns, turn.locks_ns) = ((now, cpu_ns()), 0, stdx::locks::waited_ns());
+            (turn.base, turn.slept_ns, turn.locks_ns) = ((now, thread_cpu_ns()), 0, stdx::locks::waited_ns());
         }
     }
 
@@ -552,7 +548,7 @@ mod tests {
 
     #[test]
     fn many_short_requests_are_a_crowd_and_one_is_unknown() {
-        let mut turn = Turn { commands: 900, base: (0, cpu_ns()), ..Turn::default() };
+        let mut turn = Turn { commands: 900, base: (0, thread_cpu_ns()), ..Turn::default() };
         // No time passed since the base, so the system took none.
         assert_eq!(turn.culprit(0, 2_000_000).what, What::Crowd);
         turn.commands = 1;

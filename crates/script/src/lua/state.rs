@@ -733,6 +733,26 @@ impl<'a> State<'a> {
         failure(status)
     }
 
+    /// The function on top as Lua dumps it; None if it is none of Lua's. Cost: O(bytes).
+    pub(crate) fn dump(&mut self) -> Option<Vec<u8>> {
+        let mut code: Vec<u8> = Vec::new();
+        // SAFETY: a function of Lua or of C is on top. The writer gets the vector that lives until after the call; lua_dump
+        // raises no errors, as it makes nothing in Lua.
+        let status = unsafe { ffi::lua_dump_(self.l, write_dump, (&raw mut code).cast()) };
+        (status == 0).then_some(code)
+    }
+
+    /// Takes over what [`State::dump`] made in this process (L8) and pushes the function; on failure pushes the message.
+    pub(crate) fn load_dumped(&mut self, code: &[u8], chunk_name: &std::ffi::CStr) -> Result<(), Failure> {
+        self.grow();
+        self.shared.section.set(false);
+        // SAFETY: as in `load`; precompiled code is what Lua itself has written in this process.
+        let status =
+            unsafe { ffi::luaL_loadbuffer(self.l, code.as_ptr().cast(), code.len(), chunk_name.as_ptr()) };
+        self.shared.section.set(true);
+        failure(status)
+    }
+
     /// Calls the function below the top `args` values, with all values but `results` of what it returns dropped; on
     /// failure pushes the error value. `handler` is the slot of an error handler.
     ///
@@ -797,6 +817,18 @@ impl<'a> State<'a> {
         // SAFETY: in a section; unknown requests answer -1.
         unsafe { ffi::lua_gc(self.l, what, data) }
     }
+}
+
+/// Appends a piece of what Lua dumps to the vector `data`.
+unsafe extern "C-unwind" fn write_dump(
+    _: *mut lua_State,
+    piece: *const c_void,
+    bytes: usize,
+    data: *mut c_void,
+) -> c_int {
+    // SAFETY: `dump` passed the vector, which nobody else uses meanwhile; Lua passes so many bytes.
+    unsafe { (*data.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(piece.cast(), bytes)) };
+    0
 }
 
 fn failure(status: c_int) -> Result<(), Failure> {
