@@ -36,6 +36,7 @@ mod sources_mongodb;
 mod sources_postgres;
 mod startup;
 mod support;
+mod texts;
 mod transactions;
 mod waits;
 mod whole;

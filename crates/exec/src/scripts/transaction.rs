@@ -178,7 +178,7 @@ impl Transaction {
                 Ok(())
             }
             // It would not end in time.
-            Ok(Order::Run(script)) if limit.until_ns.is_some() && server.scripts.is_long(&script.body) => {
+            Ok(Order::Run(script)) if limit.until_ns.is_some() && is_far(server, lua, &script.body) => {
                 Err(Halt::Elsewhere)
             }
             Ok(Order::Elsewhere) => Err(Halt::Elsewhere),
@@ -284,6 +284,12 @@ struct Place<'a> {
     db: usize,
     at: usize,
     resp3: bool,
+}
+
+/// Whether a loop has to leave it to a thread.
+fn is_far(server: &Server, lua: &mut LuaState, body: &Body) -> bool {
+    let lacks = matches!(body, Body::Function(name) if !lua.has_function(name));
+    lacks || server.scripts.is_long(body)
 }
 
 /// What a command with a script in it asks for.
