@@ -74,6 +74,7 @@ const SLOW: &[&str] = &[
     "function|delete",
     "function|dump",
     "function|flush",
+    "function|list",
     "function|load",
     "function|restore",
     "info",

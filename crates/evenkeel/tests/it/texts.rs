@@ -168,3 +168,18 @@ fn functions_of_a_heavy_library_are_called_like_others() {
     client.expect("FCALL light 1 k", "-ERR Function not found");
     client.expect("FCALL heavy 1 k", ":81");
 }
+
+#[test]
+fn very_many_scripts_are_asked_for() {
+    let server = Server::start();
+    let mut client = server.client();
+    let sha = client.call("SCRIPT LOAD \"return 1\"").replace('"', "");
+    for count in [1, 10, 1_000, 50_000] {
+        let words: Vec<&[u8]> = [b"SCRIPT".as_slice(), b"EXISTS"]
+            .into_iter()
+            .chain((0..count).map(|i| if i % 3 == 0 { sha.as_bytes() } else { b"nothing" }))
+            .collect();
+        let wanted: Vec<String> = (0..count).map(|i| format!(":{}", i32::from(i % 3 == 0))).collect();
+        assert_eq!(client.call_bytes(&words), format!("[{}]", wanted.join(", ")));
+    }
+}

@@ -2,12 +2,13 @@
 
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
 use crate::call::Flow;
-use crate::scripts::{self, Body, Change, Code, Found, LuaState, Running, ScriptRun, Started};
+use crate::scripts::{self, Body, Change, Code, Found, Libraries, LuaState, Running, ScriptRun, Started};
 use crate::sources;
 use command::options::{int, is};
 use command::{Command, Error};
 use resp::{Args, Reply};
 use script::Sha;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -239,6 +240,9 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
+/// Words of SCRIPT EXISTS above which a thread looks for the scripts.
+const LOOKED_FOR: usize = 256;
+
 /// SCRIPT EXISTS and SCRIPT SHOW.
 pub(crate) fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut Reply) -> Result<(), Error> {
     let known = |sha: &[u8]| Sha::from_hex(sha).and_then(|sha| code.script(&sha));
@@ -252,7 +256,13 @@ pub(crate) fn look_at(code: &Code, command: &Command, args: Args<'_>, out: &mut 
 }
 
 fn known(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    look_at(&act.server.scripts.code, crate::call::resolve(args)?, args, act.out)?;
+    let (code, command) = (&act.server.scripts.code, crate::call::resolve(args)?);
+    if args.len() > LOOKED_FOR {
+        let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+        let code = code.clone();
+        return aside(act, "scripts", move |out| _ = look_at(&code, command, words.args(), out));
+    }
+    look_at(code, command, args, act.out)?;
     Ok(Flow::Done)
 }
 
@@ -313,36 +323,45 @@ fn function_list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         }
         i += 1;
     }
+    let pattern = pattern.map(<[u8]>::to_vec);
     let libraries = act.server.scripts.code.libraries();
+    aside(act, "list", move |out| list_libraries(&libraries, pattern.as_deref(), with_code, out))
+}
+
+/// Cost: O(libraries and functions).
+fn list_libraries(libraries: &Libraries, pattern: Option<&[u8]>, with_code: bool, out: &mut Reply) {
+    let mut functions: BTreeMap<&str, Vec<_>> = BTreeMap::new();
+    for (name, (library, description, flags)) in &libraries.functions {
+        functions.entry(library).or_default().push((name, description, flags));
+    }
     let fits = |name: &str| pattern.is_none_or(|p| stdx::glob::matches(p, name.as_bytes(), true));
     let chosen: Vec<_> = libraries.code.iter().filter(|(name, _)| fits(name)).collect();
-    act.out.array(chosen.len());
+    out.array(chosen.len());
     for (name, code) in chosen {
-        act.out.map(if with_code { 4 } else { 3 });
-        act.out.bulk(b"library_name");
-        act.out.bulk(name.as_bytes());
-        act.out.bulk(b"engine");
-        act.out.bulk(b"LUA");
-        act.out.bulk(b"functions");
-        let functions: Vec<_> = libraries.functions.iter().filter(|(_, (lib, _, _))| lib == name).collect();
-        act.out.array(functions.len());
-        for (function, (_, description, flags)) in functions {
-            act.out.map(3);
-            act.out.bulk(b"name");
-            act.out.bulk(function.as_bytes());
-            act.out.bulk(b"description");
-            act.out.bulk_or_null(description.as_deref().map(str::as_bytes));
-            act.out.bulk(b"flags");
+        out.map(if with_code { 4 } else { 3 });
+        out.bulk(b"library_name");
+        out.bulk(name.as_bytes());
+        out.bulk(b"engine");
+        out.bulk(b"LUA");
+        out.bulk(b"functions");
+        let functions = functions.get(name.as_str()).map(Vec::as_slice).unwrap_or_default();
+        out.array(functions.len());
+        for (function, description, flags) in functions {
+            out.map(3);
+            out.bulk(b"name");
+            out.bulk(function.as_bytes());
+            out.bulk(b"description");
+            out.bulk_or_null(description.as_deref().map(str::as_bytes));
+            out.bulk(b"flags");
             let names: Vec<_> = flags.names().collect();
-            act.out.set(names.len());
-            names.iter().for_each(|flag| act.out.simple(flag));
+            out.set(names.len());
+            names.iter().for_each(|flag| out.simple(flag));
         }
         if with_code {
-            act.out.bulk(b"library_code");
-            act.out.bulk(&code.text);
+            out.bulk(b"library_code");
+            out.bulk(&code.text);
         }
     }
-    Ok(Flow::Done)
 }
 
 fn function_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
