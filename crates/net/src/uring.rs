@@ -14,7 +14,9 @@
 //! - U3: at the end of `wait` every send queued before it is over, and the loop knows what became of it: a further one of
 //!   the same connection must not overtake what is left of it. So completions that did not fit are fetched in the same
 //!   `wait`, and a receive that found no buffer is not begun again before the next one.
-//! - U4: the loop reads from a socket itself only while no receive is in place: bytes stay in order.
+//! - U4: the loop reads from a socket itself only while no receive is in place and it has looked at all that came by the last:
+//!   bytes stay in order, however late it comes to an event.
+//! - U5: of a connection at most one [`Event::Readable`] is under way.
 
 use crate::ring::{Completion, File, Ring};
 use crate::socket::Socket;
@@ -75,6 +77,8 @@ struct Line {
     floods: bool,
     /// The loop has read, and there may be more.
     again: bool,
+    /// The loop has been told to read, and has not come to it (U5).
+    told: bool,
     /// Somebody waits for room in the socket.
     writable: bool,
     /// Somebody waits for its end: while nothing is received nothing else would tell.
@@ -207,7 +211,9 @@ impl Uring {
         line.floods &= again;
         if open && again && line.wanted {
             if line.floods {
-                events.push(Event::Readable(slot));
+                if !std::mem::replace(&mut line.told, true) {
+                    events.push(Event::Readable(slot));
+                }
             } else {
                 line.receive = Receive::Due;
                 self.due.push(slot);
@@ -224,7 +230,7 @@ impl Uring {
         direct: Option<(&mut Vec<u8>, usize)>,
     ) -> io::Result<Received<'a>> {
         let line = &mut self.lines[slot];
-        if line.receive != Receive::Off {
+        if line.receive != Receive::Off || line.leases > 0 {
             return Ok(Received::Nothing);
         }
         let (read, room) = match direct {
@@ -319,6 +325,7 @@ impl Transport for Uring {
             leases: 0,
             floods: false,
             again: false,
+            told: false,
             writable: false,
             gone: false,
         };
@@ -388,9 +395,13 @@ impl Transport for Uring {
             }
             Event::Readable(slot) => {
                 let line = &mut self.lines[slot];
+                line.told = false;
                 let again = std::mem::take(&mut line.again);
-                if again && line.open && line.wanted && line.receive == Receive::Off {
+                // What came before it is looked at first.
+                let early = line.leases > 0 && line.floods;
+                if (again || early) && line.open && line.wanted && line.receive == Receive::Off {
                     if line.floods {
+                        line.told = true;
                         return Some(event);
                     }
                     self.begin_receiving(slot);
@@ -514,6 +525,63 @@ mod tests {
         assert!(answered > 10 && said - answered <= 1, "{answered} of {said}");
         assert_eq!(io.lines[0].leases, 0);
         assert!(!io.lines[0].floods);
+    }
+
+    /// Input that is switched off and on left an event behind by which later bytes were read before earlier ones (U4).
+    #[test]
+    fn a_flood_stays_in_order_though_input_is_switched_off_and_on() {
+        for seed in 1..=12u64 {
+            flood_with_switches(seed);
+        }
+    }
+
+    fn flood_with_switches(seed: u64) {
+        const TOTAL: usize = 6 << 20;
+        let byte = |i: usize| ((i / 5) ^ (i >> 13)) as u8;
+        let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mut dice = move |below: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) % below
+        };
+        let (mailbox, _far) = UnixStream::pair().unwrap();
+        let Ok(mut io) = Uring::new(mailbox.as_fd(), &[], 64) else { return };
+        let (mut flooder, flooded) = UnixStream::pair().unwrap();
+        let mut socket = Socket::unix(flooded).unwrap();
+        io.add(0, &socket).unwrap();
+        io.set_input(0, &socket, true).unwrap();
+        let writer = std::thread::spawn(move || {
+            let bytes: Vec<u8> = (0..TOTAL).map(byte).collect();
+            flooder.write_all(&bytes).unwrap();
+        });
+        let (mut events, mut pool, mut queue) =
+            (Vec::new(), Pool::default(), std::collections::VecDeque::new());
+        let (mut got, mut wanted, mut ended) = (0, true, false);
+        while !ended || got < TOTAL {
+            if dice(4) == 0 || !wanted {
+                wanted = !wanted;
+                io.set_input(0, &socket, wanted).unwrap();
+            }
+            io.wait(Duration::from_micros(100), &mut events, &mut pool);
+            queue.extend(events.drain(..));
+            let readables = queue.iter().filter(|event| matches!(event, Event::Readable(_))).count();
+            assert!(readables <= 1, "U5");
+            for _ in 0..dice(6) {
+                let Some(event) = queue.pop_front() else { break };
+                match io.receive(&event, &mut socket, None).unwrap() {
+                    Received::Bytes(bytes) => {
+                        let wrong = bytes.iter().zip(got..).position(|(had, i)| *had != byte(i));
+                        assert_eq!(wrong, None, "seed {seed}, behind byte {got}");
+                        got += bytes.len();
+                    }
+                    Received::Ended => ended = true,
+                    _ => {}
+                }
+                ended |= matches!(event, Event::Ended(_));
+                queue.extend(io.done(event));
+            }
+        }
+        writer.join().unwrap();
+        assert_eq!(got, TOTAL);
     }
 
     /// More completions at once than the queue holds: a short send among them was known a turn too late, and what the

@@ -1,6 +1,6 @@
 //! Who may connect, how long they may stay, and what the server knows about them.
 
-use crate::support::{Client, Server, encode_line, foreign};
+use crate::support::{Client, Server, encode, encode_line, foreign};
 use crate::waits::until;
 use std::time::Duration;
 
@@ -199,4 +199,29 @@ fn paused_writes_wait_and_reads_do_not() {
     assert_eq!(client.reply_within(Duration::from_millis(150)), None);
     admin.expect("CLIENT UNPAUSE", "+OK");
     client.expect_reply("+OK");
+}
+
+/// Input is taken, refused and taken again while it comes: nothing of it may overtake the rest.
+#[test]
+fn large_values_in_a_pipeline_are_stored_as_they_were_sent() {
+    const VALUES: usize = 40;
+    const WORDS: usize = 16_000;
+    // Every word says where it belongs.
+    let value =
+        |i: usize| (0..WORDS).flat_map(|j| ((i * WORDS + j) as u64).to_be_bytes()).collect::<Vec<u8>>();
+    let server = Server::start();
+    for round in 0..6 {
+        let requests: Vec<u8> = (0..VALUES)
+            .flat_map(|i| encode(&[b"SET", format!("k{i}").as_bytes(), &value(i + round)]))
+            .collect();
+        let mut client = server.client();
+        client.send(&requests);
+        (0..VALUES).for_each(|_| client.expect_reply("+OK"));
+        for i in 0..VALUES {
+            client.request(&[b"GET", format!("k{i}").as_bytes()]);
+            let head = format!("${}\r\n", WORDS * 8);
+            let reply = client.raw(head.len() + WORDS * 8 + 2);
+            assert!(reply[head.len()..].starts_with(&value(i + round)), "value {i} of round {round}");
+        }
+    }
 }
