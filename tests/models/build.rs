@@ -121,6 +121,12 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
         "of_overlay && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
     ),
+    (
+        "set_beside_another",
+        "intent.rs",
+        "if alone && mine.cells.only_sets() {",
+        "if mine.cells.only_sets() {",
+    ),
     // What was committed before is written into the tables that were emptied after it.
     (
         "committed_not_dropped",

@@ -482,15 +482,23 @@ impl Words for BulkWords {
         }
     }
 
-    fn prefetch(&self, i: usize, step: usize) {
-        let (words, at) = match self {
-            BulkWords::Pairs(words) => (words, 1 + 2 * i),
-            BulkWords::Keys(words) => (words, 1 + i),
-            BulkWords::Sets(sets) => return sets.prefetch(i, step),
+    fn prefetch(&self, keys: &[(u64, u32)], step: usize) {
+        let (words, width) = match self {
+            BulkWords::Pairs(words) => (words.args(), 2),
+            BulkWords::Keys(words) => (words.args(), 1),
+            BulkWords::Sets(sets) => {
+                let keys = keys.iter().map(|(_, i)| *i as usize).filter(|i| *i < sets.len());
+                return keys.for_each(|i| sets.prefetch(i, step));
+            }
         };
+        let places = keys.iter().map(|(_, i)| 1 + width * *i as usize);
         match step {
-            1 => words.args().prefetch_place(at),
-            2 => words.args().prefetch_word(at),
+            1 => places.for_each(|at| words.prefetch_place(at)),
+            2 if width == 2 => places.for_each(|at| {
+                words.prefetch_word(at);
+                words.prefetch_word_end(at + 1);
+            }),
+            2 => places.for_each(|at| words.prefetch_word(at)),
             _ => {}
         }
     }

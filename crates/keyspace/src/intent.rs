@@ -23,7 +23,7 @@
 //! - I9: a database's number in an intent is what it was called when the intent was placed; whoever looks for what it is called now
 //!   asks the commit's `Numbers` (`underway.rs`). So nothing has to be folded before tables are replaced.
 //! - I8: if nothing of a shard changed since the snapshot and no other commit has intents there, an overlay's are placed in it
-//!   without a look at each. What expires is known before.
+//!   without a look at each. What expires is known before. So are those of a command that sets its keys whatever they were.
 //!
 //! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
 
@@ -34,6 +34,7 @@ use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::underway::Numbers;
 use crate::view::{Changes, Class, View};
 use crate::{Conflict, Keyspace};
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
@@ -56,10 +57,11 @@ pub trait Words: Send + Sync {
         self.len() == 0
     }
     fn key(&self, i: usize) -> &[u8];
-    /// None: the key is to be removed.
+    /// None: the key is to be removed; then all are.
     fn value(&self, i: usize) -> Option<&[u8]>;
-    /// Brings a key nearer to the cache; called for several of them, with each of [`FETCHES`] steps after the other.
-    fn prefetch(&self, _i: usize, _step: usize) {}
+    /// Brings keys nearer to the cache, with each of [`FETCHES`] steps after the other. Of each its hash, and its number if that
+    /// is below `len`.
+    fn prefetch(&self, _keys: &[(u64, u32)], _step: usize) {}
 }
 
 /// Steps of [`Words::prefetch`].
@@ -73,6 +75,8 @@ pub(crate) struct Placed {
     numbers: Arc<Numbers>,
     /// The first so many are placed.
     upto: usize,
+    /// The next ones are on their way to the cache.
+    begun: bool,
 }
 
 /// What a record wants of the keys of one shard, sorted by hash.
@@ -95,9 +99,9 @@ pub(crate) struct Bulk {
 const FOLDED: u32 = u32::MAX;
 
 /// What is to be done about a key.
-enum Deed {
+enum Deed<'a> {
     Cell(Cell),
-    Word(Arc<Bulk>, usize),
+    Word(&'a Bulk, usize),
 }
 
 impl Cells {
@@ -139,6 +143,11 @@ impl Cells {
         matches!(self, Cells::Read(..))
     }
 
+    /// Its keys are set whatever they were.
+    fn only_sets(&self) -> bool {
+        matches!(self, Cells::Bulk(bulk, _) if bulk.sets())
+    }
+
     /// None of its kind.
     fn none_like(&self) -> Cells {
         match self {
@@ -161,12 +170,21 @@ impl Cells {
         }
     }
 
-    fn take(&mut self, i: usize) -> Option<Deed> {
+    /// Whose keys these are.
+    fn bulk(&self) -> Option<Arc<Bulk>> {
+        match self {
+            Cells::Bulk(bulk, _) => Some(bulk.clone()),
+            Cells::Full(_) | Cells::Read(..) => None,
+        }
+    }
+
+    /// `bulk`: what [`Cells::bulk`] says.
+    fn take<'a>(&mut self, i: usize, bulk: Option<&'a Bulk>) -> Option<Deed<'a>> {
         match self {
             Cells::Full(cells) => cells[i].cell.take().map(Deed::Cell),
-            Cells::Bulk(bulk, list) => match std::mem::replace(&mut list[i].1, FOLDED) {
+            Cells::Bulk(_, list) => match std::mem::replace(&mut list[i].1, FOLDED) {
                 FOLDED => None,
-                word => Some(Deed::Word(bulk.clone(), word as usize)),
+                word => bulk.map(|bulk| Deed::Word(bulk, word as usize)),
             },
             Cells::Read(..) => None,
         }
@@ -192,17 +210,16 @@ impl Cells {
         }
     }
 
-    /// Brings keys, and short strings they are set to, nearer to the cache: another core has written them.
-    fn prefetch(&self, which: std::ops::Range<usize>) {
+    /// Brings keys, and short strings they are set to, nearer to the cache: another core has written them, or they stand in the
+    /// order in which they were sent.
+    fn prefetch(&self, which: Range<usize>, steps: Range<usize>) {
         match self {
-            Cells::Full(cells) => cells[which].iter().for_each(Intent::prefetch),
+            Cells::Full(cells) if steps.contains(&0) => cells[which].iter().for_each(Intent::prefetch),
             Cells::Bulk(bulk, list) => {
-                for step in 0..FETCHES {
-                    let words = list[which.clone()].iter().filter(|(_, word)| *word != FOLDED);
-                    words.for_each(|(_, word)| bulk.words.prefetch(*word as usize, step));
-                }
+                // What is folded already has no word, which fetches nothing.
+                steps.for_each(|step| bulk.words.prefetch(&list[which.clone()], step));
             }
-            Cells::Read(..) => {}
+            Cells::Full(_) | Cells::Read(..) => {}
         }
     }
 
@@ -211,6 +228,24 @@ impl Cells {
         match self {
             Cells::Full(cells) => drop(cells.pop()),
             Cells::Bulk(_, list) | Cells::Read(_, list) => drop(list.pop()),
+        }
+    }
+}
+
+impl Bulk {
+    fn sets(&self) -> bool {
+        !self.words.is_empty() && self.words.value(0).is_some()
+    }
+
+    /// Sets a key to what its word says, or removes it. Told of where it was when it happened.
+    fn apply(&self, view: &mut View<'_>, key: &[u8], word: usize) {
+        match self.words.value(word) {
+            Some(value) => {
+                view.put_string(key, value, None);
+                view.changed_in(self.db, key, Class::String, "set");
+            }
+            None if view.remove(key) => view.changed_in(self.db, key, Class::Generic, "del"),
+            None => {}
         }
     }
 }
@@ -556,9 +591,14 @@ impl Commit {
     fn sort(&mut self, next: usize, count: usize) {
         let Some(bulk) = &self.bulk else { return };
         let end = (next + count).min(bulk.words.len());
+        let fair = bulk.words.len() / crate::SHARDS;
         for i in next..end {
             let hash = hash_bytes(bulk.words.key(i));
             if let Cells::Bulk(_, list) = &mut self.parts[crate::shard_of(hash)].1 {
+                if list.capacity() == 0 {
+                    // Nearly always enough. Of very many keys all lists would be made large at a stretch.
+                    list.reserve((fair + fair / 4 + 8).min(512));
+                }
                 list.push((hash, i as u32));
             }
         }
@@ -714,23 +754,16 @@ impl View<'_> {
             );
             let Some((i, at, n)) = found else { return };
             let Some(cells) = self.shard_mut(shard).map(|s| &mut s.intents.0[i].cells) else { return };
-            let Some(deed) = cells.take(at) else { return };
+            let bulk = cells.bulk();
+            let Some(deed) = cells.take(at, bulk.as_deref()) else { return };
             self.fold(n, db, hash, key, deed);
         }
     }
 
-    fn fold(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], deed: Deed) {
+    fn fold(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], deed: Deed<'_>) {
         self.write_at(n, db, hash, key, |view, key| match deed {
             Deed::Cell(cell) => apply(view, key, cell),
-            // Told of where it was when it happened.
-            Deed::Word(bulk, word) => match bulk.words.value(word) {
-                Some(value) => {
-                    view.put_string(key, value, None);
-                    view.changed_in(bulk.db, key, Class::String, "set");
-                }
-                None if view.remove(key) => view.changed_in(bulk.db, key, Class::Generic, "del"),
-                None => {}
-            },
+            Deed::Word(bulk, word) => bulk.apply(view, key, word),
         });
     }
 
@@ -748,7 +781,7 @@ impl View<'_> {
         let mut mine = intents.remove_some(record, cells.only_read()).unwrap_or_else(|| {
             let none = cells.none_like();
             let cells = std::mem::replace(cells, none);
-            Placed { record: record.clone(), cells, numbers: numbers.clone(), upto: 0 }
+            Placed { record: record.clone(), cells, numbers: numbers.clone(), upto: 0, begun: false }
         });
         let alone = intents.0.iter().all(|other| Arc::ptr_eq(&other.record, record));
         let of_overlay = !matches!(mine.cells, Cells::Bulk(..));
@@ -756,16 +789,23 @@ impl View<'_> {
             // I8
             mine.upto = mine.cells.len();
         }
+        if alone && mine.cells.only_sets() {
+            mine.upto = mine.cells.len();
+        }
         let end = (mine.upto + keys).min(mine.cells.len());
         if !of_overlay {
-            self.prefetch(shard, &mine, mine.upto..end);
+            let which = mine.upto..end;
+            self.prefetch(shard, &mut mine, which, end..end + keys);
         }
+        let removes = !of_overlay && !mine.cells.only_sets();
         let mut expires_ms = u64::MAX;
         let mut checked = Ok(());
         while mine.upto < end && checked.is_ok() {
             let (i, hash) = (mine.upto, mine.cells.hash(mine.upto));
             let Some((db, key)) = mine.cells.key(i) else { break };
-            checked = self.make_way(record, db, hash, key, mine.cells.writes(i));
+            if !alone {
+                checked = self.make_way(record, db, hash, key, mine.cells.writes(i));
+            }
             match (&mine.cells, &checked) {
                 (_, Err(Conflict)) => break,
                 (Cells::Full(cells), Ok(())) => {
@@ -775,7 +815,7 @@ impl View<'_> {
                         break;
                     }
                 }
-                (Cells::Bulk(bulk, list), Ok(())) if bulk.words.value(list[i].1 as usize).is_none() => {
+                (Cells::Bulk(..), Ok(())) if removes => {
                     self.select(db);
                     self.remember(key, hash);
                     if let Some(expires) = self.expire_ms(key) {
@@ -792,6 +832,8 @@ impl View<'_> {
             mine.upto += 1;
         }
         let all = mine.upto == mine.cells.len();
+        // They are folded from the end on.
+        mine.begun &= !all;
         if let Some(shard) = self.shard_mut(shard) {
             shard.intents.0.push(mine);
         }
@@ -838,12 +880,14 @@ impl View<'_> {
                 stdx::reclaim::defer(16 * read.cells.len(), move || drop(read));
             }
             let Some(mut mine) = shard_mut.intents.remove(record) else { continue };
-            let from = mine.cells.len().saturating_sub(left);
-            self.prefetch(shard, &mine, from..mine.cells.len());
+            let end = mine.cells.len();
+            let from = end.saturating_sub(left);
+            self.prefetch(shard, &mut mine, from..end, from.saturating_sub(left)..from);
+            let bulk = mine.cells.bulk();
             while left > 0 && mine.cells.len() > 0 {
                 left -= 1;
                 let last = mine.cells.len() - 1;
-                self.fold_at(n, &mut mine, last);
+                self.fold_at(n, &mut mine, last, bulk.as_deref());
                 mine.cells.pop();
             }
             if mine.cells.len() > 0 {
@@ -856,33 +900,43 @@ impl View<'_> {
         true
     }
 
-    /// Brings what the next keys stand in into the cache.
-    fn prefetch(&self, shard: usize, placed: &Placed, which: std::ops::Range<usize>) {
-        let cells = &placed.cells;
+    /// Brings what the next keys stand in into the cache, and begins with those that come `then`: what is asked for last is
+    /// found by what was asked for first.
+    fn prefetch(&self, shard: usize, placed: &mut Placed, which: Range<usize>, then: Range<usize>) {
         let Some(shard) = self.shard(shard) else { return };
-        let which = which.start..which.end.min(which.start + 64);
-        cells.prefetch(which.clone());
-        let keys = || which.clone().filter_map(|i| Some((placed.numbers.now(cells.db(i)?)?, cells.hash(i))));
-        keys().for_each(|(db, hash)| shard.dbs[db].prefetch_line(hash));
-        keys().for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));
+        let Placed { cells, numbers, begun, .. } = placed;
+        let some = |which: Range<usize>| {
+            let end = which.end.min(cells.len());
+            which.start.min(end)..end.min(which.start + 64)
+        };
+        let (which, then) = (some(which), some(then));
+        let first = if std::mem::replace(begun, true) { 0..0 } else { which.clone() };
+        let keys =
+            |which: Range<usize>| which.filter_map(|i| Some((numbers.now(cells.db(i)?)?, cells.hash(i))));
+        for coming in [first, then] {
+            cells.prefetch(coming.clone(), 0..FETCHES - 1);
+            keys(coming).for_each(|(db, hash)| shard.dbs[db].prefetch_line(hash));
+        }
+        cells.prefetch(which.clone(), FETCHES - 1..FETCHES);
+        keys(which).for_each(|(db, hash)| shard.dbs[db].prefetch_entry(hash));
     }
 
-    /// Does nothing if the table is gone (I9).
-    fn fold_at(&mut self, n: Lsn, placed: &mut Placed, i: usize) {
+    /// Does nothing if the table is gone (I9). `bulk`: whose these are.
+    fn fold_at(&mut self, n: Lsn, placed: &mut Placed, i: usize, bulk: Option<&Bulk>) {
         let hash = placed.cells.hash(i);
         let Some(db) = placed.cells.db(i).and_then(|known| placed.numbers.now(known)) else { return };
-        match &mut placed.cells {
-            Cells::Full(cells) => {
+        match (&mut placed.cells, bulk) {
+            (Cells::Full(cells), _) => {
                 let Intent { key, cell, .. } = &mut cells[i];
                 if let Some(cell) = cell.take() {
                     self.fold(n, db, hash, key, Deed::Cell(cell));
                 }
             }
-            Cells::Bulk(bulk, list) => {
-                let (bulk, word) = (bulk.clone(), list[i].1 as usize);
-                self.fold(n, db, hash, bulk.words.key(word), Deed::Word(bulk.clone(), word));
+            (Cells::Bulk(_, list), Some(bulk)) => {
+                let word = list[i].1 as usize;
+                self.fold(n, db, hash, bulk.words.key(word), Deed::Word(bulk, word));
             }
-            Cells::Read(..) => {}
+            (Cells::Bulk(..) | Cells::Read(..), _) => {}
         }
     }
 

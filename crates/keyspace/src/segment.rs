@@ -278,13 +278,18 @@ impl Directory {
 
     /// Removes an entry; whether it had an expiry, if it was there.
     pub(crate) fn remove(&mut self, hash: u64, key: &[u8]) -> Option<bool> {
-        let (segment, place) = self.locate(hash, key)?;
+        self.spot(hash, key).map(|spot| self.remove_at(spot, hash))
+    }
+
+    /// Removes the entry that [`Directory::spot`] found, nothing having been put or removed since; whether it had an expiry.
+    pub(crate) fn remove_at(&mut self, spot: Spot, hash: u64) -> bool {
+        let Spot { segment, place } = spot;
         let entry = segment.at(place);
         let had_expire = entry.expire_ms().is_some();
         self.unhook(segment, place, hash);
         entry.discard();
         self.shrink(hash, false);
-        Some(had_expire)
+        had_expire
     }
 
     fn unhook(&mut self, segment: Segment, place: Place, hash: u64) {

@@ -812,21 +812,15 @@ impl<'k> View<'k> {
             return self.take(key).is_some();
         }
         let hash = self.hash_of(key);
-        let Store::Locked(guard) = &self.store else { return false };
-        match guard.get(shard_of(hash)).dbs[self.db].find(hash, key).map(|entry| entry.expire_ms()) {
-            None => return false,
-            Some(Some(at)) if at <= self.now_ms => {
-                self.drop_expired(hash, key);
-                return false;
-            }
-            Some(_) => {}
+        let Some(spot) = self.spot(hash, key) else { return false };
+        if spot.entry().expire_ms().is_some_and(|at| at <= self.now_ms) {
+            self.drop_expired(hash, key);
+            return false;
         }
+        // Keeping a pre-image moves no entry, so `spot` stays true.
         self.settle_edit();
         self.touch(hash, key, Touch::Replace);
-        self.change(hash, |directory| {
-            let had_expire = directory.remove(hash, key);
-            ((), -1, -i64::from(had_expire == Some(true)))
-        });
+        self.change(hash, |directory| ((), -1, -i64::from(directory.remove_at(spot, hash))));
         true
     }
 

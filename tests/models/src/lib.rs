@@ -247,6 +247,7 @@ commit_world!(decided_too_early, "decided_too_early");
 commit_world!(folded_later, "folded_later");
 commit_world!(placed_though_changed, "placed_though_changed");
 commit_world!(placed_beside_another, "placed_beside_another");
+commit_world!(set_beside_another, "set_beside_another");
 commit_world!(committed_not_dropped, "committed_not_dropped");
 commit_world!(dropped_though_ended, "dropped_though_ended");
 commit_world!(withdrawn_undecided, "withdrawn_undecided");
@@ -281,7 +282,8 @@ models! {
     commits::who_exchanges_loses_nothing_of_others,
         not exchanged_unsaid, exchanged_before_it_began;
     commits::what_was_found_is_of_one_database, not exchanged_undecided;
-    commits::two_bulks_are_one_after_the_other, not older_not_spared, younger_not_ended;
+    commits::two_bulks_are_one_after_the_other,
+        not older_not_spared, younger_not_ended, set_beside_another;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;
 }
 
