@@ -40,7 +40,7 @@ const BATCH: usize = 32;
 const PREFETCH_FROM: usize = 4;
 /// An argument of which more than this is missing is received straight into the connection's own buffer.
 const BULK: usize = 16 * 1024;
-/// Bytes received at once into a large argument.
+/// Bytes received at once into the connection's own buffer: into a large argument, or behind so many.
 const READ_BULK: usize = 64 * 1024;
 /// Bytes a stream writes at once.
 const STREAM_PART: usize = 16 * 1024;
@@ -266,18 +266,21 @@ impl Conn {
         Next::Continue
     }
 
-    /// Receives into the connection's own buffer if the rest of a large argument is expected, else where the transport
-    /// has its bytes.
+    /// Receives into the connection's own buffer if that is where the bytes are to be in any case: behind the rest of something
+    /// large. Else where the transport has its bytes.
     pub(crate) fn receive<'a, T: Transport>(
         &mut self,
         io: &'a mut T,
         event: &Event,
     ) -> std::io::Result<Received<'a>> {
-        if self.need <= BULK || self.session.closing {
+        let argument = self.need > BULK;
+        let straight = matches!(event, Event::Readable(_)) && (argument || self.unread() >= READ_BULK);
+        if self.session.closing || !straight {
             return io.receive(event, &mut self.socket, None);
         }
         self.compact();
-        let (room, expected) = (self.need.min(READ_BULK), self.input.len() + self.need);
+        let room = if argument { self.need.min(READ_BULK) } else { READ_BULK };
+        let expected = self.expected();
         io.receive(event, &mut self.socket, Some((self.input.room(room, expected), room)))
     }
 
@@ -343,12 +346,17 @@ impl Conn {
             return;
         }
         self.compact();
-        let expected = match &self.speech {
+        let expected = self.expected();
+        self.input.append(bytes, expected);
+    }
+
+    /// How many bytes `input` may have when what is half there is complete, if that is known.
+    fn expected(&self) -> usize {
+        match &self.speech {
             _ if self.need > BULK => self.input.len() + self.need,
             Speech::Resp(parser) => self.start + parser.expected_bytes(),
             Speech::Http(_) => 0,
-        };
-        self.input.append(bytes, expected);
+        }
     }
 
     /// Moves what is unread to the front, if that is little.
