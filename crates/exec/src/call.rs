@@ -1,6 +1,7 @@
 //! From a command's arguments to its reply: look-up, checks, plan, run, effects.
 
 use crate::actions::{self, Act};
+use crate::bounds;
 use crate::calls::Ran;
 use crate::job;
 use crate::memory::{self, Verdict};
@@ -46,7 +47,10 @@ pub fn execute(
         session.reply_mode = ReplyMode::Skip;
     }
     let flow = match resolve(args) {
-        Ok(command) => admit(server, local, session, command, args, out),
+        Ok(command) => match local.incoming.as_ref().and_then(|words| bounds::refusal(command, words)) {
+            None => admit(server, local, session, command, args, out),
+            Some(error) => refuse(server, local, session, Some(command), &error, out),
+        },
         // A browser or a web server was led here to post commands: nothing of it is answered.
         Err(_) if is_http(args) => {
             log::warn!("client {} speaks HTTP: closed", session.id);

@@ -313,8 +313,9 @@ impl Job {
             }
         }
         if let Some(watch) = &self.watch {
-            let watched = watch.keys.iter().filter(|(db, key, _)| !overlay.knows(*db, key));
-            wanted.extend(watched.map(|(db, key, _)| (hash_bytes(key), *db as u32, Name::Own(key.clone()))));
+            let watched = watch.keys.keys().filter(|(db, key)| !overlay.knows(*db, key));
+            wanted
+                .extend(watched.map(|(db, key)| (hash_bytes(key), *db as u32, Name::Own(Box::from(&**key)))));
         }
         Wanted::sorted(wanted)
     }
@@ -324,7 +325,7 @@ impl Job {
     fn watched_expired(&self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> bool {
         let Some(watch) = &self.watch else { return false };
         let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
-        watch.keys.iter().any(|(db, key, then)| {
+        watch.keys.iter().any(|((db, key), then)| {
             turn.check();
             view.select(*db);
             view.is_touched_since(key, *then)

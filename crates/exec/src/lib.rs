@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod bounds;
 pub mod call;
 mod calls;
 mod claim;

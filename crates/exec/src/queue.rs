@@ -18,6 +18,8 @@ use std::sync::Arc;
 const CHUNK: usize = 256;
 /// A command of so many bytes or words has an allocation of its own.
 const OWN: usize = 1024;
+/// So many databases may be emptied under locks.
+const FLUSHES: usize = 4;
 /// Chunks from which on they are freed elsewhere.
 const MANY: usize = 4;
 
@@ -44,6 +46,8 @@ pub struct Queue {
     hungry: usize,
     /// Commands that take as long as the keyspace is large.
     tours: usize,
+    /// Commands that exchange or empty databases: some microseconds each.
+    flushes: usize,
     /// Actions that may take long.
     slow: usize,
     /// PUBLISH.
@@ -181,7 +185,7 @@ impl Queue {
 
     /// Whether only running it shows how long it takes.
     pub fn is_open_ended(&self) -> bool {
-        self.looked_until + self.tours > 0
+        self.looked_until + self.tours > 0 || self.flushes > FLUSHES
     }
 
     /// Whether it has actions that may take long.
@@ -223,6 +227,7 @@ impl Queue {
             self.scripts += usize::from(is_script(command));
             self.functions += usize::from(is_function(command));
             self.tours += usize::from(command.name == "keys");
+            self.flushes += is_one_of(&["flushall", "flushdb", "swapdb"]);
             self.published += usize::from(command.name == "publish");
         }
         let own = kept.is_some() || bytes >= OWN || args.len() >= OWN;

@@ -63,6 +63,8 @@ const QUANTUM_NS: u64 = 100_000;
 const TRIES: u32 = 4;
 /// Keys a script may declare to be run inline.
 const MANY_KEYS: usize = 200;
+/// Words a script may be called with to be run inline: each takes up to a microsecond.
+const MANY_WORDS: usize = 256;
 /// A script's first requests for keys, and one more for each so many keys of the database, are answered without neighbours.
 const ALONE: usize = 8;
 const FAIR: usize = 1_000;
@@ -366,7 +368,8 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started
     if call::note_guard(act.local, holder) {
         return Started::Later;
     }
-    let far = far || run.declared > MANY_KEYS || server.scripts.is_long(&run.body);
+    let many = run.declared > MANY_KEYS || run.words.len() > MANY_WORDS;
+    let far = far || many || server.scripts.is_long(&run.body);
     let lacks = |name: &str, act: &mut Act<'_, '_>| !engine(act.server, act.local).has_function(name);
     let far = far || matches!(&run.body, Body::Function(name) if lacks(name, act));
     if far {

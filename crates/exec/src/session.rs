@@ -6,7 +6,7 @@ use crate::waits::{Away, Request, What};
 use keyspace::Watched;
 use parking_lot::Mutex;
 use std::cell::Cell;
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
@@ -155,10 +155,8 @@ pub struct Multi {
 #[derive(Default)]
 pub struct Watch {
     pub dirty: Arc<AtomicBool>,
-    /// Database, key, and what it was.
-    pub keys: Vec<(usize, Box<[u8]>, Watched)>,
-    /// The same keys, to be found; kept from some number of them on.
-    pub(crate) known: HashSet<(usize, Box<[u8]>)>,
+    /// Database and key, and what was there. A tree, for it never grows by leaps.
+    pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
 }
 
 /// What a client listens to.

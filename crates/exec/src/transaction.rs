@@ -21,42 +21,27 @@ use crate::works::Work;
 use crate::{Local, Server, Session, job, sources};
 use command::table::Cost;
 use command::{Command, Error, Run};
-use keyspace::{Keyspace, View, Watched};
+use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
 /// Keys watched in one slice, and forgotten.
 pub(crate) const AT_A_STRETCH: usize = 200;
-/// Keys watched above which they are found by hash.
+/// Commands of a transaction above which they are freed elsewhere.
 const FEW: usize = 16;
 
 impl Watch {
     fn has(&self, db: usize, key: &[u8]) -> bool {
-        match self.keys.len() {
-            0..=FEW => self.keys.iter().any(|(d, k, _)| *d == db && **k == *key),
-            _ => self.known.contains(&(db, Box::from(key))),
-        }
+        !self.keys.is_empty() && self.keys.contains_key(&(db, Box::from(key)))
     }
 
     /// Whether a key was touched in a way that sets no mark; leaves the view at any database. O(keys).
     pub(crate) fn is_touched(&self, view: &mut View<'_>) -> bool {
-        self.keys.iter().any(|(db, key, then)| {
+        self.keys.iter().any(|((db, key), then)| {
             view.select(*db);
             view.is_touched_since(key, *then)
         })
-    }
-
-    /// O(1).
-    fn add(&mut self, db: usize, key: &[u8], then: Watched) {
-        self.keys.push((db, key.into(), then));
-        match self.keys.len() {
-            0..=FEW => {}
-            n if n == FEW + 1 => {
-                self.known = self.keys.iter().map(|(db, key, _)| (*db, key.clone())).collect()
-            }
-            _ => drop(self.known.insert((db, key.into()))),
-        }
     }
 }
 
@@ -124,7 +109,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         // Last: a long write decided before came before WATCH.
         let then = view.watch(key, &session.watch.dirty);
         act.server.after(act.local, view.finish());
-        session.watch.add(session.db, key, then);
+        session.watch.keys.insert((session.db, key.into()), then);
     }
     act.server.clients.note_watching(&session.info, session.watch.keys.len());
     if from + AT_A_STRETCH < args.len() - 1 {
@@ -168,11 +153,11 @@ pub(crate) fn forget(server: &Server, local: &mut Local, mut watch: Watch) {
 
 /// Forgets so many watched keys; true if some are left.
 pub(crate) fn forget_some(server: &Server, watch: &mut Watch, count: usize) -> bool {
-    let rest = watch.keys.len().saturating_sub(count);
-    for (db, key, _) in watch.keys.drain(rest..) {
+    for _ in 0..count {
+        let Some(((db, key), _)) = watch.keys.pop_last() else { return false };
         server.keyspace.unwatch(db, &key, &watch.dirty);
     }
-    rest > 0
+    !watch.keys.is_empty()
 }
 
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
@@ -293,7 +278,7 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     if shards == Bits::below(keyspace::SHARDS) {
         return view.settle_all();
     }
-    let mut keys: Vec<(usize, &[u8])> = session.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
+    let mut keys: Vec<(usize, &[u8])> = session.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
     let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
         if command.name == "select" {
@@ -339,7 +324,7 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
 
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
 fn shards_needed(session: &Session, queue: &Queue) -> Bits {
-    let mut shards = Keyspace::shards_of(session.watch.keys.iter().map(|(_, key, _)| &**key));
+    let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
     for (command, args) in queue.iter() {
         let whole = match command.run {
             Run::Whole(_) => true,

@@ -17,6 +17,8 @@ use crate::text;
 /// The recursion's frames stay below a megabyte.
 const DEPTH_MAX: i32 = 3_500;
 
+/// Elements that are as much work as making a table.
+const TABLE: u32 = 16;
 /// Texts below this are not worth counting by their bytes.
 const SHORT: usize = 64;
 /// Bytes of a text that are gone through without asking the host (J2).
@@ -751,6 +753,7 @@ impl Parser<'_> {
 
     fn object(&mut self, s: &mut State<'_>, depth: i32) -> Result<(), Raise> {
         self.descend(s, depth)?;
+        s.ticks(TABLE)?;
         s.push_table(0, 0);
         let table = s.top();
         let mut token = self.token(s);
@@ -782,6 +785,7 @@ impl Parser<'_> {
 
     fn array(&mut self, s: &mut State<'_>, depth: i32) -> Result<(), Raise> {
         self.descend(s, depth)?;
+        s.ticks(TABLE)?;
         s.push_table(0, 0);
         let table = s.top();
         if self.settings.decode_array_mt {

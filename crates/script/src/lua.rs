@@ -129,6 +129,8 @@ pub(crate) struct Shared {
     used_bytes: Cell<usize>,
     /// 0: no limit.
     limit_bytes: Cell<usize>,
+    /// Elements that loops in Rust have gone through.
+    ticks: Cell<u32>,
     hook_every: Cell<c_int>,
     /// Rust code is working on the state (L1).
     section: Cell<bool>,
@@ -158,6 +160,7 @@ impl Vm {
     pub(crate) fn new(limit_bytes: usize, hook_every: u32) -> Vm {
         let shared = Box::new(Shared {
             used_bytes: Cell::new(0),
+            ticks: Cell::new(0),
             limit_bytes: Cell::new(limit_bytes),
             hook_every: Cell::new(hook_every.clamp(1, 1 << 30) as c_int),
             section: Cell::new(true),

@@ -61,6 +61,7 @@ pub(crate) static COMMANDS: &[Command] =
         Command::new("zscan", -3, Run::Read(zscan), READONLY, acl::SORTEDSET)
             .keys(READ_ONE)
             .tips(&["nondeterministic_output"])
+            .cost(scan_cost)
             .doc(
                 GROUP,
                 "2.8.0",
@@ -341,6 +342,12 @@ fn rank(
     }
     cx.view.count_lookup(key, hit);
     Ok(())
+}
+
+/// As many members as the step is to visit.
+fn scan_cost(view: &keyspace::View<'_>, args: Args<'_>) -> usize {
+    let count = ScanOptions::parse(args.from(3), &["noscores"]).map_or(0, |options| options.count);
+    view.zset(args.at(1)).ok().flatten().map_or(0, ZSet::len).min(count) * 4
 }
 
 /// `ZSCAN key cursor [MATCH pattern] [COUNT count] [NOSCORES]`

@@ -2,7 +2,7 @@
 //!
 //! There is one user, `default`. With no `requirepass` any password is right for it, as in Redis.
 
-use super::{Act, PLAIN, Row};
+use super::{Act, PLAIN, Row, aside};
 use crate::call::Flow;
 use crate::info::REDIS_VERSION;
 use crate::session::{ReplyMode, flag};
@@ -38,13 +38,16 @@ fn ping(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
             act.out.bulk(b"pong");
             act.out.bulk(text.unwrap_or_default());
         }
-        Some(text) => act.out.bulk(text),
+        Some(_) => return echo(act, args),
         None => act.out.simple("PONG"),
     }
     Ok(Flow::Done)
 }
 
 fn echo(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if let Some(words) = act.local.incoming.clone() {
+        return aside(act, "echo", move |out| out.bulk(words.args().at(1)));
+    }
     act.out.bulk(args.at(1));
     Ok(Flow::Done)
 }

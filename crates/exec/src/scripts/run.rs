@@ -608,6 +608,14 @@ impl Host for Runner<'_, '_, '_> {
         self.told.deeds.push(Deed::Log(level, message.to_vec()));
     }
 
+    /// Copying or compressing so much takes a loop too long.
+    fn heavy(&mut self, _: usize) -> Option<Stop> {
+        if self.halt.is_none() && self.limit.until_ns.is_some() {
+            self.halt = Some(Halt::Elsewhere);
+        }
+        self.interrupt()
+    }
+
     fn acl_check(&mut self, args: &[&[u8]]) -> Result<bool, String> {
         let words = OwnedArgs::from_slices(args);
         call::resolve(words.args())

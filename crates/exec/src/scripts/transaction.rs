@@ -248,8 +248,8 @@ impl Transaction {
         overlay: &mut Overlay,
         reader: &mut Option<&mut Reader>,
     ) -> bool {
-        let unknown = self.watch.keys.iter().filter(|(db, key, _)| !overlay.knows(*db, key));
-        let unknown: Vec<(usize, Box<[u8]>)> = unknown.map(|(db, key, _)| (*db, key.clone())).collect();
+        let unknown = self.watch.keys.keys().filter(|(db, key)| !overlay.knows(*db, key));
+        let unknown: Vec<(usize, Box<[u8]>)> = unknown.cloned().collect();
         if !unknown.is_empty() {
             super::run::load(overlay, unknown, reader);
         }
@@ -262,7 +262,7 @@ impl Transaction {
     pub(super) fn wanted(&self, server: &Server, run: &ScriptRun) -> Vec<(usize, Box<[u8]>)> {
         let mut db = run.db;
         let mut wanted: HashSet<(usize, &[u8])> =
-            self.watch.keys.iter().map(|(db, key, _)| (*db, &**key)).collect();
+            self.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
         for (command, args) in self.queue.iter() {
             if command.name == "select" {
                 db = connection::database(server, args.at(1)).unwrap_or(db);

@@ -22,8 +22,6 @@ pub(crate) struct State<'a> {
     room: c_int,
     /// A slot seen to hold a table, and not touched since; 0 for none.
     known_table: Cell<c_int>,
-    /// Where the traversal helper counts its calls of [`State::tick`].
-    ticks: u32,
     _not_send: PhantomData<*mut ()>,
 }
 
@@ -39,7 +37,6 @@ impl<'a> State<'a> {
             top,
             room: top + ffi::LUA_MINSTACK - 4,
             known_table: Cell::new(0),
-            ticks: 0,
             _not_send: PhantomData,
         }
     }
@@ -61,16 +58,23 @@ impl<'a> State<'a> {
     /// For loops over much data: asks now and then whether the script may go on.
     #[inline]
     pub(crate) fn tick(&mut self) -> Result<(), Raise> {
-        self.ticks = self.ticks.wrapping_add(1);
-        if (self.ticks as usize).is_multiple_of(TICKS) { self.check_stop() } else { Ok(()) }
+        self.ticks(1)
+    }
+
+    /// The same for so many elements' worth of work.
+    #[inline]
+    pub(crate) fn ticks(&mut self, count: u32) -> Result<(), Raise> {
+        // Of all calls of a script together: many short ones take as long as a long one.
+        let before = self.shared.ticks.get();
+        let after = before.wrapping_add(count);
+        self.shared.ticks.set(after);
+        if (before ^ after) as usize >= TICKS { self.check_stop() } else { Ok(()) }
     }
 
     /// The same for an element of so many bytes: a long one counts as several.
     #[inline]
     pub(crate) fn tick_bytes(&mut self, bytes: usize) -> Result<(), Raise> {
-        let before = self.ticks;
-        self.ticks = before.wrapping_add(1 + (bytes / BYTES_PER_TICK).min(TICKS) as u32);
-        if (before ^ self.ticks) as usize >= TICKS { self.check_stop() } else { Ok(()) }
+        self.ticks(1 + (bytes / BYTES_PER_TICK).min(TICKS) as u32)
     }
 
     pub(crate) fn check_stop(&mut self) -> Result<(), Raise> {
