@@ -7,6 +7,7 @@
 //! Cost: nothing for commands below 128 KB (`Local::incoming`), O(words) for up to [`WORDS_MAX`] of them, else O(1).
 
 use crate::queue::is_script;
+use command::table::BLOCKING;
 use command::{Command, Error, Run};
 use resp::OwnedArgs;
 
@@ -41,6 +42,10 @@ const KEY_TOO_LONG: Error = Error::new("ERR too long a key: it may have 262144 b
 
 /// Why a large command is not run.
 pub(crate) fn refusal(command: &'static Command, words: &OwnedArgs) -> Option<Error> {
+    if command.has(BLOCKING) {
+        // A client that waits names few keys, and short ones (`park.rs`).
+        return None;
+    }
     let args = words.args();
     let has = |names: &[&str]| names.contains(&command.name);
     if !matches!(command.run, Run::Exec) || is_script(command) || has(&["migrate", "watch"]) {

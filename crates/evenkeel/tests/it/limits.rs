@@ -345,3 +345,49 @@ fn who_gives_back_more_than_can_be_freed_waits_and_others_do_not() {
     await_figure(&mut control, "reclaim_pending_bytes", |bytes| bytes == 0);
     assert!(control.call("EVENKEEL WAITS").contains("\"reclaim\""));
 }
+
+/// What is hashed, compared and shown on a loop has bounds; values and messages have not.
+#[test]
+fn keys_names_and_options_are_not_megabytes() {
+    let server = Server::start();
+    let mut client = server.client();
+    let (long, word) = (vec![b'k'; 300 << 10], vec![b'w'; 200 << 10]);
+    if crate::support::foreign() {
+        return;
+    }
+    let key = "-ERR too long a key: it may have 262144 bytes";
+    assert_eq!(client.call_bytes(&[b"SET", &long, b"v"]), key);
+    assert_eq!(client.call_bytes(&[b"EVAL", b"return 1", b"1", &long]), key);
+    assert_eq!(client.call_bytes(&[b"SET", &word, b"v"]), "+OK");
+    assert_eq!(client.call_bytes(&[b"GET", &word]), "\"v\"");
+    let wide = "-ERR too long a word: those of this command may have 65536 bytes";
+    assert_eq!(client.call_bytes(&[b"CLIENT", b"SETNAME", &word]), wide);
+    let many: Vec<&[u8]> =
+        [b"CONFIG".as_slice(), b"GET"].into_iter().chain((0..30_000).map(|_| b"port".as_slice())).collect();
+    assert_eq!(client.call_bytes(&many), "-ERR too many words: this command may have 10000");
+    client.expect("MULTI", "+OK");
+    assert_eq!(client.call_bytes(&[b"GET", &long]), key);
+    assert!(client.call("EXEC").starts_with("-EXECABORT"));
+    let echoed = format!("\"{}\"", "k".repeat(long.len()));
+    assert_eq!(client.call_bytes(&[b"ECHO", &long]), echoed);
+    assert_eq!(client.call_bytes(&[b"PING", &long]), echoed);
+    assert_eq!(client.call_bytes(&[b"PUBLISH", b"c", &long]), ":0");
+    client.expect("PING", "+PONG");
+}
+
+#[test]
+fn scripts_with_very_many_words_and_large_strings_answer_as_others_do() {
+    let server = Server::start();
+    let mut client = server.client();
+    for count in [10, 1_000, 100_000] {
+        let words: Vec<&[u8]> = [b"EVAL".as_slice(), b"return {#ARGV, ARGV[#ARGV]}", b"0"]
+            .into_iter()
+            .chain((0..count).map(|_| b"w".as_slice()))
+            .collect();
+        assert_eq!(client.call_bytes(&words), format!("[:{count}, \"w\"]"));
+    }
+    client.expect("EVAL \"return #string.rep('x', 50000000)\" 0", ":50000000");
+    client.expect("EVAL \"return #cjson.decode('[' .. string.rep('[],', 100000) .. '1]')\" 0", ":100001");
+    client
+        .expect("EVAL \"local t = {} for i = 1, 3000 do table.insert(t, 1, i) end return t[1]\" 0", ":3000");
+}
