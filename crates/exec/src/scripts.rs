@@ -10,7 +10,8 @@
 //!   at the end of the quantum, at SCRIPT KILL, after a lost race. Nobody is ever told BUSY.
 //! - C2: what it tells the outside (PUBLISH, the log) is kept until after the commit and happens once (`scripts/deeds.rs`).
 //! - C3: a script's reads are all at one snapshot; if it wrote, the commit checks that none of them changed since.
-//! - C4: a script that once needed a thread is remembered, and goes there at once.
+//! - C4: a script that once needed a thread is remembered, and goes there at once, until it proves short there: a loop that
+//!   others interrupt makes any script look long.
 //! - C5: script threads take no shard lock: loops read keys for them.
 //! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running, between two
 //!   attempts.
@@ -59,6 +60,8 @@ use stdx::turns::Turn;
 
 /// Nanoseconds a script may take on a loop before it goes to a thread.
 const QUANTUM_NS: u64 = 100_000;
+/// CPU time of a run on a thread after which a script runs inline again.
+const SHORT_NS: u64 = QUANTUM_NS / 2;
 /// Lost races before a script that runs inline goes to a thread.
 const TRIES: u32 = 4;
 /// Keys a script may declare to be run inline.
@@ -533,6 +536,11 @@ impl Scripts {
         self.has_long.store(true, Ordering::Release);
     }
 
+    fn forget_long(&self, body: &Body) {
+        let Some(name) = Name::of(body) else { return };
+        self.long.lock().remove(&name);
+    }
+
     fn roams(&self, body: &Body) -> bool {
         Name::of(body).and_then(|name| self.long.lock().get(&name).copied()).unwrap_or_default()
     }
@@ -644,6 +652,9 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
         server.scripts.note_roams(&job.run.body, reader.roams(&overlay));
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
         reader.turn.reach(Point::ScriptEnd);
+        if job.ended.is_ok() && bench.cpu_ns() < SHORT_NS {
+            server.scripts.forget_long(&job.run.body);
+        }
         if job.ended.is_ok() && overlay.is_dirty() && overlay.len() > job::AT_ONCE {
             let announce = announce(server, &mut job.told);
             let commit = overlay.seal(job.races.age, announce);

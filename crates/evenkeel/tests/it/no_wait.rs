@@ -7,7 +7,7 @@
 //! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
 
 use crate::held::{Hold, MANY, PURE, READS, WRITES, eval, eventually, held, laden, others_are_served};
-use crate::support::{Client, PATIENCE};
+use crate::support::{Client, PATIENCE, Server};
 use std::time::{Duration, Instant};
 
 #[test]
@@ -82,6 +82,27 @@ fn a_long_script_is_nobodys_business() {
         assert_eq!(held(&server, point, &eval(WRITES)), "\"20000\"");
         server.client().expect("DEL counted", ":1");
     }
+}
+
+/// How many runs on threads there have been.
+fn on_threads(client: &mut Client) -> usize {
+    let told = client.call("EVENKEEL PHASES");
+    let count = told.split("\"ran-on-thread\", [\"count\", :").nth(1).and_then(|rest| rest.split(',').next());
+    count.and_then(|n| n.parse().ok()).expect("a number")
+}
+
+#[test]
+fn a_script_that_is_short_again_is_run_by_the_loop_again() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let script = "EVAL \"local n = 0 for i = 1, ARGV[1] do n = n + 1 end return n\" 0";
+    let before = on_threads(&mut other);
+    client.expect(&format!("{script} 3000000"), ":3000000");
+    assert_eq!(on_threads(&mut other), before + 1);
+    // The first proves on a thread that it is short; the machine may hold up some of the others.
+    (0..200).for_each(|_| client.expect(&format!("{script} 1"), ":1"));
+    let after = on_threads(&mut other);
+    assert!((before + 2..before + 200).contains(&after), "{before} and then {after} runs on threads");
 }
 
 #[test]

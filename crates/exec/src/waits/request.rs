@@ -165,12 +165,17 @@ impl Bench {
         self.waited_ns += ns;
     }
 
+    /// CPU time the thread has spent on it so far.
+    pub(crate) fn cpu_ns(&self) -> u64 {
+        thread_cpu_ns() - self.cpu_ns
+    }
+
     /// The thread has done it.
     pub(crate) fn end(&mut self, spent: &mut Spent, client: u64, command: &'static str) {
         let ns = stdx::clock::mono_ns() - self.began_ns;
         spent.thread_ns += ns;
         let waited_ns = std::mem::take(&mut self.waited_ns);
-        spent.os_ns += ns.saturating_sub(thread_cpu_ns() - self.cpu_ns).saturating_sub(waited_ns);
+        spent.os_ns += ns.saturating_sub(self.cpu_ns()).saturating_sub(waited_ns);
         self.last = Some((client, command, ns));
     }
 }
