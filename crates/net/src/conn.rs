@@ -34,8 +34,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::points::{self, Point};
 
-/// Commands parsed at once.
-const BATCH: usize = 32;
+/// Commands parsed at once, at most: those that a quantum has no time for are parsed again.
+const BATCH: u8 = 32;
 /// Commands in a batch from which on looking at their keys together pays.
 const PREFETCH_FROM: usize = 4;
 /// An argument of which more than this is missing is received straight into the connection's own buffer.
@@ -167,6 +167,8 @@ pub(crate) struct Conn {
     pub(crate) listening: bool,
     /// More input is needed before anything can be run, and at least so much.
     need: usize,
+    /// Commands it parses at once: about as many as a quantum has time for.
+    stride: u8,
     /// Bytes that have to be there before there is anything to be run.
     enough: usize,
     /// Since when the soft output limit is exceeded, in milliseconds since 1970.
@@ -212,6 +214,7 @@ impl Conn {
             dirty: false,
             listening: false,
             need: 1,
+            stride: BATCH,
             enough: 1,
             soft_since: None,
         }
@@ -497,7 +500,7 @@ impl Conn {
         let Speech::Resp(parser) = &mut self.speech else { return false };
         let from = self.start;
         // What is allowed after AUTH is not known before it ran.
-        let max = if self.session.authenticated { BATCH } else { 1 };
+        let max = if self.session.authenticated { self.stride.into() } else { 1 };
         let filled = batch.fill(parser, &input[from..], max);
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
             .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
@@ -545,6 +548,9 @@ impl Conn {
                 || local.clock_ns >= until_ns
                 || self.written() >= OUT_HIGH;
             if pause && (i + 1 < batch.len() || filled.stop != Stop::Full) {
+                if local.clock_ns >= until_ns {
+                    self.stride = (i + 1) as u8;
+                }
                 self.restart_parser(server);
                 return true;
             }
@@ -560,6 +566,7 @@ impl Conn {
         match filled.stop {
             Stop::Full => {
                 (self.need, self.enough) = (1, 1);
+                self.stride = BATCH.min(2 * self.stride);
                 true
             }
             Stop::More { need } => {
