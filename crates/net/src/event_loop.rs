@@ -62,6 +62,11 @@ const WEIGHING_MS: u64 = 1000;
 
 /// Demoted work that waits gets a loop's core for [`REST`] after each [`SPELL_NS`] in which the loop did not sleep by itself.
 const SPELL_NS: u64 = 900_000;
+/// After so long on its core a loop lets others have it that wait there, another loop above all: who wakes up where a loop
+/// runs already could not take its place until the next tick of the clock, 4 ms.
+const KEEP_NS: u64 = 100_000;
+/// A wait of at least so long was a sleep.
+const SLEPT_NS: u64 = 20_000;
 /// The kernel adds up to 50 µs of its own to a sleep.
 const REST: Duration = Duration::from_micros(50);
 
@@ -137,6 +142,8 @@ pub(crate) struct EventLoop {
     cpu_ns: u64,
     window_started_ns: u64,
     spell: Spell,
+    /// Monotonic clock when it last slept, or offered its core to others.
+    kept_since_ns: u64,
     stopping: bool,
 }
 
@@ -208,6 +215,7 @@ impl EventLoop {
             load,
             cpu_ns: 0,
             spell: Spell::default(),
+            kept_since_ns: 0,
             stopping: false,
         }
     }
@@ -230,8 +238,12 @@ impl EventLoop {
     pub(crate) fn run<T: Transport>(&mut self, io: &mut T) {
         while !self.stopping {
             let timeout = self.timeout();
+            let ended_ns = self.local.clock_ns;
             self.wait(io, timeout);
             self.local.tick();
+            if !timeout.is_zero() && self.local.clock_ns - ended_ns >= SLEPT_NS {
+                self.kept_since_ns = self.local.clock_ns;
+            }
             self.local.expect_late(self.taken + self.events.len() as u64);
             for slot in std::mem::take(&mut self.leaving) {
                 self.mark_dirty(slot);
@@ -249,6 +261,9 @@ impl EventLoop {
             let now = self.local.clock_ns;
             if self.server.turns.demand() != 0 && now - self.spell.began_ns >= SPELL_NS {
                 self.leave_core(now);
+            } else if now - self.kept_since_ns >= KEEP_NS {
+                self.kept_since_ns = now;
+                std::thread::yield_now();
             }
         }
         self.say_goodbye(io);

@@ -17,6 +17,7 @@
 //! - T4: whoever waits here is background work. An event loop never takes the lock; it may ask for [`Turns::demand`].
 
 use crate::points::{self, Point};
+use crate::threads::Breath;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -65,6 +66,7 @@ pub struct Turn {
     turns: Arc<Turns>,
     seat: Arc<Seat>,
     waited_ns: Cell<u64>,
+    breath: Breath,
 }
 
 impl Turns {
@@ -86,7 +88,12 @@ impl Turns {
             called: AtomicBool::new(false),
             since_ns: AtomicU64::new(0),
         };
-        let turn = Turn { turns: self.clone(), seat: Arc::new(seat), waited_ns: Cell::new(0) };
+        let turn = Turn {
+            turns: self.clone(),
+            seat: Arc::new(seat),
+            waited_ns: Cell::new(0),
+            breath: Breath::default(),
+        };
         turn.begin();
         turn
     }
@@ -149,9 +156,10 @@ impl Turns {
 
 impl Turn {
     /// Lets others go on if this turn is over and somebody waits; returns when it is this one's turn again. Cost when
-    /// nobody waits: one relaxed load.
+    /// nobody waits: one relaxed load and a breath.
     #[inline]
     pub fn check(&self) {
+        self.breath.breathe();
         if self.turns.waiting.load(Ordering::Relaxed) != 0 {
             self.look();
         }
