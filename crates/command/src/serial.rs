@@ -78,6 +78,11 @@ pub fn read_cost(payload: &[u8]) -> usize {
     (elements.saturating_mul(READ_STEPS)).saturating_add((payload.len() + bytes) / BYTES_PER_STEP)
 }
 
+/// The same for one of many payloads, whose costs add up: a short one is taken for what most are.
+pub fn read_cost_of_many(payload: &[u8]) -> usize {
+    if payload.len() <= SHORT_PAYLOAD { 4 + payload.len() / 8 } else { read_cost(payload) }
+}
+
 /// The payload of a value as of now; None if nothing of it is left (Z1). Cost: O(bytes).
 ///
 /// Errors: those of `charge`.

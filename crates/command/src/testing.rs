@@ -143,8 +143,8 @@ impl Db {
     }
 
     /// What the command's row estimates for these words, in steps.
-    pub fn cost(&mut self, words: &[&str]) -> usize {
-        let words = OwnedArgs::from_slices(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+    pub fn cost<W: AsRef<[u8]>>(&mut self, words: &[W]) -> usize {
+        let words = OwnedArgs::from_slices(&words.iter().map(AsRef::as_ref).collect::<Vec<_>>());
         let command = registry::find(words.args().at(0)).expect("a command");
         let view = View::locked(&self.keyspace, shards(command, words.args()), self.db, self.now_ms);
         let cost = command.cost.map_or(0, |cost| cost(&view, words.args()));

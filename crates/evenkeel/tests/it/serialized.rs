@@ -68,6 +68,59 @@ fn values_are_copied_in_transactions_and_scripts() {
     assert_eq!(client.reply(), "-BUSYKEY Target key name already exists.");
 }
 
+/// MRESTORE of so many copies of a payload, with a list of its own behind them.
+fn restore_many(client: &mut Client, count: usize, payload: &[u8], last: &[u8]) {
+    let (number, keys) =
+        ((count + 1).to_string(), (0..count).map(|i| format!("many:{i}")).collect::<Vec<_>>());
+    let mut words: Vec<&[u8]> = vec![b"MRESTORE", number.as_bytes()];
+    keys.iter().for_each(|key| words.extend([key.as_bytes(), b"0", payload]));
+    words.extend([&b"last"[..], b"0", last, b"REPLACE"]);
+    client.request(&words);
+}
+
+#[test]
+fn many_are_restored_at_once_however_long_that_takes() {
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    client.expect("HSET hash f v g 1", ":2");
+    fill(&mut client, "list", 20_000);
+    let (hash, list) = (dump(&mut client, "hash"), dump(&mut client, "list"));
+    for count in [3, 2_000] {
+        // By itself, in a transaction, and by a script.
+        for way in ["", "MULTI", "EVAL"] {
+            let all = |ok: &str| format!("[{}]", vec![ok; count + 1].join(", "));
+            match way {
+                "" => {
+                    restore_many(&mut client, count, &hash, &list);
+                    (0..20).for_each(|i| other.expect(&format!("SET other {i}"), "+OK"));
+                    assert_eq!(client.reply(), all("+OK"));
+                }
+                "MULTI" => {
+                    client.expect("MULTI", "+OK");
+                    restore_many(&mut client, count, &hash, &list);
+                    assert_eq!(client.reply(), "+QUEUED");
+                    client.expect("LLEN last", "+QUEUED");
+                    client.expect("EXEC", &format!("[{}, :20000]", all("+OK")));
+                }
+                _ => {
+                    let script = "local words = {} for i = 1, ARGV[1] do \
+                                  for _, word in ipairs({'many:' .. i - 1, 0, ARGV[2]}) do words[#words + 1] = word end end \
+                                  return #redis.call('MRESTORE', ARGV[1], unpack(words))";
+                    let few = count.min(1_000).to_string();
+                    client.request(&[b"EVAL", script.as_bytes(), b"0", few.as_bytes(), &hash]);
+                    assert_eq!(client.reply(), format!(":{few}"));
+                }
+            }
+            client.expect(&format!("HMGET many:{} f g", count.min(1_000) - 1), r#"["v", "1"]"#);
+            client.expect(&format!("EXISTS many:{count}"), ":0");
+            if way != "EVAL" {
+                client.expect("LINDEX last 19999", "\"word19999\"");
+            }
+            client.expect("FLUSHALL", "+OK");
+        }
+    }
+}
+
 #[test]
 fn strings_are_compressed_unless_told_otherwise() {
     let server = Server::start();

@@ -229,6 +229,92 @@ fn idle_time_is_kept() {
     });
 }
 
+/// MRESTORE with these keys, times to live and payloads.
+fn mrestore(db: &mut Db, keys: &[(&str, &str, &[u8])], options: &[&str]) -> String {
+    let count = keys.len().to_string();
+    let mut words: Vec<&[u8]> = vec![b"MRESTORE", count.as_bytes()];
+    keys.iter().for_each(|(key, ttl, payload)| words.extend([key.as_bytes(), ttl.as_bytes(), payload]));
+    words.extend(options.iter().map(|option| option.as_bytes()));
+    render(&db.call(&words))
+}
+
+#[test]
+fn many_are_restored_as_each_would_be() {
+    Db::both(|mut db| {
+        db.check(FILLED);
+        let keys: Vec<String> = "snezlimrhxowv".chars().map(String::from).collect();
+        let payloads: Vec<Vec<u8>> = keys.iter().map(|key| payload(&mut db, key)).collect();
+        let all: Vec<(&str, &str, &[u8])> =
+            keys.iter().zip(&payloads).map(|(key, payload)| (key.as_str(), "0", &payload[..])).collect();
+        let busy = "-BUSYKEY Target key name already exists.";
+        assert_eq!(mrestore(&mut db, &all, &[]), format!("[{}]", [busy; 13].join(", ")));
+        db.line("flushdb");
+        db.events();
+        assert_eq!(mrestore(&mut db, &all, &[]), format!("[{}]", ["OK"; 13].join(", ")));
+        let told = keys.iter().flat_map(|key| [format!("new:{key}"), format!("restore:{key}")]);
+        assert_eq!(db.events(), told.collect::<Vec<_>>());
+        db.check(READ);
+        assert!(db.effect_lines().is_empty());
+        // Each for itself, and of a key that comes twice the later one where keys are replaced.
+        let (s, n) = (&payloads[0][..], &payloads[1][..]);
+        let mixed =
+            [("a", "0", s), ("a", "0", n), ("b", "x", n), ("c", "-1", n), ("d", "0", b"junk"), ("q", "5", n)];
+        let wrong = [
+            "OK",
+            busy,
+            "-ERR value is not an integer or out of range",
+            "-ERR Invalid TTL value, must be >= 0",
+            "-ERR DUMP payload version or checksum are wrong",
+            "OK",
+        ];
+        assert_eq!(mrestore(&mut db, &mixed, &[]), format!("[{}]", wrong.join(", ")));
+        let noted: Vec<Vec<u8>> = mixed
+            .iter()
+            .flat_map(|(key, ttl, payload)| {
+                let ttl = if *ttl == "5" { "1700000000005" } else { ttl };
+                [
+                    key.as_bytes().to_vec(),
+                    ttl.as_bytes().to_vec(),
+                    payload.escape_ascii().to_string().into_bytes(),
+                ]
+            })
+            .collect();
+        let noted = String::from_utf8(noted.join(&b' ')).expect("escaped");
+        assert_eq!(db.effect_lines(), [format!("MRESTORE 6 {noted} ABSTTL")]);
+        db.check(&[(r#"get a"#, r#""a\x00b""#), ("exists b c d", "0"), ("pexpiretime q", "1700000000005")]);
+        assert_eq!(mrestore(&mut db, &mixed[..2], &["REPLACE"]), "[OK, OK]");
+        db.check(&[("get a", r#""-17""#)]);
+        assert_eq!(
+            mrestore(&mut db, &[("a", "1", s), ("f", "1800000000000", s)], &["absttl", "replace"]),
+            "[OK, OK]"
+        );
+        db.check(&[("exists a", "0"), ("pexpiretime f", "1800000000000")]);
+        assert!(db.effect_lines().is_empty());
+    });
+}
+
+#[test]
+fn many_are_refused_as_a_whole_for_wrong_options() {
+    Db::both(|mut db| {
+        db.line("set k v");
+        let bytes = payload(&mut db, "k");
+        let mut many = |options: &[&str]| mrestore(&mut db, &[("a", "0", &bytes)], options);
+        for options in [&["IDLETIME", "1"][..], &["FREQ", "1"], &["NX"], &["REPLACE", "x"], &["b", "0"]] {
+            assert_eq!(many(options), "-ERR syntax error", "{options:?}");
+        }
+        let range = "-ERR invalid numkeys value or out of range";
+        db.check(&[
+            ("mrestore 2 a 0 x", "-ERR syntax error"),
+            ("mrestore 0 a 0 x", range),
+            ("mrestore -1 a 0 x", range),
+            ("mrestore x a 0 x", range),
+            ("mrestore 9223372036854775807 a 0 x", "-ERR syntax error"),
+            ("mrestore 1 a 0", "-ERR wrong number of arguments for 'mrestore' command"),
+            ("exists a b", "0"),
+        ]);
+    });
+}
+
 /// Fields that have expired since are left out; a hash of nothing else is no key.
 #[test]
 fn expired_fields_are_not_restored() {
@@ -257,10 +343,13 @@ fn what_is_long_is_told_before() {
     assert_eq!(db.cost(&["dump", "none"]), 0);
     // Where the estimate was wrong the budget ends the run, and nothing has happened.
     let bytes = payload(&mut db, "l");
+    assert!(db.cost(&[&b"mrestore"[..], b"2", b"a", b"0", &bytes, b"b", b"0", &bytes]) >= 10_000);
     db.steps = 1_000;
     assert_eq!(db.line("dump l"), "-ERR internal: run dropped");
     assert_eq!(restore(&mut db, "o", "0", &bytes, &[]), "-ERR internal: run dropped");
-    assert_eq!(db.line("exists o"), "0");
+    let many = mrestore(&mut db, &[("o", "0", &bytes), ("p", "0", &bytes)], &[]);
+    assert_eq!(many, "-ERR internal: run dropped");
+    assert_eq!(db.line("exists o p"), "0");
     let mut over = Db::new().over(Over::Overlay);
     assert_eq!(restore(&mut over, "o", "0", &bytes, &[]), "OK");
     over.check(&[("llen o", "5000")]);
