@@ -1,7 +1,7 @@
 //! `evenkeel-bench`: the figures in the README, measured beside Valkey and Redis on the same machine.
 //!
 //! ```text
-//! evenkeel-bench [all|throughput|memory|growth|lists|copies|bystander|batch|blacklist|small|items|instances|touch|cache] [--option ..]
+//! evenkeel-bench [all|throughput|memory|growth|lists|copies|loading|bystander|batch|blacklist|small|items|instances|touch|cache] [--option ..]
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them. What
@@ -22,6 +22,7 @@ mod growth;
 mod items;
 mod lists;
 mod load;
+mod loading;
 mod memory;
 mod random;
 mod report;
@@ -50,6 +51,7 @@ Parts:
   growth       fill, lose 94 % of the keys --keys 20000000 --window 20 --tail 120
   lists        LPUSH pipelined by 1000    --elements 10000000
   copies       that list copied, six ways --elements 10000000 --ways RPOPLPUSH,COPY,..
+  loading      rows as commands, by load  --elements 10000000 --hashes 5000000 --strings 10000000 (not part of all)
   bystander    latency beside attackers   --seconds 30 --attackers 1,10 --attacks smembers,sdiff,.. --scale 1.0
                                           --baseline-every 8 --tries 3 --attackers-normal (not behind all others)
   batch        batches of writes          --keys 100,2000,.. --sizes 1,10,.. --rounds 3 --seconds 0.5
@@ -237,6 +239,14 @@ fn measure(
         "copies" => {
             let elements = options.number("elements", sized(10_000_000, 2_000_000))?.max(1);
             copies::run(targets, &copies::Options { elements, ways: options.list("ways") })
+        }
+        "loading" => {
+            let options = loading::Options {
+                elements: options.number("elements", 10_000_000)?.max(1),
+                hashes: options.number("hashes", 5_000_000)?.max(1),
+                strings: options.number("strings", 10_000_000)?.max(1),
+            };
+            loading::run(targets, &options)?
         }
         "bystander" => {
             let few = if compact { attackers::FEW } else { &[] };

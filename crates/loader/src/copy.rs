@@ -2,11 +2,11 @@
 //!
 //! Keys are read while others may write them: each value is as it was at one moment, all of them are not.
 
-use crate::load::address;
+use crate::load::{address, takes_payloads};
 use crate::options::{Copy, Existing, OnError};
 use crate::progress::{Progress, number};
-use crate::send::{Account, Sender};
-use crate::shape::Piece;
+use crate::send::{Account, SMALL, Sender};
+use crate::shape::{Payloads, Piece};
 use crate::wire::{Address, Conn, put_command};
 use resp::Frame;
 use std::collections::HashSet;
@@ -33,14 +33,14 @@ pub fn run(options: &Copy) -> Result<String, String> {
         Frame::Int(keys) if options.pattern == "*" => u64::try_from(keys).ok(),
         _ => None,
     };
-    let mut walk = Walk { source, options, cursor: None, seen: HashSet::new(), keys: 0 };
+    let gathers = !options.dry_run && takes_payloads(&to)? == Payloads::Many;
+    let mut walk = Walk { source, options, gathers, cursor: None, seen: HashSet::new(), keys: 0 };
     if options.dry_run {
         while walk.next_keys()?.is_some() {}
         return Ok(format!("{} keys would be copied; nothing was sent", number(walk.keys)));
     }
     let stops = options.on_error == OnError::Stop;
-    let sender =
-        Sender::start(&to, options.target.connections.into(), stops, options.existing == Existing::Skip)?;
+    let sender = Sender::start(&to, options.target.connections.into(), stops, options.existing)?;
     let account = sender.account().clone();
     let mut progress = Progress::start(total);
     let mut refused = 0;
@@ -88,6 +88,8 @@ fn hear(account: &Account, refused: &mut u64, progress: &Progress, stops: bool) 
 struct Walk<'a> {
     source: Conn,
     options: &'a Copy,
+    /// The target takes several small values in one command.
+    gathers: bool,
     /// None before the first call; "0" after the last.
     cursor: Option<Vec<u8>>,
     /// Hashes of keys that came: SCAN may show one twice.
@@ -140,6 +142,11 @@ impl Walk<'_> {
                     let mut piece =
                         Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };
                     let ttl = ttl_ms.to_string();
+                    if self.gathers && payload.len() <= SMALL {
+                        piece.gathered(key, ttl.as_bytes(), &payload);
+                        pieces.push(piece);
+                        continue;
+                    }
                     let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
                     if self.options.existing == Existing::Replace {
                         words.push(b"REPLACE");

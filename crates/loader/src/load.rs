@@ -1,12 +1,13 @@
 //! `evenkeel load`: rows of a file, as values.
 
-use crate::options::{Existing, Load, OnError};
+use crate::options::{Load, OnError};
 use crate::progress::{Progress, number};
 use crate::resume::Resume;
 use crate::rows::{Format, Input, Place, Row, RowError, Rows};
 use crate::send::{Account, Sender};
-use crate::shape::{Piece, Shape};
+use crate::shape::{Payloads, Piece, Shape};
 use crate::wire::{Address, Conn};
+use resp::Frame;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,7 +29,7 @@ pub fn run(options: &Load) -> Result<String, String> {
     let rows =
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
     let address = address(&options.target);
-    let takes = options.dry_run || takes_payloads(&address)?;
+    let takes = if options.dry_run { Payloads::One } else { takes_payloads(&address)? };
     let shape = Shape::new(options, takes)?;
     let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress: Progress::start(total) };
     if options.dry_run {
@@ -36,7 +37,7 @@ pub fn run(options: &Load) -> Result<String, String> {
     }
     let connections = options.target.connections.into();
     let stops = options.on_error == OnError::Stop;
-    let sender = Sender::start(&address, connections, stops, options.existing == Existing::Skip)?;
+    let sender = Sender::start(&address, connections, stops, options.existing)?;
     job.load(sender, resume.as_mut())
 }
 
@@ -64,10 +65,19 @@ fn open(options: &Load) -> Result<(Input, Option<u64>), String> {
 }
 
 /// Payloads of the version written here are read from Redis 5 on.
-fn takes_payloads(address: &Address) -> Result<bool, String> {
-    let version = Conn::open(address)?.info("server", "redis_version")?.unwrap_or_default();
+pub fn takes_payloads(address: &Address) -> Result<Payloads, String> {
+    let mut conn = Conn::open(address)?;
+    let version = conn.info("server", "redis_version")?.unwrap_or_default();
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
-    Ok(major >= 5)
+    if major < 5 {
+        return Ok(Payloads::None);
+    }
+    // Who may not ask is none the worse for it.
+    let known = match conn.call(&[b"COMMAND", b"INFO", b"mrestore"]) {
+        Ok(Frame::Array(rows)) => matches!(rows.first(), Some(Frame::Array(row)) if !row.is_empty()),
+        _ => false,
+    };
+    Ok(if known { Payloads::Many } else { Payloads::One })
 }
 
 struct Job<'a> {

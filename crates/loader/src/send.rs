@@ -7,10 +7,12 @@
 //! - D1: pieces with the same route stay in order.
 //! - D2: a batch is as many commands as the server answers in about [`ROUND`], and at most [`BATCH_BYTES`].
 //! - D3: what stands in front of the first piece without its replies is safe: there loading may begin again.
+//! - D4: small values for a server that has MRESTORE are gathered, a few in one command, which is cheaper for it.
 
+use crate::options::Existing;
 use crate::rows::Place;
 use crate::shape::Piece;
-use crate::wire::{Address, Conn};
+use crate::wire::{Address, Conn, put_count, put_word};
 use resp::Frame;
 use std::collections::{BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -23,6 +25,11 @@ use std::time::{Duration, Instant};
 const ROUND: Duration = Duration::from_millis(20);
 const BATCH_BYTES: usize = 1 << 20;
 const COMMANDS_MAX: usize = 20_000;
+/// Values that are gathered in one command, and their bytes: some 20 us for the server, which holds locks meanwhile.
+const MEMBERS: usize = 32;
+const MEMBERS_BYTES: usize = 16 << 10;
+/// Bytes of a value up to which it is.
+pub const SMALL: usize = 1024;
 /// Batches that wait for a connection.
 const WAITING: usize = 2;
 
@@ -109,6 +116,7 @@ struct Entry {
     name: String,
     rows: u64,
     commands: u32,
+    gathered: bool,
 }
 
 #[derive(Default)]
@@ -116,6 +124,46 @@ struct Batch {
     bytes: Vec<u8>,
     entries: Vec<Entry>,
     commands: usize,
+    /// Words of the command that is being gathered, and for how many values (D4).
+    words: Vec<u8>,
+    members: usize,
+    /// The values of each command that was gathered.
+    groups: Vec<usize>,
+}
+
+impl Batch {
+    fn push(&mut self, bytes: Vec<u8>, gathered: bool, replaces: bool) {
+        if gathered {
+            self.words.extend_from_slice(&bytes);
+            self.members += 1;
+            if self.members == MEMBERS || self.words.len() >= MEMBERS_BYTES {
+                self.gather(replaces);
+            }
+            return;
+        }
+        self.gather(replaces);
+        if self.bytes.is_empty() {
+            self.bytes = bytes;
+        } else {
+            self.bytes.extend_from_slice(&bytes);
+        }
+    }
+
+    /// Completes the command that is being gathered.
+    fn gather(&mut self, replaces: bool) {
+        let members = std::mem::take(&mut self.members);
+        if members == 0 {
+            return;
+        }
+        put_count(&mut self.bytes, 2 + 3 * members + usize::from(replaces));
+        put_word(&mut self.bytes, b"MRESTORE");
+        put_word(&mut self.bytes, members.to_string().as_bytes());
+        self.bytes.append(&mut self.words);
+        if replaces {
+            put_word(&mut self.bytes, b"REPLACE");
+        }
+        self.groups.push(members);
+    }
 }
 
 struct Lane {
@@ -131,11 +179,19 @@ pub struct Sender {
     lanes: Vec<Lane>,
     account: Arc<Account>,
     next: u64,
+    replaces: bool,
 }
 
 impl Sender {
-    /// Connects. `stops`: the first refusal ends everything; `skips`: a key that is there already is no refusal.
-    pub fn start(address: &Address, connections: usize, stops: bool, skips: bool) -> Result<Sender, String> {
+    /// Connects. `stops`: the first refusal ends everything. A key that is there already is replaced, or is no refusal, or is
+    /// one.
+    pub fn start(
+        address: &Address,
+        connections: usize,
+        stops: bool,
+        existing: Existing,
+    ) -> Result<Sender, String> {
+        let skips = existing == Existing::Skip;
         let account = Arc::new(Account::default());
         let mut lanes = Vec::new();
         for _ in 0..connections {
@@ -148,7 +204,7 @@ impl Sender {
             let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
             lanes.push(Lane { batch: Batch::default(), to, target, thread });
         }
-        Ok(Sender { lanes, account, next: 0 })
+        Ok(Sender { lanes, account, next: 0, replaces: existing == Existing::Replace })
     }
 
     pub fn account(&self) -> &Arc<Account> {
@@ -169,12 +225,9 @@ impl Sender {
             name: piece.name,
             rows: piece.rows,
             commands: piece.commands,
+            gathered: piece.gathered,
         });
-        if lane.batch.bytes.is_empty() {
-            lane.batch.bytes = piece.bytes;
-        } else {
-            lane.batch.bytes.extend_from_slice(&piece.bytes);
-        }
+        lane.batch.push(piece.bytes, piece.gathered, self.replaces);
         if lane.batch.bytes.len() >= BATCH_BYTES || lane.batch.commands >= lane.target.load(Relaxed) {
             self.flush(at);
         }
@@ -192,6 +245,7 @@ impl Sender {
 
     fn flush(&mut self, at: usize) {
         let lane = &mut self.lanes[at];
+        lane.batch.gather(self.replaces);
         let batch = std::mem::take(&mut lane.batch);
         // A thread that ended has said why.
         if !batch.entries.is_empty() && lane.to.send(batch).is_err() {
@@ -250,10 +304,15 @@ impl Worker {
 
     fn exchange(&mut self, batch: &Batch) -> Result<(), String> {
         self.conn.send(&batch.bytes)?;
+        let (mut groups, mut answers) = (batch.groups.iter(), VecDeque::new());
         for entry in &batch.entries {
             let mut taken = true;
             for _ in 0..entry.commands {
-                match self.conn.reply()? {
+                if entry.gathered && answers.is_empty() {
+                    answers = self.answers(groups.next().copied().unwrap_or_default())?;
+                }
+                let reply = if entry.gathered { answers.pop_front() } else { None };
+                match reply.map_or_else(|| self.conn.reply(), Ok)? {
                     Frame::Error(text) if self.skips && text.starts_with(b"BUSYKEY") => {
                         self.account.present.fetch_add(1, Relaxed);
                         taken = false;
@@ -280,6 +339,16 @@ impl Worker {
         Ok(())
     }
 
+    /// The answers for the values of a command that was gathered.
+    fn answers(&mut self, members: usize) -> Result<VecDeque<Frame>, String> {
+        match self.conn.reply()? {
+            Frame::Array(answers) if answers.len() == members => Ok(answers.into()),
+            // All were refused.
+            Frame::Error(text) => Ok(vec![Frame::Error(text); members].into()),
+            _ => Err("the server answers something else than a reply for each value".to_owned()),
+        }
+    }
+
     fn refuse(&self, entry: &Entry, reason: String) {
         self.account.refuse(entry.line, &entry.name, reason, false);
         if self.stops {
@@ -291,6 +360,28 @@ impl Worker {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn small_values_are_gathered_in_order() {
+        let mut batch = Batch::default();
+        let value = |n: usize| format!("k{n}").into_bytes();
+        (0..MEMBERS + 2).for_each(|n| batch.push(value(n), true, true));
+        batch.push(b"PING".to_vec(), false, true);
+        batch.push(value(99), true, true);
+        batch.gather(true);
+        batch.gather(true);
+        assert_eq!(batch.groups, [MEMBERS, 2, 1]);
+        let text = batch.bytes.escape_ascii().to_string();
+        let gathered = |values: &str, n: usize| {
+            let words = 3 + 3 * n;
+            let digits = n.to_string().len();
+            format!(
+                "*{words}\\r\\n$8\\r\\nMRESTORE\\r\\n${digits}\\r\\n{n}\\r\\n{values}$7\\r\\nREPLACE\\r\\n"
+            )
+        };
+        let first: String = (0..MEMBERS).map(|n| format!("k{n}")).collect();
+        assert_eq!(text, gathered(&first, MEMBERS) + &gathered("k32k33", 2) + "PING" + &gathered("k99", 1));
+    }
 
     #[test]
     fn a_place_is_safe_when_all_before_it_are_through() {

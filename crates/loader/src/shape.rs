@@ -13,6 +13,7 @@
 
 use crate::options::{Existing, Kind, Load, Via};
 use crate::rows::Row;
+use crate::send::SMALL;
 use crate::template::Template;
 use crate::wire::{put_command, put_count, put_word};
 use std::collections::{HashMap, HashSet};
@@ -34,6 +35,27 @@ pub struct Piece {
     pub name: String,
     /// Pieces of one key have the same.
     pub route: u64,
+    /// No commands, but key, time to live and payload: to be gathered with others (D4).
+    pub gathered: bool,
+}
+
+impl Piece {
+    /// Makes it one that is gathered with others.
+    pub fn gathered(&mut self, key: &[u8], ttl: &[u8], payload: &[u8]) {
+        [key, ttl, payload].into_iter().for_each(|word| put_word(&mut self.bytes, word));
+        self.commands = 1;
+        self.gathered = true;
+    }
+}
+
+/// What payloads a server takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Payloads {
+    None,
+    /// By RESTORE.
+    One,
+    /// By MRESTORE, several at once.
+    Many,
 }
 
 /// What is to become of rows.
@@ -46,6 +68,8 @@ pub struct Shape {
     existing: Existing,
     /// RESTORE, or commands.
     restores: bool,
+    /// Small ones may be gathered.
+    gathers: bool,
     pending: HashMap<Vec<u8>, Collection>,
     pending_bytes: usize,
     max_bytes: usize,
@@ -87,12 +111,12 @@ impl Collection {
 }
 
 impl Shape {
-    /// `restores`: whether the server takes payloads.
-    pub fn new(options: &Load, restores: bool) -> Result<Shape, String> {
+    /// `takes`: what the server takes.
+    pub fn new(options: &Load, takes: Payloads) -> Result<Shape, String> {
         let single = matches!(options.kind, Kind::String | Kind::Json);
         let restores = match options.via {
             // A string is cheaper for a server as SET, which knows of keys that are there too.
-            Via::Auto => restores && options.existing != Existing::Merge && !single,
+            Via::Auto => takes != Payloads::None && options.existing != Existing::Merge && !single,
             Via::Restore => true,
             Via::Commands => false,
         };
@@ -116,6 +140,7 @@ impl Shape {
             ttl_ms: options.ttl.unwrap_or(0) * 1000,
             existing: options.existing,
             restores,
+            gathers: takes == Payloads::Many,
             pending: HashMap::new(),
             pending_bytes: 0,
             max_bytes: (options.memory as usize) << 20,
@@ -174,7 +199,7 @@ impl Shape {
 
     fn string(&self, key: &[u8], text: &[u8], piece: &mut Piece) {
         if self.restores {
-            return self.restore(key, &rdb::string_payload(text), piece);
+            return self.restore(key, &rdb::string_payload(text), true, piece);
         }
         let ttl = self.ttl_ms.to_string();
         let mut words: Vec<&[u8]> = vec![b"SET", key, text];
@@ -197,7 +222,7 @@ impl Shape {
                 payload.insert(name.as_bytes(), value);
             }
             let payload = payload.finish(rdb::Dialect::Redis).ok_or("no column has a value")?;
-            self.restore(key, &payload, piece);
+            self.restore(key, &payload, true, piece);
             return Ok(());
         }
         self.begin(key, piece);
@@ -217,8 +242,8 @@ impl Shape {
         let mut rest = &order[..];
         if fresh && self.restores {
             let fits = self.fitting(all, &order);
-            self.restore(&key, &self.payload(all, &order[..fits]), &mut piece);
             rest = &order[fits..];
+            self.restore(&key, &self.payload(all, &order[..fits]), rest.is_empty(), &mut piece);
         } else if fresh {
             self.begin(&key, &mut piece);
         }
@@ -287,8 +312,12 @@ impl Shape {
         piece.commands += 1;
     }
 
-    fn restore(&self, key: &[u8], payload: &[u8], piece: &mut Piece) {
+    /// `whole`: nothing comes behind it.
+    fn restore(&self, key: &[u8], payload: &[u8], whole: bool, piece: &mut Piece) {
         let ttl = self.ttl_ms.to_string();
+        if self.gathers && whole && payload.len() <= SMALL {
+            return piece.gathered(key, ttl.as_bytes(), payload);
+        }
         let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), payload];
         if self.existing == Existing::Replace {
             words.push(b"REPLACE");
@@ -362,7 +391,7 @@ mod tests {
 
     fn shape(words: &str) -> Shape {
         let options = Load::parse_from(["load"].into_iter().chain(words.split(' ')));
-        Shape::new(&options, true).expect("possible")
+        Shape::new(&options, Payloads::One).expect("possible")
     }
 
     fn text(piece: &Piece) -> String {

@@ -111,6 +111,40 @@ fn mistakes_are_told_with_their_line_and_stop_or_are_skipped() {
 }
 
 #[test]
+fn small_values_are_gathered_and_told_apart() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let rows: String = (0..1_000).map(|i| format!("{i},name{i}\n")).collect();
+    let (_folder, path) = Folder::new("rows.csv", &format!("id,name\n{rows}"));
+    let (well, said) = load(&server, &path, "--key u:{id}");
+    assert!(well && said.contains("1,000 rows as 1,000 values"), "{said}");
+    let stats = client.call("INFO commandstats");
+    assert!(stats.contains("cmdstat_mrestore") && !stats.contains("cmdstat_restore"), "{stats}");
+    client.expect("HGETALL u:999", "[\"id\", \"999\", \"name\", \"name999\"]");
+    client.expect("DEL u:7 u:500", ":2");
+    client.expect("HSET u:8 id mine", ":0");
+    let (well, said) = load(&server, &path, "--key u:{id} --existing skip");
+    assert!(well && said.contains("2 rows as 2 values") && said.contains("998 were there already"), "{said}");
+    client.expect("HGET u:500 name", "\"name500\"");
+    client.expect("HGET u:8 id", "\"mine\"");
+    client.expect("DEL u:7 u:500", ":2");
+    let (well, said) = load(&server, &path, "--key u:{id} --on-error skip");
+    assert!(well && said.contains("998 were wrong or refused"), "{said}");
+    // Which of them are told depends on which connection was quicker; the two that are gone are not among them.
+    assert!(
+        said.contains(": BUSYKEY") && !said.contains("rows.csv:9:") && !said.contains("rows.csv:502:"),
+        "{said}"
+    );
+    client.expect("HGET u:7 name", "\"name7\"");
+    let (well, said) = load(&server, &path, "--key u:{id} --existing replace --ttl 1000");
+    assert!(well && said.contains("1,000 rows as 1,000 values"), "{said}");
+    client.expect("HGET u:8 id", "\"8\"");
+    assert!(client.call("TTL u:999").len() > 3);
+}
+
+#[test]
 fn loading_goes_on_where_it_came_to() {
     let (server, mut client) = served();
     if foreign() {
