@@ -15,7 +15,7 @@
 //! - R3: a ring is used by the thread that made it only (it is not `Send`), as IORING_SETUP_SINGLE_ISSUER demands.
 //! - R4: the ring is closed before its receive buffers are unmapped, after everything in flight was cancelled.
 //!
-//! A send that goes out whole makes no completion (IOSQE_CQE_SKIP_SUCCESS), so that a loop that waits for one completion
+//! A send that goes out whole, and was all there is to send, makes no completion (IOSQE_CQE_SKIP_SUCCESS), so that a loop that waits for one completion
 //! is not woken by its own replies. With MSG_WAITALL a short send counts as failed, so it does make one, with the bytes
 //! that went. [`Ring::trial`] proves this on a socket pair before anybody relies on it.
 
@@ -185,7 +185,9 @@ impl Ring {
             File::Direct(place) => opcode::Send::new(types::Fixed(place), at, len).flags(flags).build(),
             File::Plain(fd) => opcode::Send::new(types::Fd(fd), at, len).flags(flags).build(),
         };
-        let entry = entry.flags(squeue::Flags::SKIP_SUCCESS).user_data(token | SEND);
+        // Who has more to send is woken when this part went.
+        let quiet = if to == bytes.len() { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
+        let entry = entry.flags(quiet).user_data(token | SEND);
         // SAFETY: `bytes` owns the memory `at` points to and moves into `sending`, where nothing touches it before the
         // kernel is through with it (R2).
         unsafe { self.push(entry) };

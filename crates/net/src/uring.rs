@@ -494,7 +494,7 @@ impl Transport for Uring {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::Write;
+    use std::io::{Read, Write};
     use std::os::fd::AsFd;
     use std::os::unix::net::UnixStream;
 
@@ -702,5 +702,52 @@ mod tests {
             }
             assert_eq!((arrived, unsent), (60, usize::from(turn == 1)));
         }
+    }
+
+    /// The loop slept until its next tick, 100 ms, before each further part of a large reply.
+    #[test]
+    fn who_has_more_to_send_is_woken_when_a_part_went() {
+        let (mailbox, _far) = UnixStream::pair().unwrap();
+        let Ok(mut io) = Uring::new(mailbox.as_fd(), &[], 64) else { return };
+        let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let mut near = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = Socket::accept(&listener).unwrap();
+        io.add(0, &far).unwrap();
+        let (mut events, mut pool) = (Vec::new(), Pool::default());
+        io.wait(Duration::ZERO, &mut events, &mut pool);
+        let reader = std::thread::spawn(move || {
+            let mut got = Vec::new();
+            near.read_to_end(&mut got).unwrap();
+            got.len()
+        });
+        const TOTAL: usize = 8 * SEND_MAX + 7;
+        let (mut rest, mut waited) = (Some((vec![7; TOTAL], 0)), true);
+        let began = std::time::Instant::now();
+        while let Some((bytes, from)) = rest.take() {
+            let last = from + SEND_MAX >= TOTAL;
+            assert!(matches!(io.send(0, &mut far, bytes, from), Ok(Sent::Queued)));
+            while waited {
+                // For ever, but for a part that went or room in the socket.
+                let timeout = if last { Duration::ZERO } else { Duration::from_secs(60) };
+                io.wait(timeout, &mut events, &mut pool);
+                for event in std::mem::take(&mut events) {
+                    match event {
+                        Event::Unsent { bytes, from, blocked, .. } => {
+                            rest = Some((bytes, from));
+                            waited = blocked;
+                        }
+                        Event::Writable(_) => waited = false,
+                        _ => {}
+                    }
+                }
+                waited &= !(last && rest.is_none());
+            }
+            waited = true;
+        }
+        assert!(began.elapsed() < Duration::from_secs(60), "it slept though there was room");
+        io.remove(0, far);
+        io.wait(Duration::ZERO, &mut events, &mut pool);
+        drop(io);
+        assert_eq!(reader.join().unwrap(), TOTAL);
     }
 }
