@@ -80,7 +80,7 @@ pub fn read_cost(payload: &[u8]) -> usize {
 
 /// The same for one of many payloads, whose costs add up: a short one is taken for what most are.
 pub fn read_cost_of_many(payload: &[u8]) -> usize {
-    if payload.len() <= SHORT_PAYLOAD { 4 + payload.len() / 8 } else { read_cost(payload) }
+    if payload.len() <= SHORT_PAYLOAD { 4 + payload.len() / 4 } else { read_cost(payload) }
 }
 
 /// The payload of a value as of now; None if nothing of it is left (Z1). Cost: O(bytes).

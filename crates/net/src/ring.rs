@@ -15,9 +15,9 @@
 //! - R3: a ring is used by the thread that made it only (it is not `Send`), as IORING_SETUP_SINGLE_ISSUER demands.
 //! - R4: the ring is closed before its receive buffers are unmapped, after everything in flight was cancelled.
 //!
-//! A send that goes out whole, and was all there is to send, makes no completion (IOSQE_CQE_SKIP_SUCCESS), so that a loop that waits for one completion
-//! is not woken by its own replies. With MSG_WAITALL a short send counts as failed, so it does make one, with the bytes
-//! that went. [`Ring::trial`] proves this on a socket pair before anybody relies on it.
+//! A send that goes out whole, and was all there is to send, makes no completion (IOSQE_CQE_SKIP_SUCCESS), so that a loop
+//! that waits for one completion is not woken by its own replies. With MSG_WAITALL a short send counts as failed, so it
+//! does make one, with the bytes that went. [`Ring::trial`] proves this on a socket pair before anybody relies on it.
 
 use io_uring::{IoUring, cqueue, opcode, squeue, types};
 use rustix::io::Errno;

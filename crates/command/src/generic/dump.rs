@@ -190,7 +190,7 @@ fn mrestore_cost(_: &View<'_>, args: Args<'_>) -> usize {
 /// `MRESTORE numkeys key ttl serialized-value [key ttl serialized-value ...] [REPLACE] [ABSTTL]`: for each key what RESTORE
 /// would answer, in an array. All that can be restored is there at once.
 ///
-/// Cost: O(bytes); a key of a few dozen bytes takes a third of the time of a RESTORE, and about that of a key of MSET.
+/// Cost: O(bytes) of all payloads.
 ///
 /// Errors: those of the options and of `numkeys`, and then nothing is done; those of a single key stand in its place.
 fn mrestore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
