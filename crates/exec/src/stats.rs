@@ -70,9 +70,11 @@ pub enum Counter {
     Http3xx,
     Http4xx,
     Http5xx,
+    /// Connections that went to another loop.
+    ConnectionsMoved,
 }
 
-const COUNTERS: usize = Counter::Http5xx as usize + 1;
+const COUNTERS: usize = Counter::ConnectionsMoved as usize + 1;
 
 /// Phases of a request that have histograms of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -140,8 +140,13 @@ pub(crate) struct Conn {
     pub(crate) told: usize,
     /// Its last quantum was used up, or nearly: its next request goes behind those of others.
     pub(crate) heavy: bool,
-    /// On the porch: it has not asked for anything yet.
+    /// On the porch: it has not asked for anything yet, or not on this loop.
     pub(crate) outside: bool,
+    /// The loop it is to go to as soon as nothing of it is under way here, and the window in which that was decided.
+    pub(crate) moving: Option<(usize, u32)>,
+    /// The window in which it was served last, and the first one in which it may be sent to another loop.
+    pub(crate) served: u32,
+    pub(crate) settled: u32,
     /// In the list of connections that have messages to be sent.
     pub(crate) notified: bool,
     /// Its socket is in the list of those that have something to be received.
@@ -201,6 +206,9 @@ impl Conn {
             told: 0,
             heavy: false,
             outside: true,
+            moving: None,
+            served: 0,
+            settled: 0,
             notified: false,
             ready: false,
             doomed: false,
@@ -239,9 +247,32 @@ impl Conn {
         self.input.len() - self.start
     }
 
+    /// Whether nothing of it is under way on its loop, or known there alone, but for what [`Conn::pack`] takes along.
+    pub(crate) fn may_leave(&self) -> bool {
+        let listed = self.queued || self.dirty || self.ready || self.notified || self.listening;
+        let ends = self.eof || self.doomed || self.orphaned || self.session.closing;
+        let speaks = self.is_replying() || self.pending_out() > 0 || self.blocked || self.told > 0;
+        let session = &self.session;
+        let alone = session.subs.is_empty() && !session.hushed && session.loading.is_none();
+        let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
+        !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
+    }
+
+    /// Whether it waits for something that comes to this loop.
+    pub(crate) fn is_elsewhere(&self) -> bool {
+        self.state != State::Running || self.doomed
+    }
+
+    /// It goes to another loop, which waits for its next words as for those of a newcomer. `settled`: see there.
+    pub(crate) fn pack(&mut self, settled: u32) {
+        (self.outside, self.moving, self.settled) = (true, None, settled);
+        (self.sent_with, self.served, self.timer_ms) = (0, 0, None);
+        (self.streaming, self.limited) = (false, false);
+    }
+
     /// Whether more input is welcome.
     pub(crate) fn wants_input(&self) -> bool {
-        if self.eof || self.outside {
+        if self.eof || self.outside || self.moving.is_some() {
             return false;
         }
         if self.session.closing {

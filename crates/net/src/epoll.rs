@@ -132,6 +132,17 @@ impl Transport for Epoll {
         true
     }
 
+    fn is_still(&self, slot: usize) -> bool {
+        let Interest { input, output, .. } = self.interest[slot];
+        !input && !output
+    }
+
+    fn part(&mut self, _: usize, socket: &Socket) -> bool {
+        // It can only fail for one that was never told of.
+        let _ = epoll::delete(&self.epoll, socket);
+        true
+    }
+
     fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, _: &mut Pool) {
         let timeout =
             Timespec { tv_sec: timeout.as_secs() as i64, tv_nsec: i64::from(timeout.subsec_nanos()) };

@@ -1,9 +1,11 @@
 //! One event loop. See the crate's head for the order of a turn. `accept` has who comes and goes, `housekeeping` what is done by
-//! the clock, `limits` what happens to clients that do not read.
+//! the clock, `limits` what happens to clients that do not read,
+//! `moving` how connections go to another loop.
 
 mod accept;
 mod housekeeping;
 mod limits;
+mod moving;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::load::Load;
@@ -139,6 +141,7 @@ pub(crate) struct EventLoop {
     sweeping: bool,
     next_cron_ms: u64,
     load: Load,
+    moves: moving::Moves,
     cpu_ns: u64,
     window_started_ns: u64,
     spell: Spell,
@@ -213,6 +216,7 @@ impl EventLoop {
             sweep: Sweep::default(),
             sweeping: false,
             load,
+            moves: moving::Moves::default(),
             cpu_ns: 0,
             spell: Spell::default(),
             kept_since_ns: 0,
@@ -255,6 +259,7 @@ impl EventLoop {
                 self.write_all(io);
             }
             self.close_some(io);
+            self.move_some(io);
             self.keep_house();
             stdx::reclaim::flush();
             self.local.end_turn(&self.server, self.taken);
@@ -384,6 +389,7 @@ impl EventLoop {
             || !self.leaving.is_empty()
             || !self.closing.is_empty()
             || !self.resting.is_empty()
+            || self.moves.soon
             || self.local.follows_slow_turn()
             || self.has_chores();
         if busy {
@@ -525,6 +531,7 @@ impl EventLoop {
             Next::Continue => self.queue(slot),
             Next::Wait => {}
         }
+        self.note_served(slot);
     }
 
     fn queue(&mut self, slot: usize) {
@@ -751,11 +758,10 @@ impl EventLoop {
             Mail::Wait(wait) => self.wait_on(*wait),
             Mail::Announce(passing) => self.local.announce(passing),
             Mail::Publish(message) => self.publishing.push_back(self.local.subscribers.fan_out(message)),
-            Mail::Kill { client } => {
-                if let Some(&slot) = self.by_id.get(&client) {
-                    self.doom(slot);
-                }
-            }
+            Mail::Kill { client } => match self.by_id.get(&client) {
+                Some(&slot) => self.doom(slot),
+                None => self.pass_on_kill(client),
+            },
             Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
             Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => self.releasing = Some(0),

@@ -1,7 +1,11 @@
-//! How busy the loops are, and where new connections go.
+//! How busy the loops are, and where connections go.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How busy a loop is that gives connections away, and how much less so who gets them, in thousandths.
+const FULL: u64 = 800;
+const APART: u64 = 300;
 
 /// How busy each loop is, in thousandths of the last interval.
 #[derive(Clone)]
@@ -21,10 +25,61 @@ impl Load {
         self.0[id].load(Ordering::Relaxed)
     }
 
+    /// Where connections of a loop that is full had best go, and how many of those that it has served lately: half of what would
+    /// even it out, at least one. None: it is not, or no other has much less to do, or one more would make that one as busy.
+    pub(crate) fn surplus(&self, id: usize, served: usize) -> Option<(usize, usize)> {
+        let mine = self.of(id);
+        let (to, least) = (0..self.0.len()).map(|id| (id, self.of(id))).min_by_key(|(_, busy)| *busy)?;
+        if mine < FULL || least + APART > mine {
+            return None;
+        }
+        let spare = served as u64 * (mine - least);
+        (served > 1 && spare >= mine).then(|| (to, (spare / (4 * mine)).max(1) as usize))
+    }
+
     /// Where a new connection goes: to the first loop unless that is busy and another is less so. Spreading early would
     /// only add wake-ups across cores.
     pub(crate) fn place(&self) -> usize {
         let least = (0..self.0.len()).min_by_key(|id| (self.of(*id), *id)).unwrap_or(0);
         if self.of(0) > 700 && self.of(least) + 200 < self.of(0) { least } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(busy: &[u64]) -> Load {
+        Load(busy.iter().map(|busy| AtomicU64::new(*busy)).collect())
+    }
+
+    #[test]
+    fn a_full_loop_gives_to_the_idlest_what_evens_them_out_in_steps() {
+        assert_eq!(load(&[1000, 400, 0, 100]).surplus(0, 100), Some((2, 25)));
+        assert_eq!(load(&[100, 1000]).surplus(1, 100), Some((0, 22)));
+        assert_eq!(load(&[900, 600]).surplus(0, 3), Some((1, 1)));
+        // It would only change places, it has only one, it is not full, nobody has much less to do, there is nobody else.
+        assert_eq!(load(&[900, 600]).surplus(0, 2), None);
+        assert_eq!(load(&[1000, 0]).surplus(0, 1), None);
+        assert_eq!(load(&[790, 0]).surplus(0, 100), None);
+        assert_eq!(load(&[1000, 750]).surplus(0, 100), None);
+        assert_eq!(load(&[1000]).surplus(0, 100), None);
+    }
+
+    /// Whatever the connections are worth, giving comes to an end and nobody gets more than the giver had.
+    #[test]
+    fn steps_come_to_rest() {
+        for connections in [2, 3, 50, 1000] {
+            let (mut mine, mut other, mut steps) = (connections, 0, 0);
+            // Each is worth so much that all of them together would fill two loops.
+            let busy = |n: usize| (n as u64 * 2000 / connections as u64).min(1000);
+            while let Some((to, n)) = load(&[busy(mine), busy(other)]).surplus(0, mine) {
+                assert_eq!(to, 1);
+                (mine, other, steps) = (mine - n, other + n, steps + 1);
+                assert!(mine + n >= other && steps < 20, "{connections}");
+            }
+            assert!(busy(mine) - busy(other) < APART || mine <= 2, "{connections}: {mine} and {other}");
+            assert_eq!(load(&[busy(other), busy(mine)]).surplus(0, other), None, "{connections}");
+        }
     }
 }

@@ -5,7 +5,7 @@
 //!      ◄──────────── events ──────────────               Uring   calls are queued; events bring what they did
 //! ```
 //!
-//! - T1: a slot given to `remove` is not used again before [`Event::Free`] came for it (or `remove` said it is free).
+//! - T1: a slot given to `remove` or `part` is not used again before [`Event::Free`] came for it (or `remove` said it is free).
 //! - T2: bytes given to `send` belong to the transport until they come back ([`Sent`], [`Event::Unsent`]) or are gone.
 //! - T3: [`Event::Listener`] and [`Event::Mail`] come when something new arrives, not as long as something is there.
 //! - T4: nothing but `wait` sleeps.
@@ -89,6 +89,12 @@ pub(crate) trait Transport {
 
     /// Closes a connection; true if its slot is free at once.
     fn remove(&mut self, slot: usize, socket: Socket) -> bool;
+
+    /// Whether nothing is under way of a connection of which no input is wanted: it may `part`.
+    fn is_still(&self, slot: usize) -> bool;
+
+    /// Gives up a connection that [`Transport::is_still`] without closing it; true if its slot is free at once.
+    fn part(&mut self, slot: usize, socket: &Socket) -> bool;
 
     /// Does what is queued, sleeps until something happens or the time is up, and appends what happened. Buffers that
     /// are not needed any more go to the pool.

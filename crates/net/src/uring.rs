@@ -61,8 +61,8 @@ pub(crate) struct Uring {
     mailbox: RawFd,
     listeners: Vec<RawFd>,
     lines: Vec<Line>,
-    /// Removed connections whose descriptors are still open (U2).
-    leaving: Vec<(usize, Socket)>,
+    /// Removed connections, and their descriptors that are still open (U2).
+    leaving: Vec<(usize, Option<Socket>)>,
     /// Receives that are due (U3).
     due: Vec<usize>,
     /// Those that found no buffer, the first of them first.
@@ -296,6 +296,17 @@ impl Uring {
         }
     }
 
+    /// Ends what is in place for a connection, and closes it once that is submitted, if it is not another's from now on.
+    fn leave(&mut self, slot: usize, socket: Option<Socket>) {
+        let line = &mut self.lines[slot];
+        line.open = false;
+        let waits = [(RECEIVE, line.receive == Receive::On), (WRITABLE, line.writable), (GONE, line.gone)];
+        for (kind, _) in waits.iter().filter(|(_, on)| *on) {
+            self.ring.cancel(kind | slot as u64);
+        }
+        self.leaving.push((slot, socket));
+    }
+
     /// Closes the descriptors of what was removed before the last call to the kernel (U2).
     fn close_removed(&mut self, removed: usize, events: &mut Vec<Event>) {
         for (slot, socket) in self.leaving.drain(..removed.min(CLOSES)).collect::<Vec<_>>() {
@@ -452,13 +463,18 @@ impl Transport for Uring {
     }
 
     fn remove(&mut self, slot: usize, socket: Socket) -> bool {
-        let line = &mut self.lines[slot];
-        line.open = false;
-        let waits = [(RECEIVE, line.receive == Receive::On), (WRITABLE, line.writable), (GONE, line.gone)];
-        for (kind, _) in waits.iter().filter(|(_, on)| *on) {
-            self.ring.cancel(kind | slot as u64);
-        }
-        self.leaving.push((slot, socket));
+        self.leave(slot, Some(socket));
+        false
+    }
+
+    fn is_still(&self, slot: usize) -> bool {
+        let line = &self.lines[slot];
+        let receives = line.receive != Receive::Off || line.leases > 0 || line.told || line.again;
+        !line.wanted && !receives && !line.writable
+    }
+
+    fn part(&mut self, slot: usize, _: &Socket) -> bool {
+        self.leave(slot, None);
         false
     }
 

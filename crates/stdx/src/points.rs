@@ -34,6 +34,8 @@ pub enum Point {
     /// A new client is given to an event loop: while anything is set here who stays goes to the last loop and everybody
     /// else to the first, however busy they are.
     Accept,
+    /// A client has been served: who stays goes to the next loop.
+    Move,
     /// A message is about to be written for its next subscriber.
     Publish,
     /// An event loop runs DEBUG STALL: the loop itself is busy here, and everybody on it waits.
@@ -54,7 +56,7 @@ pub enum Point {
     SourceDrop,
 }
 
-const POINTS: [(&str, Point); 17] = [
+const POINTS: [(&str, Point); 18] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -63,6 +65,7 @@ const POINTS: [(&str, Point); 17] = [
     ("reclaim", Point::Reclaim),
     ("stream", Point::Stream),
     ("accept", Point::Accept),
+    ("move", Point::Move),
     ("publish", Point::Publish),
     ("loop", Point::Loop),
     ("commit-place", Point::CommitPlace),

@@ -115,6 +115,7 @@ fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
         ("script-end", 5000),
         ("reclaim", 3000),
         ("stream", 1),
+        ("move", 1),
     ];
     let any = rng.percent(50);
     let mut slow = Vec::new();

@@ -74,6 +74,98 @@ fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
     }
 }
 
+/// Clients that talk at once, each from a thread of its own.
+const CLIENTS: usize = 6;
+
+/// Connections that go from loop to loop all the time lose nothing, repeat nothing, and are found by who looks for them.
+#[test]
+fn who_moves_from_loop_to_loop_is_served_like_everybody() {
+    const ROUNDS: usize = 150;
+    for backend in ["io_uring", "epoll"] {
+        if foreign() {
+            return;
+        }
+        let server = Server::start_with(&["--io-backend", backend, "--event-loops", "3"]);
+        let mut here = server.client();
+        here.expect("DEBUG POINT move DELAY 1", "+OK");
+        std::thread::scope(|scope| {
+            for n in 0..CLIENTS {
+                let server = &server;
+                scope.spawn(move || talk(server.client(), n, ROUNDS));
+            }
+        });
+        // Killed while it moves and asks.
+        let mut victim = server.client();
+        let id = victim.call("CLIENT ID").trim_start_matches(':').to_owned();
+        for _ in 0..50 {
+            victim.expect("PING", "+PONG");
+        }
+        (0..1000).for_each(|_| victim.send(encode_line("PING")));
+        here.expect(&format!("CLIENT KILL ID {id}"), ":1");
+        until("it is gone", || !here.call("CLIENT LIST").contains(&format!("id={id} ")));
+        let info = here.call("INFO evenkeel");
+        let moved = info.split("connections_moved:").nth(1).and_then(|rest| rest.split("\\r").next());
+        assert!(moved.is_some_and(|n| n.parse::<usize>().is_ok_and(|n| n > ROUNDS)), "{backend}: {info}");
+    }
+}
+
+/// Requests in pieces, pipelines, transactions, waits and large replies; every reply is the one that is due.
+fn talk(mut client: Client, n: usize, rounds: usize) {
+    let large = vec![b'a' + n as u8; 300_000];
+    for round in 0..rounds {
+        let mut bytes = Vec::new();
+        for i in 0..round % 20 {
+            bytes.extend(encode_line(&format!("INCR n:{n}")));
+            bytes.extend(encode_line(&format!("ECHO {n}:{round}:{i}")));
+        }
+        let cut = bytes.len() * (round % 7) / 7;
+        client.send(&bytes[..cut]);
+        if round % 3 == 0 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        client.send(&bytes[cut..]);
+        for i in 0..round % 20 {
+            assert!(client.reply().starts_with(':'));
+            client.expect_reply(&format!("\"{n}:{round}:{i}\""));
+        }
+        match round % 6 {
+            0 => {
+                client.request(&[b"SET", format!("v:{n}").as_bytes(), &large]);
+                client.expect_reply("+OK");
+                client.send(encode_line(&format!("GET v:{n}")));
+                assert_eq!(client.raw(9), b"$300000\r\n");
+                assert!(client.raw(300_000) == large, "{n} {round}");
+                assert_eq!(client.raw(2), b"\r\n");
+            }
+            1 => {
+                client.expect(&format!("WATCH w:{n}"), "+OK");
+                client.expect(&format!("INCR w:{n}"), &format!(":{}", round / 6 * 2 + 1));
+                client.expect("MULTI", "+OK");
+                client.expect(&format!("INCR w:{n}"), "+QUEUED");
+                client.expect("EXEC", "(nil array)");
+                client.expect("MULTI", "+OK");
+                client.expect(&format!("INCR w:{n}"), "+QUEUED");
+                client.expect("EXEC", &format!("[:{}]", round / 6 * 2 + 2));
+            }
+            2 => {
+                assert!(client.call(&format!("RPUSH q:{} {round}", (n + 1) % CLIENTS)).starts_with(':'));
+                client.expect(&format!("BLPOP q:{n} 20"), &format!("[\"q:{n}\", \"{round}\"]"));
+            }
+            3 => {
+                client.expect("SELECT 1", "+OK");
+                client.expect(&format!("SET d:{n} {round}"), "+OK");
+                client.expect(&format!("GET d:{n}"), &format!("\"{round}\""));
+                client.expect("SELECT 0", "+OK");
+            }
+            4 => {
+                client.expect(&format!("SUBSCRIBE c:{n}"), &format!("[\"subscribe\", \"c:{n}\", :1]"));
+                client.expect(&format!("UNSUBSCRIBE c:{n}"), &format!("[\"unsubscribe\", \"c:{n}\", :0]"));
+            }
+            _ => client.expect("EVAL return{KEYS[1],1} 1 k", "[\"k\", :1]"),
+        }
+    }
+}
+
 /// What clients that are here ask for goes before the first requests of others, though those came earlier.
 #[test]
 fn a_crowd_that_arrives_waits_for_itself() {

@@ -15,7 +15,7 @@ use resp::{Args, Reply};
 use std::collections::VecDeque;
 use std::fmt::Write as _;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("client|id", id, PLAIN),
@@ -453,7 +453,7 @@ impl Stream for Killing {
             self.killed += clients.len();
             for client in clients.iter().filter(|client| client.id != self.search.me) {
                 client.killed.store(true, Relaxed);
-                let loop_id = client.loop_id.load(Relaxed) as usize;
+                let loop_id = client.loop_id.load(Acquire) as usize;
                 self.search.server.send(loop_id, Mail::Kill { client: client.id });
             }
             return true;

@@ -139,6 +139,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("turns_handed_over", server.turns.handovers()),
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
+        ("connections_moved", server.stats.registry.counter(Counter::ConnectionsMoved)),
     ];
     let (kept, oldest_ms) = server.keyspace.retained();
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);

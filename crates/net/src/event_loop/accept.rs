@@ -175,13 +175,13 @@ impl EventLoop {
         }
     }
 
-    pub(super) fn adopt<T: Transport>(&mut self, io: &mut T, conn: Box<Conn>) {
+    pub(super) fn adopt<T: Transport>(&mut self, io: &mut T, mut conn: Box<Conn>) {
         let slot = self.free.pop().unwrap_or_else(|| {
             self.conns.push(None);
             self.conns.len() - 1
         });
         if self.porch.add(slot, &conn.socket).and_then(|()| io.add(slot, &conn.socket)).is_err() {
-            self.server.clients.remove(conn.session.id);
+            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
             return self.free.push(slot);
         }
         self.by_id.insert(conn.session.id, slot);
@@ -204,6 +204,11 @@ impl EventLoop {
         }
     }
 
+    /// A slot is used again when everything in the queue that may be about it has been looked at.
+    pub(super) fn rest(&mut self, slot: usize) {
+        self.resting.push_back((self.taken + self.events.len() as u64, slot));
+    }
+
     /// Closes some of those that are to be closed: each costs the kernel some microseconds.
     pub(super) fn close_some<T: Transport>(&mut self, io: &mut T) {
         if self.closing.is_empty() {
@@ -217,8 +222,7 @@ impl EventLoop {
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
             if io.remove(slot, conn.dismiss()) {
-                // What is in the queue already may be about it.
-                self.resting.push_back((self.taken + self.events.len() as u64, slot));
+                self.rest(slot);
             }
             if self.local.lap() >= until {
                 return;

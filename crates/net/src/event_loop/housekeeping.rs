@@ -122,6 +122,7 @@ impl EventLoop {
         let busy = ((cpu_ns - self.cpu_ns) * 1000 / elapsed).min(1000);
         self.load.0[self.local.id].store(busy, Ordering::Relaxed);
         self.cpu_ns = cpu_ns;
+        self.consider_moving();
         if std::mem::take(&mut self.starved) {
             self.accepting.fill(true);
         }

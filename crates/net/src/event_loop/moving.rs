@@ -1,0 +1,164 @@
+//! Connections that go to another loop: off one that is full, while others are not and the machine has cores to spare.
+//!
+//! ```text
+//! cron: full for long, another is not, cores are idle ──► picks
+//! served, picked ─► input off ─► nothing of it is under way ─► packed ─mail─► the other loop's porch ─► served there
+//!                      └─► it waits for something, or is not quiet for long: it stays
+//! ```
+//!
+//! - G1: it goes when the transport is still: what came is served, what it was answered is sent. Bytes that come meanwhile
+//!   stay in its socket. So they keep their order.
+//! - G2: who has something to say to it looks for its loop, and may be a moment late: its old loop passes on what can reach a client
+//!   that waits for nothing ([`Mail::Kill`]).
+//! - G3: one that waits for others (BLPOP), subscribed, or runs elsewhere stays: others know its loop.
+//!
+//! Cost: a comparison per request; a connection that moves some ten system calls.
+
+use super::EventLoop;
+use crate::transport::Transport;
+use exec::mail::Mail;
+use exec::stats::Counter;
+use std::sync::atomic::Ordering;
+use stdx::points::{self, Point};
+
+/// Windows, of a tenth of a second each, that a loop is full before it gives connections away.
+const FULL_WINDOWS: u32 = 5;
+/// Idle cores from which on it does: moving would only add wake-ups where there are none.
+const SPARE_CORES: f64 = 0.3;
+/// Windows for which who has moved stays.
+const SETTLES: u32 = 50;
+
+#[derive(Default)]
+pub(super) struct Moves {
+    /// Tenths of seconds since 1970.
+    window: u32,
+    /// Connections served in this window.
+    served: usize,
+    /// Windows in a row in which the loop was full; when the first was over (monotonic clock), and how long cores had been idle then.
+    full: u32,
+    began: Option<(u64, f64)>,
+    /// So many of those that are served in this window go to that loop.
+    picks: usize,
+    to: usize,
+    /// Those that are to go, and whether one of them can in the next turn: nothing else may wake the loop for it.
+    slots: Vec<usize>,
+    pub(super) soon: bool,
+}
+
+impl EventLoop {
+    /// Ten times a second: whether connections are to go, and how many.
+    pub(super) fn consider_moving(&mut self) {
+        let served = std::mem::take(&mut self.moves.served);
+        self.moves.window = (self.local.now_ms / super::CRON_MS) as u32;
+        self.moves.picks = 0;
+        let Some((to, picks)) = self.load.surplus(self.local.id, served) else {
+            self.moves.full = 0;
+            return;
+        };
+        self.moves.full += 1;
+        if self.moves.full == 1 {
+            self.moves.began = idle_s().map(|idle| (self.local.clock_ns, idle));
+        }
+        if self.moves.full < FULL_WINDOWS {
+            return;
+        }
+        self.moves.full = 0;
+        let spare = self.moves.began.zip(idle_s()).map_or(0.0, |((began_ns, before), idle)| {
+            (idle - before) * 1e9 / (self.local.clock_ns - began_ns).max(1) as f64
+        });
+        if spare >= SPARE_CORES {
+            (self.moves.to, self.moves.picks) = (to, picks);
+        }
+    }
+
+    /// A connection was served; it may be one of those that go.
+    #[inline]
+    pub(super) fn note_served(&mut self, slot: usize) {
+        if points::is_armed(Point::Move) {
+            self.move_for_test(slot);
+        }
+        let moves = &mut self.moves;
+        let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.served != moves.window) else { return };
+        conn.served = moves.window;
+        moves.served += 1;
+        // One stays: if it is all there is to do, it would be too much for another loop as well.
+        if moves.picks > 0 && moves.served > 1 && conn.settled <= moves.window {
+            moves.picks -= 1;
+            let to = moves.to;
+            self.begin_move(slot, to);
+        }
+    }
+
+    #[cold]
+    fn move_for_test(&mut self, slot: usize) {
+        let id = self.conns[slot].as_ref().map(|conn| conn.session.id);
+        if id.is_some_and(|id| points::stays(Point::Move, id)) {
+            self.begin_move(slot, (self.local.id + 1) % self.server.loops());
+        }
+    }
+
+    #[cold]
+    fn begin_move(&mut self, slot: usize, to: usize) {
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        if to != self.local.id && conn.moving.is_none() && !conn.outside && !conn.doomed {
+            conn.moving = Some((to, self.moves.window));
+            self.moves.slots.push(slot);
+            self.mark_dirty(slot);
+        }
+    }
+
+    /// Sends away those of whom nothing is under way any more.
+    pub(super) fn move_some<T: Transport>(&mut self, io: &mut T) {
+        self.moves.soon = false;
+        if self.moves.slots.is_empty() {
+            return;
+        }
+        for slot in std::mem::take(&mut self.moves.slots) {
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            let Some((to, since)) = conn.moving else { continue };
+            if conn.may_leave() && io.is_still(slot) {
+                if conn.sent_with != self.submissions {
+                    self.send_away(io, slot, to);
+                    continue;
+                }
+                self.moves.soon = true;
+            }
+            if conn.is_elsewhere() || self.moves.window > since + 1 {
+                conn.moving = None;
+                self.mark_dirty(slot);
+            } else {
+                self.moves.slots.push(slot);
+            }
+        }
+    }
+
+    fn send_away<T: Transport>(&mut self, io: &mut T, slot: usize, to: usize) {
+        let Some(mut conn) = self.conns[slot].take() else { return };
+        self.by_id.remove(&conn.session.id);
+        self.https -= usize::from(conn.is_http());
+        if io.part(slot, &conn.socket) {
+            self.rest(slot);
+        }
+        conn.pack(self.moves.window + SETTLES);
+        self.local.recorder.add(Counter::ConnectionsMoved, 1);
+        let info = conn.session.info.clone();
+        self.server.send(to, Mail::Adopt(Box::new(conn)));
+        // Who reads it from here on, and sends something there, is behind the connection itself (G2).
+        info.loop_id.store(to as u32, Ordering::Release);
+    }
+
+    /// A client is to be closed that has gone to another loop, or has left.
+    pub(super) fn pass_on_kill(&self, client: u64) {
+        let info = self.server.clients.get(client);
+        let at = info.map(|info| info.loop_id.load(Ordering::Acquire) as usize);
+        if let Some(to) = at.filter(|to| *to != self.local.id) {
+            self.server.send(to, Mail::Kill { client });
+        }
+    }
+}
+
+/// How long cores have been idle since the machine started, all of them together, in seconds.
+fn idle_s() -> Option<f64> {
+    let uptime = std::fs::read_to_string("/proc/uptime").ok()?;
+    uptime.split_whitespace().nth(1)?.parse().ok()
+}
