@@ -262,14 +262,9 @@ impl EventLoop {
             self.move_some(io);
             self.keep_house();
             stdx::reclaim::flush();
+            // What others take of it belongs to this turn: who comes meanwhile is told what he waited for.
+            self.offer_core();
             self.local.end_turn(&self.server, self.taken);
-            let now = self.local.clock_ns;
-            if self.server.turns.demand() != 0 && now - self.spell.began_ns >= SPELL_NS {
-                self.leave_core(now);
-            } else if now - self.kept_since_ns >= KEEP_NS {
-                self.kept_since_ns = now;
-                std::thread::yield_now();
-            }
         }
         self.say_goodbye(io);
     }
@@ -687,6 +682,23 @@ impl EventLoop {
         if !self.local.arrived.is_empty() {
             self.wake_arrived();
         }
+    }
+
+    /// Others may have the core that the loop has had for long.
+    fn offer_core(&mut self) {
+        let now = self.local.clock_ns;
+        let work = self.server.turns.demand() != 0 && now - self.spell.began_ns >= SPELL_NS;
+        if !work && now - self.kept_since_ns < KEEP_NS {
+            return;
+        }
+        let mark = self.local.enter(Part::Offer, 0);
+        if work {
+            self.leave_core(now);
+        } else {
+            self.kept_since_ns = now;
+            std::thread::yield_now();
+        }
+        self.local.leave(&self.server, Part::Offer, 0, mark);
     }
 
     /// Demoted work is under way: of a core a loop never leaves it would get 1.4 %. A loop that had the processor for nine

@@ -46,9 +46,11 @@ pub enum Part {
     Housekeeping,
     Sweep,
     Evict,
+    /// The loop lets others have its core.
+    Offer,
 }
 
-const PART_NAMES: [&str; 12] = [
+const PART_NAMES: [&str; 13] = [
     "begin of a turn",
     "accepting",
     "mail",
@@ -61,6 +63,7 @@ const PART_NAMES: [&str; 12] = [
     "housekeeping",
     "removal of expired keys",
     "eviction",
+    "offering its core",
 ];
 
 /// The begin of a part: when, and how many long pieces there were before it.
