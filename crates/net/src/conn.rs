@@ -143,10 +143,10 @@ pub(crate) struct Conn {
     /// On the porch: it has not asked for anything yet, or not on this loop.
     pub(crate) outside: bool,
     /// The loop it is to go to as soon as nothing of it is under way here, and the window in which that was decided.
-    pub(crate) moving: Option<(usize, u32)>,
+    pub(crate) moving: Option<(usize, u64)>,
     /// The window in which it was served last, and the first one in which it may be sent to another loop.
-    pub(crate) served: u32,
-    pub(crate) settled: u32,
+    pub(crate) served: u64,
+    pub(crate) settled: u64,
     /// In the list of connections that have messages to be sent.
     pub(crate) notified: bool,
     /// Its socket is in the list of those that have something to be received.
@@ -264,7 +264,7 @@ impl Conn {
     }
 
     /// It goes to another loop, which waits for its next words as for those of a newcomer. `settled`: see there.
-    pub(crate) fn pack(&mut self, settled: u32) {
+    pub(crate) fn pack(&mut self, settled: u64) {
         (self.outside, self.moving, self.settled) = (true, None, settled);
         (self.sent_with, self.served, self.timer_ms) = (0, 0, None);
         (self.streaming, self.limited) = (false, false);

@@ -245,7 +245,7 @@ impl EventLoop {
             let ended_ns = self.local.clock_ns;
             self.wait(io, timeout);
             self.local.tick();
-            if !timeout.is_zero() && self.local.clock_ns - ended_ns >= SLEPT_NS {
+            if !timeout.is_zero() && self.local.clock_ns.saturating_sub(ended_ns) >= SLEPT_NS {
                 self.kept_since_ns = self.local.clock_ns;
             }
             self.local.expect_late(self.taken + self.events.len() as u64);
@@ -687,8 +687,10 @@ impl EventLoop {
     /// Others may have the core that the loop has had for long.
     fn offer_core(&mut self) {
         let now = self.local.clock_ns;
-        let work = self.server.turns.demand() != 0 && now - self.spell.began_ns >= SPELL_NS;
-        if !work && now - self.kept_since_ns < KEEP_NS {
+        // The clock of the turn may be a little behind the system's, by which a spell begins.
+        let lasted_ns = now.saturating_sub(self.spell.began_ns);
+        let work = self.server.turns.demand() != 0 && lasted_ns >= SPELL_NS;
+        if !work && now.saturating_sub(self.kept_since_ns) < KEEP_NS {
             return;
         }
         let mark = self.local.enter(Part::Offer, 0);
@@ -706,7 +708,7 @@ impl EventLoop {
     #[cold]
     fn leave_core(&mut self, now_ns: u64) {
         let cpu_ns = thread_cpu_ns();
-        let (elapsed, busy) = (now_ns - self.spell.began_ns, cpu_ns - self.spell.cpu_ns);
+        let (elapsed, busy) = (now_ns.saturating_sub(self.spell.began_ns), cpu_ns - self.spell.cpu_ns);
         // A spell that began long ago says nothing about now.
         if elapsed < 4 * SPELL_NS && busy * 10 >= elapsed * 9 && self.load.is_full() {
             std::thread::sleep(REST);

@@ -27,13 +27,13 @@ const FULL_WINDOWS: u32 = 5;
 /// connections made a request cost a fifth more and nobody faster.
 const SPARE_CORES: f64 = 0.5;
 /// Windows for which who has moved stays.
-const SETTLES: u32 = 50;
+const SETTLES: u64 = 50;
 
 pub(super) struct Moves {
     /// Of the whole machine.
     cores: usize,
     /// Tenths of seconds since 1970.
-    window: u32,
+    window: u64,
     /// Connections served in this window.
     served: usize,
     /// Windows in a row at whose end the loop was full, and the threads of the machine that had work then, added up.
@@ -67,7 +67,7 @@ impl EventLoop {
     /// Ten times a second: whether connections are to go, and how many.
     pub(super) fn consider_moving(&mut self) {
         let served = std::mem::take(&mut self.moves.served);
-        self.moves.window = (self.local.now_ms / super::CRON_MS) as u32;
+        self.moves.window = self.local.now_ms / super::CRON_MS;
         self.moves.picks = 0;
         let Some((to, picks)) = self.load.surplus(self.local.id, served) else {
             (self.moves.full, self.moves.running) = (0, 0);
