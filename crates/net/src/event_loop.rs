@@ -1,6 +1,5 @@
 //! One event loop. See the crate's head for the order of a turn. `accept` has who comes and goes, `housekeeping` what is done by
-//! the clock, `limits` what happens to clients that do not read,
-//! `moving` how connections go to another loop.
+//! the clock, `limits` what happens to clients that do not read, `moving` how connections go to another loop.
 
 mod accept;
 mod housekeeping;

@@ -167,10 +167,8 @@ impl Server {
             if let Ok(stream) = TcpStream::connect(server.addr) {
                 // Gone from the server's list of clients before the test begins.
                 let mut probe = Client::over(stream);
-                probe.send_if_open(format!(
-                    "{}QUIT\r\n",
-                    if program == binary() { armed() } else { String::new() }
-                ));
+                let first = if program == binary() { armed() } else { String::new() };
+                probe.send_if_open(format!("{first}QUIT\r\n"));
                 assert!(probe.is_closed_within(PATIENCE), "QUIT does not close");
                 // Else another process took the port.
                 if probe.input.ends_with(b"+OK\r\n") {

@@ -48,9 +48,11 @@ pub enum Part {
     Evict,
     /// The loop lets others have its core.
     Offer,
+    /// Connections go to another loop.
+    Move,
 }
 
-const PART_NAMES: [&str; 13] = [
+const PART_NAMES: [&str; 14] = [
     "begin of a turn",
     "accepting",
     "mail",
@@ -64,6 +66,7 @@ const PART_NAMES: [&str; 13] = [
     "removal of expired keys",
     "eviction",
     "offering its core",
+    "moving connections",
 ];
 
 /// The begin of a part: when, and how many long pieces there were before it.

@@ -12,12 +12,15 @@
 //!   that waits for nothing ([`Mail::Kill`]).
 //! - G3: one that waits for others (BLPOP), subscribed, or runs elsewhere stays: others know its loop.
 //!
+//! - G4: a loop sends away at most [`PICKS`] in half a second, in slices.
+//!
 //! Cost: a comparison per request; a connection that moves some ten system calls.
 
-use super::EventLoop;
+use super::{CHORE_NS, EventLoop};
 use crate::transport::Transport;
 use exec::mail::Mail;
 use exec::stats::Counter;
+use exec::waits::Part;
 use std::sync::atomic::Ordering;
 use stdx::points::{self, Point};
 
@@ -26,6 +29,8 @@ const FULL_WINDOWS: u32 = 5;
 /// Idle cores from which on it does: with 0.3 of two left by a load generator beside the server, moving a quarter of its
 /// connections made a request cost a fifth more and nobody faster.
 const SPARE_CORES: f64 = 0.5;
+/// Connections picked at once (G4).
+const PICKS: usize = 64;
 /// Windows for which who has moved stays.
 const SETTLES: u64 = 50;
 
@@ -63,27 +68,36 @@ impl Default for Moves {
     }
 }
 
+impl Moves {
+    /// A window is over: has the loop been full for long, and cores idle meanwhile? `surplus`: how many could go, and where to;
+    /// `running`: threads of the machine that have work.
+    fn decide(&mut self, surplus: Option<(usize, usize)>, running: Option<usize>) {
+        self.picks = 0;
+        let (Some((to, picks)), Some(running)) = (surplus, running) else {
+            (self.full, self.running) = (0, 0);
+            return;
+        };
+        (self.full, self.running) = (self.full + 1, self.running + running);
+        if self.full < FULL_WINDOWS {
+            return;
+        }
+        let spare = self.cores as f64 - self.running as f64 / f64::from(FULL_WINDOWS);
+        (self.full, self.running) = (0, 0);
+        if spare >= SPARE_CORES {
+            (self.to, self.picks) = (to, picks.min(PICKS));
+        }
+    }
+}
+
 impl EventLoop {
     /// Ten times a second: whether connections are to go, and how many.
     pub(super) fn consider_moving(&mut self) {
         let served = std::mem::take(&mut self.moves.served);
         self.moves.window = self.local.now_ms / super::CRON_MS;
-        self.moves.picks = 0;
-        let Some((to, picks)) = self.load.surplus(self.local.id, served) else {
-            (self.moves.full, self.moves.running) = (0, 0);
-            return;
-        };
-        self.moves.full += 1;
-        self.moves.running += running().unwrap_or(usize::MAX / 8);
-        if self.moves.full < FULL_WINDOWS {
-            return;
-        }
-        let cores = (self.moves.cores * FULL_WINDOWS as usize) as f64;
-        let spare = (cores - self.moves.running as f64) / f64::from(FULL_WINDOWS);
-        (self.moves.full, self.moves.running) = (0, 0);
-        if spare >= SPARE_CORES {
-            (self.moves.to, self.moves.picks) = (to, picks);
-        }
+        let surplus = self.load.surplus(self.local.id, served);
+        // Asked only of a full loop.
+        let running = surplus.and_then(|_| running());
+        self.moves.decide(surplus, running);
     }
 
     /// A connection was served; it may be one of those that go.
@@ -128,12 +142,18 @@ impl EventLoop {
         if self.moves.slots.is_empty() {
             return;
         }
-        for slot in std::mem::take(&mut self.moves.slots) {
+        let mark = self.local.enter(Part::Move, 0);
+        let until = self.local.lap() + CHORE_NS;
+        let mut rest = std::mem::take(&mut self.moves.slots).into_iter();
+        for slot in rest.by_ref() {
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             let Some((to, since)) = conn.moving else { continue };
             if conn.may_leave() && io.is_still(slot) {
                 if conn.sent_with != self.submissions {
                     self.send_away(io, slot, to);
+                    if self.local.lap() >= until {
+                        break;
+                    }
                     continue;
                 }
                 self.moves.soon = true;
@@ -145,6 +165,10 @@ impl EventLoop {
                 self.moves.slots.push(slot);
             }
         }
+        // Those there was no time for come in the next turn.
+        self.moves.soon |= rest.len() > 0;
+        self.moves.slots.extend(rest);
+        self.local.leave(&self.server, Part::Move, 0, mark);
     }
 
     fn send_away<T: Transport>(&mut self, io: &mut T, slot: usize, to: usize) {
@@ -201,6 +225,28 @@ fn count(ranges: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_is_full_for_long_gives_while_cores_are_idle() {
+        let mut moves = Moves { cores: 4, ..Moves::default() };
+        let mut look = |surplus, running| {
+            moves.decide(surplus, running);
+            (moves.picks, moves.to)
+        };
+        let full = Some((2, 7));
+        for _ in 0..2 {
+            assert!((1..FULL_WINDOWS).all(|_| look(full, Some(3)).0 == 0));
+            assert_eq!(look(full, Some(3)), (7, 2));
+        }
+        // What was picked for one window is not for the next; one in which it is not full begins the count anew.
+        assert_eq!(look(full, Some(1)).0, 0);
+        assert_eq!(look(None, None).0, 0);
+        assert!((1..FULL_WINDOWS).all(|_| look(full, Some(1)).0 == 0));
+        assert_eq!(look(Some((1, 1000)), Some(1)), (PICKS, 1));
+        // No core is idle, or nobody knows.
+        assert!((0..FULL_WINDOWS).all(|_| look(full, Some(4)).0 == 0));
+        assert!((0..2 * FULL_WINDOWS).all(|_| look(full, None).0 == 0));
+    }
 
     #[test]
     fn the_machine_tells_its_cores_and_who_uses_them() {
