@@ -587,7 +587,7 @@ fn keyed(
         return Flow::Done;
     }
     let has_many_words = args.len() >= job::MANY_WORDS && !waits;
-    if has_many_words && let Some(flow) = job::start_bulk(local, session, command, args, out) {
+    if has_many_words && let Some(flow) = crate::bulk::start(server, local, session, command, args, out) {
         // It never ends an older commit, so nobody has to be asked before.
         return flow;
     }

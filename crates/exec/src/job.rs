@@ -11,8 +11,11 @@
 //! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
 //! - J3: a write that lost [`PROTECT_FROM`] races is protected for [`PROTECTED_MS`] in each further attempt: writers of
 //!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
+//! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 
+use crate::bulk;
+use crate::lines::{self, Place, Write};
 use crate::mail::Mail;
 use crate::park::away::Wait;
 use crate::queue::{self, Queue};
@@ -23,7 +26,7 @@ use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
 use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
-use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View, Words};
+use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -197,6 +200,8 @@ pub struct Job {
     tally: Tally,
     /// EXEC: what was watched.
     watch: Option<Watch>,
+    /// In the line of its kind.
+    pub(crate) place: Option<Place>,
 }
 
 /// The attempts of a long commit.
@@ -260,7 +265,19 @@ impl Job {
             spent: Spent::default(),
             tally: Tally::default(),
             watch: None,
+            place: None,
         })
+    }
+
+    /// What works that get in each other's way have in common; None if it only reads.
+    pub(crate) fn kind(&self) -> Option<u64> {
+        if !self.body.is_write() || self.body.len() == 0 {
+            return None;
+        }
+        let (command, args) = self.body.at(0);
+        let mut key = None;
+        command.each_key(args, &mut |i, _| key = key.or(Some(args.at(i))));
+        Some(lines::kind(command.name.as_bytes(), self.db, key))
     }
 
     /// Of a command that has waited for its keys.
@@ -417,7 +434,7 @@ pub struct Delivery {
     pub bytes: Vec<u8>,
     pub stream: Option<Box<dyn Stream>>,
     /// Where its time went.
-    pub spent: Option<Spent>,
+    pub spent: Option<Box<Spent>>,
     /// EXEC: the database it leaves its client in.
     pub selected: Option<usize>,
 }
@@ -440,177 +457,6 @@ pub(crate) fn start(
     Flow::Parked(None)
 }
 
-/// Commands that set or remove many keys whatever those are: MSET, DEL, UNLINK, or an EXEC of plain SETs. They need no
-/// worker: the loop commits them in slices straight from their words.
-pub struct BulkJob {
-    pub client: u64,
-    db: usize,
-    words: Arc<BulkWords>,
-    races: Races,
-    answer: Answer,
-    pub resp3: bool,
-}
-
-#[derive(Clone, Copy)]
-enum Answer {
-    Ok,
-    Count,
-    /// As many as there were commands.
-    Oks(usize),
-}
-
-/// Their keys and values.
-enum BulkWords {
-    Pairs(Arc<OwnedArgs>),
-    Keys(Arc<OwnedArgs>),
-    Sets(Queue),
-}
-
-impl Words for BulkWords {
-    fn len(&self) -> usize {
-        match self {
-            BulkWords::Pairs(words) => words.len() / 2,
-            BulkWords::Keys(words) => words.len() - 1,
-            BulkWords::Sets(sets) => sets.len(),
-        }
-    }
-
-    fn key(&self, i: usize) -> &[u8] {
-        match self {
-            BulkWords::Pairs(words) => words.args().at(1 + 2 * i),
-            BulkWords::Keys(words) => words.args().at(1 + i),
-            BulkWords::Sets(sets) => sets.at(i).1.at(1),
-        }
-    }
-
-    fn prefetch(&self, keys: &[(u64, u32)], step: usize) {
-        let (words, width) = match self {
-            BulkWords::Pairs(words) => (words.args(), 2),
-            BulkWords::Keys(words) => (words.args(), 1),
-            BulkWords::Sets(sets) => {
-                let keys = keys.iter().map(|(_, i)| *i as usize).filter(|i| *i < sets.len());
-                return keys.for_each(|i| sets.prefetch(i, step));
-            }
-        };
-        let places = keys.iter().map(|(_, i)| 1 + width * *i as usize);
-        match step {
-            1 => places.for_each(|at| words.prefetch_place(at)),
-            2 if width == 2 => places.for_each(|at| {
-                words.prefetch_word(at);
-                words.prefetch_word_end(at + 1);
-            }),
-            2 => places.for_each(|at| words.prefetch_word(at)),
-            _ => {}
-        }
-    }
-
-    fn value(&self, i: usize) -> Option<&[u8]> {
-        match self {
-            BulkWords::Pairs(words) => Some(words.args().at(2 + 2 * i)),
-            BulkWords::Keys(_) => None,
-            BulkWords::Sets(sets) => Some(sets.at(i).1.at(2)),
-        }
-    }
-}
-
-impl BulkJob {
-    fn start(local: &mut Local, session: &Session, words: BulkWords, answer: Answer, resp3: bool) -> Flow {
-        let (words, races) = (Arc::new(words), Races::new());
-        let job = BulkJob { client: session.id, db: session.db, words, races, answer, resp3 };
-        local.works.push(Work::Bulk(None, Box::new(job)));
-        local.away = true;
-        Flow::Parked(None)
-    }
-
-    /// A commit of it; again after each lost race.
-    pub(crate) fn commit(&mut self, keyspace: &Arc<Keyspace>) -> Box<Commit> {
-        let announce = keyspace.sink().map(|_| self.announce(keyspace));
-        Box::new(Commit::bulk(keyspace, self.db, self.words.clone(), self.races.age, announce))
-    }
-
-    fn announce(&self, keyspace: &Arc<Keyspace>) -> Announce {
-        let (keyspace, db, words) = (keyspace.clone(), self.db, self.words.clone());
-        Box::new(move |lsn| {
-            let Some(sink) = keyspace.sink() else { return };
-            match &*words {
-                BulkWords::Pairs(words) | BulkWords::Keys(words) => {
-                    sink.effect(lsn, db, &mut words.args().iter());
-                }
-                BulkWords::Sets(sets) => {
-                    sets.iter().for_each(|(_, args)| sink.effect(lsn, db, &mut args.iter()));
-                }
-            }
-        })
-    }
-
-    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, commit: &Commit, now_ms: u64) {
-        self.races.remember(|| commit.hashes());
-        self.races.lose(keyspace, self.client, now_ms);
-    }
-
-    /// It is committed.
-    pub(crate) fn deliver(self: Box<Self>, server: &Server, local: &Local, found: usize) -> Delivery {
-        let mut out = Reply::new(self.resp3);
-        let mut stream: Option<Box<dyn Stream>> = None;
-        match self.answer {
-            Answer::Ok => out.ok(),
-            Answer::Count => out.int(found as i64),
-            Answer::Oks(n) => {
-                out.array(n);
-                stream = Some(Box::new(Oks(n)));
-                // They ran as one: each is said to have taken its share.
-                let mut tally = Tally::default();
-                let each_ns = stdx::clock::mono_ns().saturating_sub(self.races.age) / n.max(1) as u64;
-                if let Some(set) = command::registry::find(b"set") {
-                    tally.add_many(places::of(set), n as u64, each_ns);
-                }
-                local.count_within(server, &mut tally);
-            }
-        }
-        let spent = Some(Spent { lost: self.races.lost, ..Spent::default() });
-        let delivery =
-            Delivery { client: self.client, bytes: out.into_bytes(), stream, spent, selected: None };
-        discard(self);
-        delivery
-    }
-}
-
-/// So many times OK.
-struct Oks(usize);
-
-impl Stream for Oks {
-    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
-        let count = self.0.min(room / 5 + 1);
-        (0..count).for_each(|_| out.ok());
-        self.0 -= count;
-        self.0 > 0
-    }
-}
-
-/// Runs a command of many words as a bulk if it is of that kind.
-pub(crate) fn start_bulk(
-    local: &mut Local,
-    session: &Session,
-    command: &Command,
-    args: resp::Args<'_>,
-    out: &Reply,
-) -> Option<Flow> {
-    let answer = match command.name {
-        // An odd number of words is an error that the handler knows to tell.
-        "mset" if args.len() % 2 == 1 => Answer::Ok,
-        "del" | "unlink" => Answer::Count,
-        _ => return None,
-    };
-    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let words = if command.name == "mset" { BulkWords::Pairs(words) } else { BulkWords::Keys(words) };
-    Some(BulkJob::start(local, session, words, answer, out.resp3()))
-}
-
-/// Whether the commands of an EXEC can be a bulk: plain SETs, and nothing is watched.
-pub(crate) fn is_bulk(session: &Session, queue: &Queue) -> bool {
-    session.watch.keys.is_empty() && queue.is_sets()
-}
-
 /// Sends the queue of an EXEC to a worker, or has it committed as a bulk. Cost: O(1).
 pub(crate) fn start_exec(
     server: &Arc<Server>,
@@ -619,9 +465,8 @@ pub(crate) fn start_exec(
     queue: Queue,
     out: &mut Reply,
 ) -> Flow {
-    if is_bulk(session, &queue) {
-        let answer = Answer::Oks(queue.len());
-        return BulkJob::start(local, session, BulkWords::Sets(queue), answer, out.resp3());
+    if bulk::is_bulk(session, &queue) {
+        return bulk::start_exec(server, local, session, queue, out);
     }
     let watch = std::mem::take(&mut session.watch);
     let mut job = Job::new(local, session, Body::Exec(queue), out);
@@ -631,8 +476,16 @@ pub(crate) fn start_exec(
     Flow::Parked(None)
 }
 
-/// Opens the job's snapshot and hands it to the workers; it waits if too many are open.
-pub(crate) fn submit(server: &Server, local: &mut Local, mut job: Box<Job>) {
+/// Opens the job's snapshot and hands it to the workers; it waits if too many are open, or in the line of its kind.
+pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) {
+    if job.spent.waits.is_none() {
+        let lost = job.races.lost > 0;
+        let Some(Write::Job(first)) = lines::stand(server, Write::Job(job), lost) else { return };
+        job = first;
+        job.spent.got_place();
+    }
+    // It may have waited.
+    job.now_ms = local.now_ms;
     let who = (job.client, job.body.command());
     let Some(snapshot) = server.snapshots.open(server, local.id, who, &mut job.spent.waits) else {
         return local.works.wait(Owner::Job(job));
@@ -658,7 +511,8 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
         State::Ready => None,
         State::Dropped => {
             // Its client is gone, but it may have sent more. The snapshot is closed now, the rest freed in its own time.
-            let (client, spent) = (job.client, Some(job.spent));
+            job.place = None;
+            let (client, spent) = (job.client, Some(Box::new(job.spent)));
             forget_watched(server, local, &mut job);
             job.overlay.take().into_iter().for_each(Overlay::dispose);
             discard(job);
@@ -718,7 +572,8 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
 }
 
 /// Its client is to wait for what was not there: the loop sees to it.
-fn wait(server: &Server, local: &Local, job: Box<Job>, block: Block) -> Option<Delivery> {
+fn wait(server: &Server, local: &Local, mut job: Box<Job>, block: Block) -> Option<Delivery> {
+    job.place = None;
     if let Body::One(Call { command, args, .. }) = &job.body {
         let (client, spent) = (job.client, Spent { lost: job.races.lost, ..job.spent });
         let wait = Wait { client, command, args: args.clone(), block, since_ns: job.started_ns, spent };
@@ -751,9 +606,10 @@ fn forget_watched(server: &Server, local: &mut Local, job: &mut Job) {
 
 /// The job is done and committed.
 pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> Delivery {
+    job.place = None;
     local.count_within(server, &mut job.tally);
     forget_watched(server, local, &mut job);
-    let spent = Some(Spent { lost: job.races.lost, ..job.spent });
+    let spent = Some(Box::new(Spent { lost: job.races.lost, ..job.spent }));
     let State::Done(stream) = std::mem::take(&mut job.state) else {
         return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent, selected: None };
     };
@@ -769,7 +625,6 @@ pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) 
         return Some(untrue(server, local, job));
     }
     job.races.lose(&server.keyspace, job.client, local.now_ms);
-    job.now_ms = local.now_ms;
     submit(server, local, job);
     None
 }

@@ -17,6 +17,7 @@
 
 mod actions;
 mod bounds;
+mod bulk;
 pub mod call;
 mod calls;
 mod claim;
@@ -28,6 +29,7 @@ pub mod http;
 pub mod info;
 pub mod job;
 pub mod latency;
+pub mod lines;
 pub mod mail;
 mod measured;
 pub mod memory;
@@ -72,6 +74,8 @@ pub struct Server {
     pub turns: Arc<stdx::turns::Turns>,
     /// Who reads at which moment, and who waits for a place.
     pub snapshots: snapshots::Snapshots,
+    /// Long writes that lost to each other.
+    pub lines: lines::Lines,
     /// Memory in use, and what is evicted.
     pub memory: Arc<memory::Memory>,
     /// Memory of the machine.
@@ -273,6 +277,7 @@ impl Server {
             workers,
             turns,
             snapshots: snapshots::Snapshots::default(),
+            lines: lines::Lines::default(),
             memory: Arc::new(memory::Memory::new(sources::MAX)),
             memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),

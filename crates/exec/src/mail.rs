@@ -188,6 +188,8 @@ pub enum Mail {
     Retry,
     /// Rows of sources came, or changed.
     Source(crate::sources::Letter),
+    /// A long write that is the first of its line now.
+    First(crate::lines::Write),
     /// A snapshot was closed, and this loop is the first that waits for one.
     Snapshot,
     /// A connection for this loop; what it is only `net` knows.

@@ -35,6 +35,7 @@ use transaction::Transaction;
 use crate::actions::Act;
 use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
+use crate::lines::{self, Place, Write};
 use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
 use crate::session::Watch;
 use crate::tally::Tally;
@@ -176,10 +177,28 @@ pub struct ScriptJob {
     told: Told,
     tally: Tally,
     ended: Result<(), Halt>,
-    spent: Spent,
+    pub(crate) spent: Spent,
+    /// In the line of its kind.
+    pub(crate) place: Option<Place>,
 }
 
 impl ScriptJob {
+    /// What works that get in each other's way have in common; None if it is nothing of a name, or only reads.
+    pub(crate) fn kind(&self) -> Option<u64> {
+        let run = &self.run;
+        let name = Name::of(&run.body).filter(|_| !run.read_only)?;
+        let first = run.keys().iter().next();
+        Some(match &name {
+            Name::Script(sha) => lines::kind(&sha.hex(), run.db, first),
+            Name::Function(name) => lines::kind(name.as_bytes(), run.db, first),
+        })
+    }
+
+    /// Its client, its command and its loop.
+    pub(crate) fn who(&self) -> (u64, &'static str, usize) {
+        (self.run.client, self.run.body.command(), self.run.loop_id)
+    }
+
     pub(crate) fn is_killed(&self) -> bool {
         self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
     }
@@ -591,14 +610,23 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         tally: Tally::default(),
         ended: Ok(()),
         spent: Spent::default(),
+        place: None,
     };
     act.local.away = true;
     submit(act.server, act.local, Box::new(job));
     Started::Away
 }
 
-/// Opens a script's snapshot and gives it to a thread; it waits if too many are open.
+/// Opens a script's snapshot and gives it to a thread; it waits if too many are open, or in the line of its kind.
 pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
+    if job.spent.waits.is_none() {
+        let lost = job.races.lost > 0;
+        let Some(Write::Script(first)) = lines::stand(server, Write::Script(job), lost) else { return };
+        job = first;
+        job.spent.got_place();
+    }
+    // It may have waited.
+    job.run.now_ms = local.now_ms;
     let who = (job.run.client, job.run.body.command());
     match server.snapshots.open(server, local.id, who, &mut job.spent.waits) {
         Some(snapshot) => {
@@ -746,9 +774,10 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     local.count_within(server, &mut job.tally);
     job.run.forget_watched(server, local);
     job.listed = None;
+    job.place = None;
     // Nearly all that scripts do besides their writes.
     let published = !job.told.deeds.is_empty();
-    let spent = Some(Spent { lost: job.races.lost, published, ..job.spent });
+    let spent = Some(Box::new(Spent { lost: job.races.lost, published, ..job.spent }));
     if deeds::do_few(server, &mut job.told) {
         let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
         let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };

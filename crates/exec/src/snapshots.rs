@@ -43,7 +43,7 @@ pub struct Snapshots {
     pub cut_large: AtomicU64,
 }
 
-/// Since when somebody waits for a place, and behind whom: client, command, and how long that had run then.
+/// Since when somebody waits for a place, or in a line, and behind whom: client, command, and how long that had run then.
 #[derive(Clone, Copy, Debug)]
 pub struct Queued {
     since_ns: u64,
@@ -68,7 +68,7 @@ impl Snapshots {
         let snapshot = if turn { Snapshot::open(&server.keyspace) } else { None };
         let Some(snapshot) = snapshot else {
             if queued.is_none() {
-                *queued = Some(Queued { since_ns: began_ns, behind: self.oldest(server, began_ns) });
+                *queued = Some(Queued::new(began_ns, self.oldest(server, began_ns)));
                 self.change(|queue| queue.push_back(loop_id));
             }
             return None;
@@ -165,6 +165,10 @@ const LARGE: usize = 64 * 1024;
 const SETTLED_MS: u64 = 1000;
 
 impl Queued {
+    pub(crate) fn new(since_ns: u64, behind: Option<(u64, &'static str, u64)>) -> Queued {
+        Queued { since_ns, behind }
+    }
+
     /// The wait is over: its nanoseconds, and behind whom it was.
     pub(crate) fn over(self) -> (u64, Option<(u64, &'static str, u64)>) {
         (stdx::clock::mono_ns().saturating_sub(self.since_ns), self.behind)

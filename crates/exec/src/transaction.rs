@@ -178,7 +178,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let plain = multi.queue.is_keyed();
     let long = multi.queue.words() + act.session.watch.keys.len() >= job::MANY_WORDS
         || multi.queue.bytes() >= job::MANY_BYTES;
-    if plain && long && job::is_bulk(act.session, &multi.queue) {
+    if plain && long && crate::bulk::is_bulk(act.session, &multi.queue) {
         // It never ends an older commit, so nobody has to be asked before.
         return Ok(start_job(act, multi));
     }

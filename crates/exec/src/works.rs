@@ -4,7 +4,9 @@
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
 
 use crate::actions::keys::{self, Keys};
-use crate::job::{self, BulkJob, Delivery, Job};
+use crate::bulk::{self, BulkJob};
+use crate::job::{self, Delivery, Job};
+use crate::lines::Write;
 use crate::mail::{Mail, ReadKeys};
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
@@ -165,6 +167,15 @@ pub fn retry_waiting(server: &Arc<Server>, local: &mut Local) {
     }
 }
 
+/// Starts what was in a line and is the first of it now.
+pub fn start_first(server: &Arc<Server>, local: &mut Local, write: Write) {
+    match write {
+        Write::Job(job) => job::submit(server, local, job),
+        Write::Script(job) => scripts::submit(server, local, job),
+        Write::Bulk(job) => bulk::go_on(server, local, job),
+    }
+}
+
 fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
     match work {
         Work::Load(mut job) => {
@@ -203,7 +214,8 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 Progress::Lost => {
                     bulk.lose(&server.keyspace, &commit, local.now_ms);
                     job::discard(commit);
-                    Step::More(Work::Bulk(None, bulk))
+                    bulk::go_on(server, local, bulk);
+                    Step::Over(None)
                 }
             }
         }

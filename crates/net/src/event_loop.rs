@@ -776,6 +776,7 @@ impl EventLoop {
                 None => self.pass_on_kill(client),
             },
             Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
+            Mail::First(write) => exec::works::start_first(&self.server, &mut self.local, write),
             Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => self.releasing = Some(0),
             Mail::Adopt(any) => {
@@ -833,7 +834,7 @@ impl EventLoop {
         client: u64,
         bytes: Vec<u8>,
         stream: Option<Box<dyn exec::Stream>>,
-        spent: Option<Spent>,
+        spent: Option<Box<Spent>>,
     ) {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };

@@ -80,6 +80,28 @@ pub fn eventually(client: &mut Client, line: &str, reply: &str) {
     }
 }
 
+/// A figure of INFO.
+pub fn figure(client: &mut Client, name: &str) -> u64 {
+    let info = client.call("INFO everything");
+    let at = info.find(&format!("{name}:")).unwrap_or_else(|| panic!("no {name} in INFO"));
+    let digits = info[at + name.len() + 1..].bytes().take_while(u8::is_ascii_digit).count();
+    info[at + name.len() + 1..][..digits].parse().expect("a number")
+}
+
+/// Polls until a figure of INFO fits.
+#[track_caller]
+pub fn await_figure(client: &mut Client, name: &str, fits: impl Fn(u64) -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let value = figure(client, name);
+        if fits(value) {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{name} stays {value}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Others do what people do, on keys of their own and on those of the attacker.
 pub fn others_are_served(server: &Server) {
     let mut a = server.client();

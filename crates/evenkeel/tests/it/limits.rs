@@ -1,5 +1,6 @@
 //! What is kept for those who read is limited in age and bytes, and who is over a limit is told, by name, which one.
 
+use crate::held::{await_figure, figure};
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
 
@@ -17,27 +18,6 @@ fn laden() -> Option<Server> {
         client.call(&format!("SADD {key}{words}"));
     }
     Some(server)
-}
-
-/// A figure of INFO.
-fn figure(client: &mut Client, name: &str) -> u64 {
-    let info = client.call("INFO everything");
-    let at = info.find(&format!("{name}:")).unwrap_or_else(|| panic!("no {name} in INFO"));
-    let digits = info[at + name.len() + 1..].bytes().take_while(u8::is_ascii_digit).count();
-    info[at + name.len() + 1..][..digits].parse().expect("a number")
-}
-
-#[track_caller]
-fn await_figure(client: &mut Client, name: &str, fits: impl Fn(u64) -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let value = figure(client, name);
-        if fits(value) {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{name} stays {value}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[track_caller]

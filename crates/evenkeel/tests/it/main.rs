@@ -20,6 +20,7 @@ mod hostile;
 mod http;
 mod info;
 mod limits;
+mod lines;
 mod loading;
 mod messages;
 mod migrate;

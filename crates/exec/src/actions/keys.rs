@@ -239,14 +239,9 @@ pub(crate) fn submit(_: &Server, local: &mut Local, mut keys: Box<Keys>) {
     if !keys.open(local.id) {
         return local.works.wait(Owner::Keys(keys));
     }
-    let (client, spent) = (keys.client, Some(keys.spent));
-    local.works.push(Work::Deliver(Delivery {
-        client,
-        bytes: Vec::new(),
-        stream: Some(keys),
-        spent,
-        selected: None,
-    }));
+    let (client, spent) = (keys.client, Some(Box::new(keys.spent)));
+    let delivery = Delivery { client, bytes: Vec::new(), stream: Some(keys), spent, selected: None };
+    local.works.push(Work::Deliver(delivery));
 }
 
 impl Keys {

@@ -146,6 +146,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let snapshots = &server.snapshots;
     s.evenkeel.extend([
         ("snapshots_waiting", snapshots.waiting() as u64),
+        ("writes_in_line", server.lines.waiting() as u64),
         ("snapshot_oldest_ms", oldest_ms),
         ("snapshot_retained_bytes", kept),
         ("stream_retained_bytes", snapshots.streamed()),

@@ -32,7 +32,7 @@ pub struct Wait {
 }
 
 /// Has a job serve a client that was taken out of the park because it has much to do. Cost: O(words).
-pub fn serve(server: &Server, local: &mut Local, session: &mut Session, waiter: &Waiter) {
+pub fn serve(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
     let args = Arc::new(waiter.args.args().to_owned());
     session.set_flag(flag::BLOCKED, false);
@@ -50,7 +50,7 @@ pub fn wait(
     wait: Wait,
     until_ms: Option<u64>,
 ) -> (Flow, Vec<u8>) {
-    crate::waits::request::ended(server, local, session, Some(wait.spent), None);
+    crate::waits::request::ended(server, local, session, Some(Box::new(wait.spent)), None);
     let elapsed_ms = stdx::clock::mono_ns().saturating_sub(wait.since_ns) / 1_000_000;
     let left = |ms: u64| match until_ms {
         Some(until) => until.saturating_sub(local.now_ms),

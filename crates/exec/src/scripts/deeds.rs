@@ -75,7 +75,7 @@ pub struct Deeds {
     reply: Vec<u8>,
     answers: Answers,
     selected: Option<usize>,
-    spent: Option<Spent>,
+    spent: Option<Box<Spent>>,
     /// The connection is closed after the reply.
     closes: bool,
     stand_in: Option<Box<Session>>,
@@ -104,7 +104,7 @@ impl Deeds {
         run: ScriptRun,
         (reply, before): (Vec<u8>, usize),
         told: Told,
-        spent: Option<Spent>,
+        spent: Option<Box<Spent>>,
     ) -> Box<Deeds> {
         let mut deeds = told.deeds;
         for deed in deeds.iter_mut().filter(|_| before > 0) {

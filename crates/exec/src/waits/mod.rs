@@ -58,7 +58,7 @@ pub enum What {
     Crowd,
     /// A lock the culprit held.
     Lock,
-    /// The keys of the culprit's long commit, which was protected.
+    /// The keys of the culprit's long commit, which was protected or came first.
     Commit,
     /// A worker or a script's thread, all of which were busy.
     Thread,

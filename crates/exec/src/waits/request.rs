@@ -1,6 +1,6 @@
 //! One request's phases, and what is noted when work that went elsewhere is done.
 
-use super::{Culprit, HISTORY, SLOW_NS, STALL_NS};
+use super::{Culprit, HISTORY, SLOW_NS, STALL_NS, What};
 use crate::calls::Finished;
 use crate::session::ClientInfo;
 use crate::snapshots::Queued;
@@ -20,7 +20,7 @@ pub struct Request {
     pub loop_ns: u64,
     /// Waited for a lock.
     pub lock_ns: u64,
-    /// Waited because others' long commits were protected.
+    /// Waited because others' long commits were protected, or in a line.
     pub guard_ns: u64,
     /// Waited until less of what it had removed waited to be freed.
     pub reclaim_ns: u64,
@@ -77,7 +77,7 @@ impl Request {
             .map(|(name, us)| match name {
                 "waited-for-loop" => format!("waited up to {us} us for its event loop"),
                 "waited-for-lock" => format!("waited {us} us for a lock"),
-                "waited-for-commit" => format!("waited {us} us for a protected commit"),
+                "waited-for-commit" => format!("waited {us} us for a long commit of its keys"),
                 "waited-for-messages" => format!("waited {us} us for messages of its own to be delivered"),
                 "waited-for-reclaim" => format!("waited {us} us for memory it had given back to be freed"),
                 "parked" => format!("was parked for {us} us"),
@@ -119,6 +119,10 @@ pub struct Spent {
     /// Waits for a snapshot: the one now, and how long all before took.
     pub waits: Option<Queued>,
     pub snapshot_ns: u64,
+    /// Waits in a line: now, how long that took, and behind whom.
+    pub line: Option<Queued>,
+    pub line_ns: u64,
+    pub line_behind: Option<(u64, &'static str, u64)>,
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
@@ -129,6 +133,15 @@ pub struct Spent {
 }
 
 impl Spent {
+    /// The wait in a line, if there was one, is over.
+    pub(crate) fn got_place(&mut self) {
+        if let Some(queued) = self.line.take() {
+            let (ns, behind) = queued.over();
+            self.line_ns += ns;
+            self.line_behind = behind.or(self.line_behind);
+        }
+    }
+
     /// The wait for a snapshot, if there was one, is over.
     pub(crate) fn got_snapshot(&mut self) {
         if let Some(queued) = self.waits.take() {
@@ -196,22 +209,24 @@ pub fn ended(
     server: &Server,
     local: &mut Local,
     session: &mut Session,
-    spent: Option<Spent>,
+    spent: Option<Box<Spent>>,
     failed: Option<&[u8]>,
 ) {
     let Some(away) = session.away.take() else { return };
     let now = local.lap();
     let total_ns = now.saturating_sub(away.began_ns);
-    let Spent { queued_ns, snapshot_ns, thread_ns, os_ns, lost, behind, published, .. } =
-        spent.unwrap_or_default();
-    let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + thread_ns);
     let is_job = spent.is_some() && away.counts;
+    let Spent {
+        queued_ns, snapshot_ns, line_ns, line_behind, thread_ns, os_ns, lost, behind, published, ..
+    } = *spent.unwrap_or_default();
+    let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + line_ns + thread_ns);
     let mut request = Request {
         unix_ms: local.now_ms,
         command: away.command.name,
         inline_ns: away.inline_ns,
         queued_ns,
         snapshot_ns,
+        guard_ns: line_ns,
         thread_ns,
         os_ns,
         lost,
@@ -241,12 +256,19 @@ pub fn ended(
     local.recorder.phase(Phase::Queued, queued_ns);
     local.recorder.phase(Phase::Thread, thread_ns);
     local.recorder.phase(Phase::Committing, rest_ns);
-    // Behind its own work nobody waits for somebody else.
-    let behind = behind.filter(|(client, ..)| *client != session.id);
-    let waited_ns = queued_ns + snapshot_ns;
-    if let (Some(behind), true) = (behind, waited_ns >= STALL_NS) {
-        request.behind =
-            Some(local.waited_for_thread(server, &session.info, away.command.name, waited_ns, behind));
+    if line_ns > 0 {
+        local.recorder.phase(Phase::Guard, line_ns);
+    }
+    let mut waits = [(What::Thread, queued_ns + snapshot_ns, behind), (What::Commit, line_ns, line_behind)];
+    waits.sort_unstable_by_key(|(_, ns, _)| *ns);
+    for (what, ns, behind) in waits {
+        // Behind its own work nobody waits for somebody else.
+        let behind = behind.filter(|(client, ..)| *client != session.id);
+        if let (Some(behind), true) = (behind, ns >= STALL_NS) {
+            // The longer of the two comes last.
+            let (info, command) = (&session.info, away.command.name);
+            request.behind = Some(local.waited_for_work(server, info, command, (what, ns), behind));
+        }
     }
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };

@@ -501,17 +501,17 @@ impl Local {
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
     }
 
-    /// A request waited for a thread.
-    pub(crate) fn waited_for_thread(
+    /// A request waited for a thread, or in a line.
+    pub(crate) fn waited_for_work(
         &mut self,
         server: &Server,
         client: &Arc<ClientInfo>,
         command: &'static str,
-        ns: u64,
+        (what, ns): (What, u64),
         behind: (u64, &'static str, u64),
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
-        let (what, words) = (What::Thread, Vec::new());
+        let words = Vec::new();
         let holder = server.clients.get(holder);
         let culprit =
             Arc::new(Culprit { what, client: holder, command: holds, words, ns: holder_ns, os_ns: 0 });

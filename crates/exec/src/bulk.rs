@@ -1,0 +1,247 @@
+//! Commands that set or remove many keys whatever those are: MSET, DEL, UNLINK, or an EXEC of plain SETs. They need no
+//! worker: the loop commits them in slices straight from their words.
+//!
+//! Cost: O(keys), in slices; nothing is copied.
+
+use crate::job::{Delivery, Races, discard};
+use crate::lines::{self, Place, Write};
+use crate::queue::Queue;
+use crate::tally::Tally;
+use crate::waits::Spent;
+use crate::works::Work;
+use crate::{Flow, Local, Server, Session};
+use command::places;
+use command::{Command, Stream};
+use keyspace::{Announce, Commit, Keyspace, Words};
+use resp::{OwnedArgs, Reply};
+use std::sync::Arc;
+
+/// See the module.
+pub struct BulkJob {
+    pub client: u64,
+    db: usize,
+    words: Arc<BulkWords>,
+    races: Races,
+    answer: Answer,
+    pub resp3: bool,
+    loop_id: usize,
+    pub(crate) spent: Spent,
+    /// In the line of its kind.
+    pub(crate) place: Option<Place>,
+}
+
+#[derive(Clone, Copy)]
+enum Answer {
+    Ok,
+    Count,
+    /// As many as there were commands.
+    Oks(usize),
+}
+
+/// Their keys and values.
+enum BulkWords {
+    Pairs(Arc<OwnedArgs>),
+    Keys(Arc<OwnedArgs>),
+    Sets(Queue),
+}
+
+impl Words for BulkWords {
+    fn len(&self) -> usize {
+        match self {
+            BulkWords::Pairs(words) => words.len() / 2,
+            BulkWords::Keys(words) => words.len() - 1,
+            BulkWords::Sets(sets) => sets.len(),
+        }
+    }
+
+    fn key(&self, i: usize) -> &[u8] {
+        match self {
+            BulkWords::Pairs(words) => words.args().at(1 + 2 * i),
+            BulkWords::Keys(words) => words.args().at(1 + i),
+            BulkWords::Sets(sets) => sets.at(i).1.at(1),
+        }
+    }
+
+    fn prefetch(&self, keys: &[(u64, u32)], step: usize) {
+        let (words, width) = match self {
+            BulkWords::Pairs(words) => (words.args(), 2),
+            BulkWords::Keys(words) => (words.args(), 1),
+            BulkWords::Sets(sets) => {
+                let keys = keys.iter().map(|(_, i)| *i as usize).filter(|i| *i < sets.len());
+                return keys.for_each(|i| sets.prefetch(i, step));
+            }
+        };
+        let places = keys.iter().map(|(_, i)| 1 + width * *i as usize);
+        match step {
+            1 => places.for_each(|at| words.prefetch_place(at)),
+            2 if width == 2 => places.for_each(|at| {
+                words.prefetch_word(at);
+                words.prefetch_word_end(at + 1);
+            }),
+            2 => places.for_each(|at| words.prefetch_word(at)),
+            _ => {}
+        }
+    }
+
+    fn value(&self, i: usize) -> Option<&[u8]> {
+        match self {
+            BulkWords::Pairs(words) => Some(words.args().at(2 + 2 * i)),
+            BulkWords::Keys(_) => None,
+            BulkWords::Sets(sets) => Some(sets.at(i).1.at(2)),
+        }
+    }
+}
+
+impl BulkJob {
+    fn start(
+        server: &Arc<Server>,
+        local: &mut Local,
+        session: &Session,
+        words: BulkWords,
+        answer: Answer,
+        resp3: bool,
+    ) -> Flow {
+        let job = Box::new(BulkJob {
+            client: session.id,
+            db: session.db,
+            words: Arc::new(words),
+            races: Races::new(),
+            answer,
+            resp3,
+            loop_id: local.id,
+            spent: Spent::default(),
+            place: None,
+        });
+        local.away = true;
+        go_on(server, local, job);
+        Flow::Parked(None)
+    }
+
+    /// What it is.
+    fn command(&self) -> &'static str {
+        match *self.words {
+            BulkWords::Pairs(_) => "mset",
+            BulkWords::Keys(_) => "del",
+            BulkWords::Sets(_) => "exec",
+        }
+    }
+
+    pub(crate) fn kind(&self) -> u64 {
+        lines::kind(self.command().as_bytes(), self.db, Some(self.words.key(0)))
+    }
+
+    pub(crate) fn who(&self) -> (u64, &'static str, usize) {
+        (self.client, self.command(), self.loop_id)
+    }
+
+    /// A commit of it; again after each lost race.
+    pub(crate) fn commit(&mut self, keyspace: &Arc<Keyspace>) -> Box<Commit> {
+        let announce = keyspace.sink().map(|_| self.announce(keyspace));
+        Box::new(Commit::bulk(keyspace, self.db, self.words.clone(), self.races.age, announce))
+    }
+
+    fn announce(&self, keyspace: &Arc<Keyspace>) -> Announce {
+        let (keyspace, db, words) = (keyspace.clone(), self.db, self.words.clone());
+        Box::new(move |lsn| {
+            let Some(sink) = keyspace.sink() else { return };
+            match &*words {
+                BulkWords::Pairs(words) | BulkWords::Keys(words) => {
+                    sink.effect(lsn, db, &mut words.args().iter());
+                }
+                BulkWords::Sets(sets) => {
+                    sets.iter().for_each(|(_, args)| sink.effect(lsn, db, &mut args.iter()));
+                }
+            }
+        })
+    }
+
+    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, commit: &Commit, now_ms: u64) {
+        self.races.remember(|| commit.hashes());
+        self.races.lose(keyspace, self.client, now_ms);
+    }
+
+    /// It is committed.
+    pub(crate) fn deliver(mut self: Box<Self>, server: &Server, local: &Local, found: usize) -> Delivery {
+        self.place = None;
+        let mut out = Reply::new(self.resp3);
+        let mut stream: Option<Box<dyn Stream>> = None;
+        match self.answer {
+            Answer::Ok => out.ok(),
+            Answer::Count => out.int(found as i64),
+            Answer::Oks(n) => {
+                out.array(n);
+                stream = Some(Box::new(Oks(n)));
+                // They ran as one: each is said to have taken its share.
+                let mut tally = Tally::default();
+                let each_ns = stdx::clock::mono_ns().saturating_sub(self.races.age) / n.max(1) as u64;
+                if let Some(set) = command::registry::find(b"set") {
+                    tally.add_many(places::of(set), n as u64, each_ns);
+                }
+                local.count_within(server, &mut tally);
+            }
+        }
+        let spent = Some(Box::new(Spent { lost: self.races.lost, ..self.spent }));
+        let delivery =
+            Delivery { client: self.client, bytes: out.into_bytes(), stream, spent, selected: None };
+        discard(self);
+        delivery
+    }
+}
+
+/// So many times OK.
+struct Oks(usize);
+
+impl Stream for Oks {
+    fn fill(&mut self, out: &mut Reply, room: usize) -> bool {
+        let count = self.0.min(room / 5 + 1);
+        (0..count).for_each(|_| out.ok());
+        self.0 -= count;
+        self.0 > 0
+    }
+}
+
+/// Runs a command of many words as a bulk if it is of that kind.
+pub(crate) fn start(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &Session,
+    command: &Command,
+    args: resp::Args<'_>,
+    out: &Reply,
+) -> Option<Flow> {
+    let answer = match command.name {
+        // An odd number of words is an error that the handler knows to tell.
+        "mset" if args.len() % 2 == 1 => Answer::Ok,
+        "del" | "unlink" => Answer::Count,
+        _ => return None,
+    };
+    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let words = if command.name == "mset" { BulkWords::Pairs(words) } else { BulkWords::Keys(words) };
+    Some(BulkJob::start(server, local, session, words, answer, out.resp3()))
+}
+
+/// The same for the queue of an EXEC, if it is a bulk. Cost: O(1).
+pub(crate) fn start_exec(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &Session,
+    queue: Queue,
+    out: &Reply,
+) -> Flow {
+    let answer = Answer::Oks(queue.len());
+    BulkJob::start(server, local, session, BulkWords::Sets(queue), answer, out.resp3())
+}
+
+/// Has it committed, unless it has to wait in a line.
+pub(crate) fn go_on(server: &Arc<Server>, local: &mut Local, job: Box<BulkJob>) {
+    let lost = job.races.lost > 0;
+    if let Some(Write::Bulk(mut job)) = lines::stand(server, Write::Bulk(job), lost) {
+        job.spent.got_place();
+        local.works.push(Work::Bulk(None, job));
+    }
+}
+
+/// Whether the commands of an EXEC can be a bulk: plain SETs, and nothing is watched.
+pub(crate) fn is_bulk(session: &Session, queue: &Queue) -> bool {
+    session.watch.keys.is_empty() && queue.is_sets()
+}

@@ -1,0 +1,174 @@
+//! Lines: long writes that lose to each other go one after the other.
+//!
+//! Long work runs beside everything else, and runs again if what it read was changed meanwhile. Ten clients that all have one
+//! list changed in its middle would lose to each other, nine times out of ten at first. So who lost a race stands in the
+//! line of its kind, which is the same command or script with the same first key, and so does who comes while there is one.
+//!
+//! ```text
+//! a race is lost ─┐                  ┌─ first ──► snapshot, thread, commit (job.rs) ──► answered: the next is first
+//!  comes after it ┴─► a line of them ┴─ waits, holding nothing
+//! ```
+//!
+//! - Q1: different work on the same keys races as ever: nobody's short write waits for somebody's long one.
+//! - Q2: who waits holds nothing, no snapshot, no thread and no lock, and the first waits for nobody in a line. So no two
+//!   wait for each other.
+//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped.
+//! - Q4: a line nobody waits in ends with its first.
+//! - Q5: who waited is told for how long, and who was first when it came.
+//! - Q6: where there is no line, asking costs one load; else O(1), and O(n) for a first key of n bytes.
+
+use crate::Server;
+use crate::bulk::BulkJob;
+use crate::job::Job;
+use crate::mail::Mail;
+use crate::scripts::ScriptJob;
+use crate::snapshots::Queued;
+use crate::waits::Spent;
+use parking_lot::Mutex;
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+use stdx::hash::hash_bytes;
+
+/// A long write.
+pub enum Write {
+    Job(Box<Job>),
+    Script(Box<ScriptJob>),
+    Bulk(Box<BulkJob>),
+}
+
+impl Write {
+    /// Which line it would stand in, if in any.
+    fn kind(&self) -> Option<u64> {
+        match self {
+            Write::Job(job) => job.kind(),
+            Write::Script(job) => job.kind(),
+            Write::Bulk(job) => Some(job.kind()),
+        }
+    }
+
+    /// Its client, its command and its loop.
+    fn who(&self) -> (u64, &'static str, usize) {
+        match self {
+            Write::Job(job) => (job.client, job.body.command(), job.loop_id),
+            Write::Script(job) => job.who(),
+            Write::Bulk(job) => job.who(),
+        }
+    }
+
+    fn spent(&mut self) -> &mut Spent {
+        match self {
+            Write::Job(job) => &mut job.spent,
+            Write::Script(job) => &mut job.spent,
+            Write::Bulk(job) => &mut job.spent,
+        }
+    }
+
+    fn place(&mut self) -> &mut Option<Place> {
+        match self {
+            Write::Job(job) => &mut job.place,
+            Write::Script(job) => &mut job.place,
+            Write::Bulk(job) => &mut job.place,
+        }
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Lines {
+    count: AtomicUsize,
+    lines: Mutex<HashMap<u64, Line>>,
+}
+
+struct Line {
+    /// Who is first: its client, its command, and since when it is.
+    first: (u64, &'static str, u64),
+    waiting: VecDeque<Write>,
+}
+
+/// The first place of a line; given up when dropped.
+pub struct Place {
+    server: Weak<Server>,
+    line: u64,
+}
+
+/// What works of one kind have in common: a command's name or a script's digest, a database, and a key.
+pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
+    // Two kinds of one number would share a line: rare, and harmless.
+    let key = key.map_or(0, |key| hash_bytes(key).rotate_left(1 + db as u32 % 61));
+    hash_bytes(name) ^ key
+}
+
+impl Lines {
+    /// Works that stand in lines and wait.
+    pub fn waiting(&self) -> usize {
+        match self.count.load(Ordering::Relaxed) {
+            0 => 0,
+            _ => self.lines.lock().values().map(|line| line.waiting.len()).sum(),
+        }
+    }
+}
+
+/// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then it comes back by
+/// [`Mail::First`]. `lost`: it has lost a race, and opens a line if there is none.
+pub(crate) fn stand(server: &Arc<Server>, mut write: Write, lost: bool) -> Option<Write> {
+    if !lost && server.lines.count.load(Ordering::Relaxed) == 0 || write.place().is_some() {
+        return Some(write);
+    }
+    let Some(kind) = write.kind() else { return Some(write) };
+    let now_ns = stdx::clock::mono_ns();
+    let mut lines = server.lines.lines.lock();
+    match lines.get_mut(&kind) {
+        Some(line) => {
+            let (client, command, since_ns) = line.first;
+            let behind = (client, command, now_ns.saturating_sub(since_ns));
+            write.spent().line = Some(Queued::new(now_ns, Some(behind)));
+            line.waiting.push_back(write);
+            None
+        }
+        None if lost => {
+            let (client, command, _) = write.who();
+            lines.insert(kind, Line { first: (client, command, now_ns), waiting: VecDeque::new() });
+            server.lines.count.store(lines.len(), Ordering::Relaxed);
+            *write.place() = Some(Place { server: Arc::downgrade(server), line: kind });
+            Some(write)
+        }
+        None => Some(write),
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(server) = self.server.upgrade() else { return };
+        let mut lines = server.lines.lines.lock();
+        let Some(line) = lines.get_mut(&self.line) else { return };
+        let Some(mut next) = line.waiting.pop_front() else {
+            lines.remove(&self.line);
+            return server.lines.count.store(lines.len(), Ordering::Relaxed);
+        };
+        let (client, command, loop_id) = next.who();
+        line.first = (client, command, stdx::clock::mono_ns());
+        *next.place() = Some(Place { server: self.server.clone(), line: self.line });
+        drop(lines);
+        server.send(loop_id, Mail::First(next));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kind_is_a_name_a_database_and_a_key() {
+        let all = [
+            kind(b"linsert", 0, Some(b"a")),
+            kind(b"linsert", 0, Some(b"b")),
+            kind(b"linsert", 1, Some(b"a")),
+            kind(b"lrem", 0, Some(b"a")),
+            kind(b"linsert", 0, None),
+        ];
+        let different: std::collections::HashSet<u64> = all.into_iter().collect();
+        assert_eq!(different.len(), all.len());
+        assert_eq!(kind(b"lrem", 0, Some(b"a")), all[3]);
+    }
+}
