@@ -192,23 +192,29 @@ impl FanOut {
         self.message.count
     }
 
+    /// Length of the payload.
+    pub fn bytes(&self) -> usize {
+        self.message.payload.len()
+    }
+
     /// How many subscribers it was delivered to so far.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// The next client to deliver to. O(log subscribers).
-    pub fn next(&mut self, subscribers: &Subscribers) -> Option<u64> {
+    /// The next clients to deliver to, at most so many; they go to `clients`. O(log subscribers + count).
+    pub fn next(&mut self, subscribers: &Subscribers, count: usize, clients: &mut Vec<u64>) {
         let name = self.message.pattern.as_ref().unwrap_or(&self.message.channel);
-        let crowd = subscribers.names.get(&(self.message.kind, name.clone()))?;
+        let Some(crowd) = subscribers.names.get(&(self.message.kind, name.clone())) else { return };
         let rest = (Bound::Excluded(self.after), Bound::Included(self.to));
         if self.after >= self.to {
-            return None;
+            return;
         }
-        let (number, client) = crowd.by_number.range(rest).next()?;
-        self.after = *number;
-        self.delivered += 1;
-        Some(*client)
+        for (number, client) in crowd.by_number.range(rest).take(count) {
+            self.after = *number;
+            self.delivered += 1;
+            clients.push(*client);
+        }
     }
 
     /// What a subscriber is told.
@@ -498,13 +504,20 @@ mod tests {
         let name: Arc<[u8]> = Arc::from(&b"news"[..]);
         (1..=5).for_each(|client| subscribers.add(Kind::Channel, &name, client));
         let mut fan_out = subscribers.fan_out(message(5));
-        assert_eq!(fan_out.next(&subscribers), Some(1));
+        let next = |fan_out: &mut FanOut, subscribers: &Subscribers, count: usize| {
+            let mut clients = Vec::new();
+            fan_out.next(subscribers, count, &mut clients);
+            clients
+        };
+        assert_eq!(next(&mut fan_out, &subscribers, 1), [1]);
         subscribers.remove(Kind::Channel, &name, 1);
         subscribers.remove(Kind::Channel, &name, 3);
         subscribers.add(Kind::Channel, &name, 3);
         subscribers.add(Kind::Channel, &name, 6);
-        let rest: Vec<u64> = std::iter::from_fn(|| fan_out.next(&subscribers)).collect();
-        assert_eq!(rest, [2, 4, 5]);
+        assert_eq!(next(&mut fan_out, &subscribers, 2), [2, 4]);
+        assert_eq!(next(&mut fan_out, &subscribers, 9), [5]);
+        assert_eq!(next(&mut fan_out, &subscribers, 9), []);
+        assert_eq!(fan_out.delivered(), 4);
         (1..=6).for_each(|client| subscribers.remove(Kind::Channel, &name, client));
         assert!(subscribers.names.is_empty());
     }

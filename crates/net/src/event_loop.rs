@@ -50,8 +50,14 @@ const CHORES_NS: u64 = 100_000;
 const CHORE_NS: u64 = 50_000;
 /// Connections that have nothing but messages to be sent, per turn: a send takes some microseconds.
 const TELLS: usize = 16;
+/// The same while there are messages to be written for them: a send costs so much more than a message that the more of them
+/// it takes along the better.
+const TELLS_MEANWHILE: usize = 2;
 /// Bytes of messages written for connections but not sent yet, above which no more are written.
-const TOLD_MAX: usize = 4 * 1024 * 1024;
+const TOLD_MAX: usize = 16 * 1024 * 1024;
+/// Subscribers a message is written for between two looks at the clock, and bytes of messages: some 10 µs.
+const TOLD_AT_ONCE: usize = 32;
+const BYTES_AT_ONCE: usize = 16 * 1024;
 /// A message for so few subscribers is sent with this turn's replies, not in line behind those for many.
 const FEW: usize = 8;
 /// Connections looked at in one slice when all have to be.
@@ -110,6 +116,8 @@ pub(crate) struct EventLoop {
     unsubmitted: bool,
     /// Messages on their way to subscribers.
     publishing: VecDeque<FanOut>,
+    /// Whom the first of them is written for next; empty between two slices.
+    audience: Vec<u64>,
     /// Connections that have messages to be sent, and how many bytes they are.
     notified: VecDeque<usize>,
     told: usize,
@@ -193,6 +201,7 @@ impl EventLoop {
             submissions: 1,
             unsubmitted: false,
             publishing: VecDeque::new(),
+            audience: Vec::new(),
             notified: VecDeque::new(),
             told: 0,
             releasing: None,
@@ -857,8 +866,18 @@ impl EventLoop {
                 if stays || self.told >= TOLD_MAX || self.local.lap() >= until {
                     return self.publishing.push_front(fan_out);
                 }
-                let Some(client) = fan_out.next(&self.local.subscribers) else { break };
-                self.tell(client, &mut fan_out);
+                let at_once = match points::any_armed() {
+                    true => 1,
+                    false => (BYTES_AT_ONCE / fan_out.bytes().max(1)).clamp(1, TOLD_AT_ONCE),
+                };
+                let mut clients = std::mem::take(&mut self.audience);
+                fan_out.next(&self.local.subscribers, at_once, &mut clients);
+                let all = clients.is_empty();
+                clients.drain(..).for_each(|client| self.tell(client, &mut fan_out));
+                self.audience = clients;
+                if all {
+                    break;
+                }
             }
             fan_out.end(&self.server.pubsub);
         }
@@ -882,7 +901,8 @@ impl EventLoop {
     /// Sends messages of some connections.
     fn send_messages<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.lap() + CHORE_NS;
-        for _ in 0..TELLS {
+        let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;
+        for _ in 0..if more_to_come { TELLS_MEANWHILE } else { TELLS } {
             let Some(slot) = self.notified.pop_front() else { return };
             let Some(conn) = self.conns[slot].as_mut() else { continue };
             conn.notified = false;
