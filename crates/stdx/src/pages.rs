@@ -13,8 +13,8 @@
 //! - P2: taking a block costs a pop from the thread's cache; refilling takes [`CACHE`] blocks under one short lock. Only
 //!   when the keeper is behind is a cold block taken, and then the kernel faults it in on first touch.
 //! - P3: blocks are aligned to their size. Their contents are arbitrary.
-//! - P4: `hot` is kept between a floor (ahead of need) and a ceiling (an eighth of what is in use, at least
-//!   the floor twice): beyond it the keeper returns memory to the system.
+//! - P4: `hot` is kept between a floor (ahead of need: a quarter of what is in use, within bounds) and a ceiling (an
+//!   eighth of what is in use, at least the floor twice): beyond it the keeper returns memory to the system.
 
 use std::cell::RefCell;
 use std::ptr::NonNull;
@@ -42,7 +42,8 @@ struct Lists {
 /// A pool of blocks of one size.
 pub struct Pool {
     size: usize,
-    floor: usize,
+    /// The floor at most; at least an eighth of that.
+    most: usize,
     lists: Mutex<Lists>,
     /// Blocks with owners or in caches; statistics and the ceiling only.
     in_use: AtomicUsize,
@@ -73,10 +74,10 @@ pub static SMALL: LazyLock<Pool> = LazyLock::new(|| Pool::new(4096, 256, |caches
 pub static LARGE: LazyLock<Pool> = LazyLock::new(|| Pool::new(8192, 64, |caches| &mut caches.large));
 
 impl Pool {
-    fn new(size: usize, floor: usize, cache: fn(&mut Caches) -> &mut Vec<Free>) -> Pool {
+    fn new(size: usize, most: usize, cache: fn(&mut Caches) -> &mut Vec<Free>) -> Pool {
         Pool {
             size,
-            floor,
+            most,
             lists: Mutex::default(),
             in_use: AtomicUsize::new(0),
             mapped: AtomicUsize::new(0),
@@ -150,7 +151,7 @@ impl Pool {
             }
             let from = if lists.hot.is_empty() { &mut lists.cold } else { &mut lists.hot };
             cache.extend(from.drain(from.len().saturating_sub(n)..));
-            lists.hot.len() < self.floor / 2
+            lists.hot.len() < self.floor() / 2
         };
         if low {
             wake_keeper();
@@ -168,8 +169,12 @@ impl Pool {
         }
     }
 
+    fn floor(&self) -> usize {
+        (self.in_use.load(Ordering::Relaxed) / 4).clamp(self.most / 8, self.most)
+    }
+
     fn ceiling(&self) -> usize {
-        (self.in_use.load(Ordering::Relaxed) / 8).max(2 * self.floor)
+        (self.in_use.load(Ordering::Relaxed) / 8).max(2 * self.floor())
     }
 
     /// Maps a region of address space; no memory is used until blocks are touched.
@@ -198,11 +203,11 @@ impl Pool {
         const ROUND: usize = 256;
         let (mut batch, populate) = {
             let mut lists = self.lists();
-            if lists.hot.len() < self.floor {
+            if lists.hot.len() < self.floor() {
                 if lists.cold.is_empty() {
                     self.map(&mut lists.cold);
                 }
-                let keep = lists.cold.len().saturating_sub(ROUND.min(self.floor));
+                let keep = lists.cold.len().saturating_sub(ROUND.min(self.floor()));
                 (lists.cold.split_off(keep), true)
             } else if lists.hot.len() > self.ceiling() {
                 let excess = (lists.hot.len() - self.ceiling()).min(ROUND);
