@@ -516,7 +516,7 @@ mod tests {
         subscribers.add(Kind::Channel, &name, 6);
         assert_eq!(next(&mut fan_out, &subscribers, 2), [2, 4]);
         assert_eq!(next(&mut fan_out, &subscribers, 9), [5]);
-        assert_eq!(next(&mut fan_out, &subscribers, 9), []);
+        assert!(next(&mut fan_out, &subscribers, 9).is_empty());
         assert_eq!(fan_out.delivered(), 4);
         (1..=6).for_each(|client| subscribers.remove(Kind::Channel, &name, client));
         assert!(subscribers.names.is_empty());

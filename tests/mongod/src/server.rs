@@ -166,8 +166,16 @@ impl Server {
         tokio::task::yield_now().await;
     }
 
+    /// Somebody's outgoing connection may have its port just now: then it waits until that is over.
     pub async fn restart(&self) {
-        let listener = TcpListener::bind(("127.0.0.1", self.port)).await.unwrap();
+        let mut tries = 0;
+        let listener = loop {
+            match TcpListener::bind(("127.0.0.1", self.port)).await {
+                Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && tries < 10_000 => tries += 1,
+                bound => break bound.unwrap(),
+            }
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        };
         *self.accepting.lock().unwrap() = Some(tokio::spawn(accept(listener, self.shared.clone())));
     }
 }

@@ -1,0 +1,88 @@
+//! Messages to subscribers: written into the buffers of all before they are sent to any.
+//!
+//! ```text
+//! Mail::Publish ─► publishing ─in slices─► each subscriber's buffer ─► notified ─a few per turn─► its socket
+//! ```
+//!
+//! - M1: one message after the other, so that each subscriber gets them in the order they were published.
+//! - M2: to send costs many times what it costs to write, however much is sent. So while there is something to be written
+//!   few are sent to, and each send takes along what came meanwhile.
+//! - M3: what is written and not sent is bounded ([`TOLD_MAX`]); publishers wait for what is not written (`exec::flood`).
+
+use super::{CHORE_NS, EventLoop};
+use crate::transport::Transport;
+use exec::pubsub::FanOut;
+use stdx::points::{self, Point};
+
+/// Connections that have nothing but messages to be sent, per turn: a send takes some microseconds.
+const TELLS: usize = 16;
+/// The same while there are messages to be written for them: a send costs so much more than a message that the more of them
+/// it takes along the better.
+const TELLS_MEANWHILE: usize = 2;
+/// Bytes of messages written for connections but not sent yet, above which no more are written.
+const TOLD_MAX: usize = 16 * 1024 * 1024;
+/// Subscribers a message is written for between two looks at the clock, and bytes of messages: some 10 µs.
+const TOLD_AT_ONCE: usize = 32;
+const BYTES_AT_ONCE: usize = 16 * 1024;
+/// A message for so few subscribers is sent with this turn's replies, not in line behind those for many.
+const FEW: usize = 8;
+
+impl EventLoop {
+    /// Writes messages into their subscribers' buffers.
+    pub(super) fn publish_some(&mut self) {
+        let until = self.local.lap() + CHORE_NS;
+        while let Some(mut fan_out) = self.publishing.pop_front() {
+            loop {
+                let stays = points::stays(Point::Publish, fan_out.delivered());
+                if stays || self.told >= TOLD_MAX || self.local.lap() >= until {
+                    return self.publishing.push_front(fan_out);
+                }
+                let at_once = match points::any_armed() {
+                    true => 1,
+                    false => (BYTES_AT_ONCE / fan_out.bytes().max(1)).clamp(1, TOLD_AT_ONCE),
+                };
+                let mut clients = std::mem::take(&mut self.audience);
+                fan_out.next(&self.local.subscribers, at_once, &mut clients);
+                let all = clients.is_empty();
+                clients.drain(..).for_each(|client| self.tell(client, &mut fan_out));
+                self.audience = clients;
+                if all {
+                    break;
+                }
+            }
+            fan_out.end(&self.server.pubsub);
+        }
+    }
+
+    fn tell(&mut self, client: u64, fan_out: &mut FanOut) {
+        let Some(&slot) = self.by_id.get(&client) else { return };
+        let Some(conn) = self.conns[slot].as_mut() else { return };
+        let before = conn.told;
+        let more = conn.push(fan_out.encoded(conn.session.resp3), &mut self.pool);
+        self.told += conn.told - before;
+        if more {
+            self.queue(slot);
+        } else if fan_out.count() <= FEW {
+            self.mark_dirty(slot);
+        } else if !std::mem::replace(&mut conn.notified, true) {
+            self.notified.push_back(slot);
+        }
+    }
+
+    /// Sends messages of some connections.
+    pub(super) fn send_messages<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.lap() + CHORE_NS;
+        let more_to_come = !self.publishing.is_empty() && self.told < TOLD_MAX;
+        for _ in 0..if more_to_come { TELLS_MEANWHILE } else { TELLS } {
+            let Some(slot) = self.notified.pop_front() else { return };
+            let Some(conn) = self.conns[slot].as_mut() else { continue };
+            conn.notified = false;
+            if !conn.dirty && self.write_one(io, slot) {
+                self.mark_dirty(slot);
+            }
+            if self.local.lap() >= until {
+                return;
+            }
+        }
+    }
+}
