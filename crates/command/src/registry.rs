@@ -327,6 +327,14 @@ mod tests {
     }
 
     #[test]
+    fn the_first_key_stands_where_the_table_says() {
+        for (name, at) in [("linsert", 1), ("zunionstore", 1), ("bitop", 2), ("zmpop", 2), ("mset", 1)] {
+            assert_eq!(find(name.as_bytes()).and_then(Command::first_key), Some(at), "{name}");
+        }
+        assert_eq!(find(b"ping").and_then(Command::first_key), None);
+    }
+
+    #[test]
     fn names_that_do_not_exist_or_are_taken_are_refused() {
         let mut names = Names::usual();
         assert_eq!(names.rename(b"nosuch", b""), Err("No such command in rename-command"));

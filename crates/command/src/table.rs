@@ -297,6 +297,15 @@ impl Command {
         }
     }
 
+    /// Where the first key stands, if that does not depend on the words. O(1).
+    pub fn first_key(&self) -> Option<usize> {
+        match self.keys.first().map(|spec| (spec.begin, spec.find))? {
+            (Begin::Index(at), Find::KeyNum { first, .. }) => Some(at + first),
+            (Begin::Index(at), _) => Some(at),
+            _ => None,
+        }
+    }
+
     /// Calls `f` with the index of every key argument. False if they cannot be told (malformed numbers). O(keys).
     #[inline]
     pub fn each_key(&self, args: Args<'_>, f: &mut dyn FnMut(usize, Use)) -> bool {

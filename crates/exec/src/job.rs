@@ -11,8 +11,8 @@
 //! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
 //! - J3: a write that lost [`PROTECT_FROM`] races is protected for [`PROTECTED_MS`] in each further attempt: writers of
 //!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
-//! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
+//! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
 
 use crate::bulk;
 use crate::lines::{self, Place, Write};
@@ -275,8 +275,7 @@ impl Job {
             return None;
         }
         let (command, args) = self.body.at(0);
-        let mut key = None;
-        command.each_key(args, &mut |i, _| key = key.or(Some(args.at(i))));
+        let key = command.first_key().and_then(|at| args.get(at));
         Some(lines::kind(command.name.as_bytes(), self.db, key))
     }
 
