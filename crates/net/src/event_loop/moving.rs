@@ -8,8 +8,9 @@
 //!
 //! - G1: it goes when the transport is still: what came is served, what it was answered is sent. Bytes that come meanwhile
 //!   stay in its socket. So they keep their order.
-//! - G2: who has something to say to it looks for its loop, and may be a moment late: its old loop passes on what can reach a client
-//!   that waits for nothing ([`Mail::Kill`]).
+//! - G2: who has something to say to it looks for its loop (`ClientInfo::loop_id`), and may be a moment late or early: a loop passes on
+//!   what can reach a client that waits for nothing ([`Mail::Kill`]), and who is known and nowhere else is on the way to it. So the
+//!   loop is noted before the connection is sent there: after it, the next loop may have noted another already.
 //! - G3: one that waits for others (BLPOP), subscribed, or runs elsewhere stays: others know its loop.
 //!
 //! - G4: a loop sends away at most [`PICKS`] in half a second, in slices.
@@ -180,18 +181,15 @@ impl EventLoop {
         }
         conn.pack(self.moves.window + SETTLES);
         self.local.recorder.add(Counter::ConnectionsMoved, 1);
-        let info = conn.session.info.clone();
+        conn.session.info.loop_id.store(to as u32, Ordering::Release);
         self.server.send(to, Mail::Adopt(Box::new(conn)));
-        // Who reads it from here on, and sends something there, is behind the connection itself (G2).
-        info.loop_id.store(to as u32, Ordering::Release);
     }
 
-    /// A client is to be closed that has gone to another loop, or has left.
+    /// A client is to be closed that has gone to another loop, is on its way to this one, or has left.
     pub(super) fn pass_on_kill(&self, client: u64) {
-        let info = self.server.clients.get(client);
-        let at = info.map(|info| info.loop_id.load(Ordering::Acquire) as usize);
-        if let Some(to) = at.filter(|to| *to != self.local.id) {
-            self.server.send(to, Mail::Kill { client });
+        if let Some(info) = self.server.clients.get(client) {
+            // To this loop itself if it is not there yet: it comes with the mail (G2).
+            self.server.send(info.loop_id.load(Ordering::Acquire) as usize, Mail::Kill { client });
         }
     }
 }
