@@ -245,3 +245,70 @@ pub(crate) fn go_on(server: &Arc<Server>, local: &mut Local, job: Box<BulkJob>) 
 pub(crate) fn is_bulk(session: &Session, queue: &Queue) -> bool {
     session.watch.keys.is_empty() && queue.is_sets()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lines::Write;
+    use crate::mail::Mail;
+    use crate::works;
+
+    fn mset(client: u64, key: &[u8], lost: u32) -> Box<BulkJob> {
+        let words = OwnedArgs::from_slices(&[b"MSET", key, b"value"]);
+        let mut races = Races::new();
+        races.lost = lost;
+        Box::new(BulkJob {
+            client,
+            db: 0,
+            words: Arc::new(BulkWords::Pairs(Arc::new(words))),
+            races,
+            answer: Answer::Ok,
+            resp3: false,
+            loop_id: 0,
+            spent: Spent::default(),
+            place: None,
+        })
+    }
+
+    /// Who is answered when there is nothing left to do. In no order: works take turns by the clock.
+    fn answered(server: &Arc<Server>, local: &mut Local) -> Vec<u64> {
+        let mut done = Vec::new();
+        while local.works.any() {
+            works::advance(server, local, &mut done);
+        }
+        let mut clients: Vec<u64> = done.iter().map(|delivery| delivery.client).collect();
+        clients.sort_unstable();
+        clients
+    }
+
+    #[test]
+    fn bulks_that_lost_go_one_after_the_other() {
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let mut local = Local::new(0, &server);
+        // Where nobody has lost there is no line.
+        go_on(&server, &mut local, mset(1, b"a", 0));
+        go_on(&server, &mut local, mset(2, b"a", 0));
+        assert_eq!((local.works.load().0, server.lines.waiting()), (2, 0));
+        assert_eq!(answered(&server, &mut local), [1, 2]);
+        // The first has lost: who comes after it waits, and so does another that lost; one of another key does not.
+        go_on(&server, &mut local, mset(3, b"a", 1));
+        go_on(&server, &mut local, mset(4, b"a", 0));
+        go_on(&server, &mut local, mset(5, b"a", 1));
+        go_on(&server, &mut local, mset(6, b"b", 0));
+        assert_eq!((local.works.load().0, server.lines.waiting()), (2, 2));
+        assert_eq!(answered(&server, &mut local), [3, 6]);
+        for next in [4, 5] {
+            let mut letters = Vec::new();
+            server.mailbox(0).drain(&mut letters);
+            let Some(Mail::First(write)) = letters.pop() else { panic!("nobody is first") };
+            assert!(matches!(&write, Write::Bulk(job) if job.client == next && job.spent.line.is_some()));
+            works::start_first(&server, &mut local, write);
+            assert_eq!(answered(&server, &mut local), [next]);
+        }
+        // It ended with the last.
+        assert_eq!(server.lines.waiting(), 0);
+        go_on(&server, &mut local, mset(7, b"a", 0));
+        go_on(&server, &mut local, mset(8, b"a", 0));
+        assert_eq!(answered(&server, &mut local), [7, 8]);
+    }
+}

@@ -77,6 +77,8 @@ impl Write {
 #[derive(Default)]
 pub struct Lines {
     count: AtomicUsize,
+    /// Works that wait in all of them.
+    waiting: AtomicUsize,
     lines: Mutex<HashMap<u64, Line>>,
 }
 
@@ -100,12 +102,9 @@ pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
 }
 
 impl Lines {
-    /// Works that stand in lines and wait.
+    /// Works that stand in lines and wait: at most one a client.
     pub fn waiting(&self) -> usize {
-        match self.count.load(Ordering::Relaxed) {
-            0 => 0,
-            _ => self.lines.lock().values().map(|line| line.waiting.len()).sum(),
-        }
+        self.waiting.load(Ordering::Relaxed)
     }
 }
 
@@ -124,6 +123,7 @@ pub(crate) fn stand(server: &Arc<Server>, mut write: Write, lost: bool) -> Optio
             let behind = (client, command, now_ns.saturating_sub(since_ns));
             write.spent().line = Some(Queued::new(now_ns, Some(behind)));
             line.waiting.push_back(write);
+            server.lines.waiting.fetch_add(1, Ordering::Relaxed);
             None
         }
         None if lost => {
@@ -146,6 +146,7 @@ impl Drop for Place {
             lines.remove(&self.line);
             return server.lines.count.store(lines.len(), Ordering::Relaxed);
         };
+        server.lines.waiting.fetch_sub(1, Ordering::Relaxed);
         let (client, command, loop_id) = next.who();
         line.first = (client, command, stdx::clock::mono_ns());
         *next.place() = Some(Place { server: self.server.clone(), line: self.line });

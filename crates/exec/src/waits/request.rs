@@ -259,23 +259,34 @@ pub fn ended(
     if line_ns > 0 {
         local.recorder.phase(Phase::Guard, line_ns);
     }
-    let mut waits = [(What::Thread, queued_ns + snapshot_ns, behind), (What::Commit, line_ns, line_behind)];
-    waits.sort_unstable_by_key(|(_, ns, _)| *ns);
-    for (what, ns, behind) in waits {
-        // Behind its own work nobody waits for somebody else.
-        let behind = behind.filter(|(client, ..)| *client != session.id);
-        if let (Some(behind), true) = (behind, ns >= STALL_NS) {
-            // The longer of the two comes last.
-            let (info, command) = (&session.info, away.command.name);
-            request.behind = Some(local.waited_for_work(server, info, command, (what, ns), behind));
-        }
-    }
+    let waits = [(What::Thread, queued_ns + snapshot_ns, behind), (What::Commit, line_ns, line_behind)];
+    request.behind = note_waits(server, local, &session.info, away.command.name, waits);
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
     session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
     let finished = Finished { command: away.command, ns, words: away.words, failed, request: &request };
     server.stats.finished(local, &server.config.live, session, finished);
     session.info.remember(request);
+}
+
+/// Notes for whom a request waited, and for how long: for whom longest.
+fn note_waits(
+    server: &Server,
+    local: &mut Local,
+    info: &Arc<ClientInfo>,
+    command: &'static str,
+    mut waits: [(What, u64, Option<(u64, &'static str, u64)>); 2],
+) -> Option<Arc<Culprit>> {
+    waits.sort_unstable_by_key(|(_, ns, _)| *ns);
+    let mut longest = None;
+    for (what, ns, behind) in waits {
+        // Behind its own work nobody waits for somebody else.
+        let behind = behind.filter(|(client, ..)| *client != info.id && ns >= STALL_NS);
+        if let Some(behind) = behind {
+            longest = Some(local.waited_for_work(server, info, command, (what, ns), behind));
+        }
+    }
+    longest
 }
 
 #[cfg(test)]
