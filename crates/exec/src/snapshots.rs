@@ -13,6 +13,7 @@
 
 use crate::Server;
 use crate::mail::Mail;
+use crate::waits::Ahead;
 use keyspace::{Ended, Limits, Lsn, Snapshot};
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -43,11 +44,11 @@ pub struct Snapshots {
     pub cut_large: AtomicU64,
 }
 
-/// Since when somebody waits for a place, or in a line, and behind whom: client, command, and how long that had run then.
+/// Since when somebody waits for a place, or in a line, and behind what, as long as that had run then.
 #[derive(Clone, Copy, Debug)]
 pub struct Queued {
     since_ns: u64,
-    behind: Option<(u64, &'static str, u64)>,
+    behind: Option<Ahead>,
 }
 
 impl Snapshots {
@@ -104,7 +105,7 @@ impl Snapshots {
         self.first.load(SeqCst).checked_sub(1)
     }
 
-    fn oldest(&self, server: &Server, now_ns: u64) -> Option<(u64, &'static str, u64)> {
+    fn oldest(&self, server: &Server, now_ns: u64) -> Option<Ahead> {
         let active = server.keyspace.snapshot_lsns();
         let holders = self.holders.lock();
         let holders = holders.iter().filter(|holder| active.contains(&holder.lsn));
@@ -165,12 +166,12 @@ const LARGE: usize = 64 * 1024;
 const SETTLED_MS: u64 = 1000;
 
 impl Queued {
-    pub(crate) fn new(since_ns: u64, behind: Option<(u64, &'static str, u64)>) -> Queued {
+    pub(crate) fn new(since_ns: u64, behind: Option<Ahead>) -> Queued {
         Queued { since_ns, behind }
     }
 
     /// The wait is over: its nanoseconds, and behind whom it was.
-    pub(crate) fn over(self) -> (u64, Option<(u64, &'static str, u64)>) {
+    pub(crate) fn over(self) -> (u64, Option<Ahead>) {
         (stdx::clock::mono_ns().saturating_sub(self.since_ns), self.behind)
     }
 }

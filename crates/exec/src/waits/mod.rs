@@ -24,7 +24,7 @@ pub mod request;
 pub mod turn;
 pub mod watchdog;
 
-pub use request::{Away, Request, Spent};
+pub use request::{Ahead, Away, Request, Spent};
 pub use turn::{Part, Pulse, Turn};
 
 use crate::session::ClientInfo;

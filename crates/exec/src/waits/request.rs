@@ -110,6 +110,9 @@ impl ClientInfo {
     }
 }
 
+/// Work that somebody waits behind: its client's id, its command, and for how many ns it ran or has run.
+pub type Ahead = (u64, &'static str, u64);
+
 /// What a job or a script spent away from its loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
@@ -122,14 +125,14 @@ pub struct Spent {
     /// Waits in a line: now, how long that took, and behind whom.
     pub line: Option<Queued>,
     pub line_ns: u64,
-    pub line_behind: Option<(u64, &'static str, u64)>,
+    pub line_behind: Option<Ahead>,
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
     /// It has published messages, probably.
     pub published: bool,
-    /// Whom a thread served before this, if there was a wait for one: client, command, and how long it took.
-    pub behind: Option<(u64, &'static str, u64)>,
+    /// What a thread did before this, if there was a wait for one.
+    pub behind: Option<Ahead>,
 }
 
 impl Spent {
@@ -155,7 +158,7 @@ impl Spent {
 /// What a thread did last, for whoever waits for it.
 #[derive(Default)]
 pub(crate) struct Bench {
-    last: Option<(u64, &'static str, u64)>,
+    last: Option<Ahead>,
     began_ns: u64,
     cpu_ns: u64,
     waited_ns: u64,
@@ -275,7 +278,7 @@ fn note_waits(
     local: &mut Local,
     info: &Arc<ClientInfo>,
     command: &'static str,
-    mut waits: [(What, u64, Option<(u64, &'static str, u64)>); 2],
+    mut waits: [(What, u64, Option<Ahead>); 2],
 ) -> Option<Arc<Culprit>> {
     waits.sort_unstable_by_key(|(_, ns, _)| *ns);
     let mut longest = None;

@@ -10,7 +10,7 @@
 //!   [`CPU_BASE_NS`] before the turn; that is read only when a piece took long, or once in that time.
 //! - T3: the pulse has one writer, the loop; the watchdog may see a word of it a moment late.
 
-use super::{BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
+use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
 use crate::session::ClientInfo;
 use crate::stats::Phase;
 use crate::{Local, Server};
@@ -508,7 +508,7 @@ impl Local {
         client: &Arc<ClientInfo>,
         command: &'static str,
         (what, ns): (What, u64),
-        behind: (u64, &'static str, u64),
+        behind: Ahead,
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
         let words = Vec::new();
