@@ -335,7 +335,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         server.clerk.send(move || {
             let speeds = errand.stats.sample(now_ms, crate::memory::look(&errand, now_ms));
             errand.measured.note_speeds(speeds);
-            errand.measured.sample(now_ms);
+            errand.measured.sample(now_ms, &errand.crowd);
         });
     }
 }

@@ -24,6 +24,7 @@ mod claim;
 mod clerk;
 pub mod clients;
 pub mod config;
+mod crowd;
 mod flood;
 pub mod http;
 pub mod info;
@@ -34,6 +35,7 @@ pub mod mail;
 mod measured;
 pub mod memory;
 pub mod park;
+mod pool;
 pub mod pubsub;
 pub mod queue;
 pub mod scripts;
@@ -46,7 +48,7 @@ mod tally;
 pub mod transaction;
 mod values;
 pub mod waits;
-pub mod worker;
+mod worker;
 pub mod works;
 
 pub use call::{Flow, execute};
@@ -69,9 +71,11 @@ pub struct Server {
     pub clients: clients::Clients,
     pub pubsub: pubsub::PubSub,
     pub park: park::Park,
-    pub workers: worker::Workers,
+    pub(crate) workers: worker::Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<stdx::turns::Turns>,
+    /// Which rank their threads take.
+    pub(crate) crowd: Arc<crowd::Crowd>,
     /// Who reads at which moment, and who waits for a place.
     pub snapshots: snapshots::Snapshots,
     /// Long writes that lost to each other.
@@ -266,7 +270,8 @@ impl Server {
         let boxes = mailboxes.clone();
         let done = move |job: Box<job::Job>| boxes[job.loop_id].send(Mail::Job(job));
         let turns = stdx::turns::Turns::new(cores);
-        let workers = worker::Workers::start(keyspace.clone(), turns.clone(), done);
+        let crowd = Arc::<crowd::Crowd>::default();
+        let workers = worker::Workers::start(keyspace.clone(), turns.clone(), crowd.clone(), done);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let server = Arc::new(Server {
             keyspace,
@@ -276,6 +281,7 @@ impl Server {
             park: park::Park::default(),
             workers,
             turns,
+            crowd,
             snapshots: snapshots::Snapshots::default(),
             lines: lines::Lines::default(),
             memory: Arc::new(memory::Memory::new(sources::MAX)),
@@ -311,7 +317,7 @@ impl Server {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
             memory::look(self, now_ms);
-            self.measured.sample(now_ms);
+            self.measured.sample(now_ms, &self.crowd);
         }
     }
 

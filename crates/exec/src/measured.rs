@@ -11,6 +11,7 @@
 //!
 //! Cost: reading is a few loads.
 
+use crate::crowd::Crowd;
 use crate::info::{self, Allocator, Cpu};
 use crate::stats::Speeds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -61,8 +62,8 @@ impl Measured {
         self.speeds.iter().zip(all).for_each(|(kept, now)| kept.set(now));
     }
 
-    /// Asks the system. Cost: microseconds, and every [`CPU_MS`] O(threads); files are read.
-    pub(crate) fn sample(&self, now_ms: u64) {
+    /// Asks the system; `crowd` learns of it. Cost: microseconds, and every [`CPU_MS`] O(threads + cores); files are read.
+    pub(crate) fn sample(&self, now_ms: u64, crowd: &Crowd) {
         self.process.store(info::resident_bytes(), Relaxed);
         let then_ms = self.cpu_ms.load(Relaxed);
         if then_ms != 0 && (then_ms..then_ms + CPU_MS).contains(&now_ms) {
@@ -74,6 +75,7 @@ impl Measured {
         self.system_share.set(if all_s > 0.0 { cpu.system_s / all_s } else { 0.5 });
         self.loops_system_s.set(cpu.loops_system_s);
         self.loops_user_s.set(cpu.loops_user_s);
+        crowd.look(cpu.loops_system_s + cpu.loops_user_s);
     }
 
     pub(crate) fn allocator(&self) -> Allocator {
@@ -125,14 +127,15 @@ mod tests {
     #[test]
     fn processor_time_is_split_at_most_once_a_second_and_always_adds_up() {
         let measured = Measured::default();
-        measured.sample(5_000);
+        let crowd = Crowd::default();
+        measured.sample(5_000, &crowd);
         measured.system_share.set(0.25);
         for (now_ms, split_again) in [(5_100, false), (5_999, false), (6_000, true)] {
-            measured.sample(now_ms);
+            measured.sample(now_ms, &crowd);
             assert_eq!(measured.cpu_ms.load(Relaxed) == now_ms, split_again, "{now_ms}");
         }
         // The clock was set back.
-        measured.sample(1_000);
+        measured.sample(1_000, &crowd);
         assert_eq!(measured.cpu_ms.load(Relaxed), 1_000);
         let (before_s, cpu, after_s) = (info::process_cpu_s(), measured.cpu(), info::process_cpu_s());
         let sum_s = cpu.system_s + cpu.user_s;

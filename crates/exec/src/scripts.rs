@@ -37,6 +37,7 @@ use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
 use crate::lines::{self, Place, Write};
 use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
+use crate::pool::Pool;
 use crate::session::Watch;
 use crate::tally::Tally;
 use crate::waits::Spent;
@@ -47,7 +48,7 @@ use command::places;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
 use keyspace::{Announce, Chunk, Commit, KeyBatches, Overlay, Snapshot, View};
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
 use std::cell::Cell;
@@ -279,28 +280,13 @@ impl Drop for Listed {
 }
 
 /// What the server knows about scripts.
-#[derive(Default)]
 pub struct Scripts {
     pub code: Arc<Code>,
     /// Scripts that once took longer than a loop has, and whether they read a good part of all keys when they last ran.
     long: Mutex<HashMap<Name, bool>>,
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
-    threads: Arc<Threads>,
-}
-
-#[derive(Default)]
-struct Threads {
-    queue: Mutex<Queue>,
-    wake: Condvar,
-}
-
-#[derive(Default)]
-struct Queue {
-    jobs: VecDeque<Box<ScriptJob>>,
-    idle: usize,
-    threads: usize,
-    ended: bool,
+    threads: Arc<Pool<Box<ScriptJob>>>,
 }
 
 fn write_log(level: i32, message: &[u8]) {
@@ -309,6 +295,18 @@ fn write_log(level: i32, message: &[u8]) {
         0 => log::debug!("{text}"),
         1 | 2 => log::info!("{text}"),
         _ => log::warn!("{text}"),
+    }
+}
+
+impl Default for Scripts {
+    fn default() -> Scripts {
+        Scripts {
+            code: Arc::default(),
+            long: Mutex::default(),
+            has_long: AtomicBool::new(false),
+            running: Mutex::default(),
+            threads: Pool::new("script", THREADS),
+        }
     }
 }
 
@@ -322,54 +320,24 @@ impl Scripts {
     }
 
     fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
-        let mut queue = self.threads.queue.lock();
-        queue.jobs.push_back(job);
-        if queue.idle < queue.jobs.len() && queue.threads < THREADS {
-            let (server, threads) = (Arc::downgrade(server), self.threads.clone());
-            let spawned =
-                std::thread::Builder::new().name(format!("script-{}", queue.threads)).spawn(move || {
-                    stdx::threads::demote();
-                    let Some(code) = server.upgrade().map(|server| server.scripts.code.clone()) else {
-                        return;
-                    };
-                    let mut lua = LuaState::new(code);
-                    let mut bench = Bench::default();
-                    while let Some(mut job) = threads.take() {
-                        let Some(server) = server.upgrade() else { return };
-                        bench.begin(&mut job.spent);
-                        run_on_thread(&server, &mut lua, &mut bench, job);
-                        stdx::reclaim::flush();
-                    }
-                });
-            if spawned.is_ok() {
-                queue.threads += 1;
+        let weak = Arc::downgrade(server);
+        self.threads.submit(job, server.crowd.rank(), move |taker| {
+            let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
+            let mut lua = LuaState::new(code);
+            let mut bench = Bench::default();
+            while let Some(mut job) = taker.take() {
+                let Some(server) = weak.upgrade() else { return };
+                bench.begin(&mut job.spent);
+                run_on_thread(&server, &mut lua, &mut bench, job);
+                stdx::reclaim::flush();
             }
-        }
-        self.threads.wake.notify_one();
+        });
     }
 }
 
 impl Drop for Scripts {
     fn drop(&mut self) {
-        self.threads.queue.lock().ended = true;
-        self.threads.wake.notify_all();
-    }
-}
-
-impl Threads {
-    fn take(&self) -> Option<Box<ScriptJob>> {
-        let mut queue = self.queue.lock();
-        loop {
-            if queue.ended {
-                return None;
-            }
-            if let Some(job) = queue.jobs.pop_front() {
-                return Some(job);
-            }
-            queue.idle += 1;
-            self.wake.wait(&mut queue);
-            queue.idle -= 1;
-        }
+        self.threads.end();
     }
 }
 

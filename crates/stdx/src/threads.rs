@@ -102,22 +102,25 @@ pub fn yielding() {
 #[cfg(target_os = "linux")]
 const DEMOTED_SLICE_NS: u64 = 200_000;
 
-/// Makes the calling thread background work: SCHED_BATCH and nice 19. Measured with both of two cores saturated by such
-/// threads, a server thread of normal priority keeps its 99.9th percentile at 73–188 µs; without, 1.2–12.7 ms.
+/// Makes the calling thread background work: SCHED_BATCH and a nice value. Measured with both of two cores saturated by such
+/// threads at nice 19, a server thread of normal priority keeps its 99.9th percentile at 73–188 µs; without, 1.2–12.7 ms.
 /// What the system refuses is left as it is. It allocates from the arena of all demoted threads.
 ///
 /// Its small share of a processor comes in short turns too, if it [breathes](Breath) now and then. Else a loop that has
 /// just used more than its share cannot take its place until the next tick of the clock: 4 ms.
-pub fn demote() {
+///
+/// It is never less nice than before, which Linux would not let it be.
+pub fn demote(nice: i32) {
     use_arena(*BACKGROUND.get_or_init(create_arena));
     #[cfg(target_os = "linux")]
-    if !schedule(libc::SCHED_BATCH, 19, DEMOTED_SLICE_NS) {
-        // SAFETY: plain system calls on the calling thread with a valid, initialised parameter.
-        unsafe {
+    // SAFETY: plain system calls on the calling thread with valid, initialised parameters.
+    unsafe {
+        let thread = libc::syscall(libc::SYS_gettid) as libc::id_t;
+        let nice = nice.max(libc::getpriority(libc::PRIO_PROCESS, thread));
+        if !schedule(libc::SCHED_BATCH, nice, DEMOTED_SLICE_NS) {
             let param: libc::sched_param = std::mem::zeroed();
             libc::sched_setscheduler(0, libc::SCHED_BATCH, &param);
-            let thread = libc::syscall(libc::SYS_gettid) as libc::id_t;
-            libc::setpriority(libc::PRIO_PROCESS, thread, 19);
+            libc::setpriority(libc::PRIO_PROCESS, thread, nice);
         }
     }
 }
@@ -174,7 +177,7 @@ mod tests {
             std::thread::spawn(run).join().expect("an arena")
         };
         let loops = [on_a_thread(own_arena), on_a_thread(own_arena)];
-        let demoted = [on_a_thread(demote), on_a_thread(demote)];
+        let demoted = [on_a_thread(|| demote(19)), on_a_thread(|| demote(1))];
         assert_ne!(loops[0], loops[1]);
         assert_eq!(demoted[0], demoted[1]);
         assert!(!loops.contains(&demoted[0]));

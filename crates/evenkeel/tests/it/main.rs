@@ -12,6 +12,7 @@ mod backends;
 mod blocked;
 mod company;
 mod connections;
+mod crowd;
 mod docs;
 mod eviction;
 mod functions;

@@ -134,6 +134,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     s.evenkeel = vec![
         ("worker_jobs_waiting", waiting as u64),
         ("worker_jobs_running", running as u64),
+        ("long_work_nice", server.crowd.rank().nice() as u64),
         ("turns_taken", server.turns.demand() as u64),
         ("turns_waiting", server.turns.waiting() as u64),
         ("turns_handed_over", server.turns.handovers()),

@@ -1,0 +1,161 @@
+//! Whether other programs keep the machine's cores busy, and which rank the threads of long work take then.
+//!
+//! Long work runs behind everything else ([`LAST`]): it gets what the event loops leave, and where loops are busy that is how
+//! it should be. But behind other programs that fill the cores it would get next to nothing, whatever the loops do. So
+//! while those do, long work that begins ranks just behind them ([`BESIDE_OTHERS`]).
+//!
+//! ```text
+//!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own ──► more than 60 % of the cores: crowded
+//!                                                                                    less than 40 %: not any more
+//! ```
+//!
+//! - D1: a thread's rank is for ever: without privileges Linux lets nobody rise. So there are threads of both ranks
+//!   (`pool.rs`), and what runs already keeps its own.
+//! - D2: programs that stand back themselves (nice 1 to 19) crowd nobody out, and are not counted; our own long work is not
+//!   either, for it is nice in both ranks. What the kernel does for long work counts: it may crowd itself, and ranks higher.
+//! - D3: cores that this process may not use do not count, nor does time that a hypervisor gives to others.
+
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// The nice value of long work. One core's loop and such a thread that both want it share it 69 : 1.
+pub(crate) const LAST: i32 = 19;
+/// The nice value of long work on a crowded machine: 5 : 4 beside a program at normal priority.
+pub(crate) const BESIDE_OTHERS: i32 = 1;
+
+/// Parts of all cores, in percent, that others must have for a machine to be crowded, and to stay so.
+const ENTER: f64 = 60.0;
+const STAY: f64 = 40.0;
+
+/// Which of the two ranks. See the module.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rank {
+    Last,
+    BesideOthers,
+}
+
+impl Rank {
+    pub(crate) const ALL: [Rank; 2] = [Rank::Last, Rank::BesideOthers];
+
+    pub(crate) fn nice(self) -> i32 {
+        match self {
+            Rank::Last => LAST,
+            Rank::BesideOthers => BESIDE_OTHERS,
+        }
+    }
+}
+
+/// What the cores of this process have done since the machine started, in ticks.
+#[derive(Clone, Copy, PartialEq, Debug, Default)]
+struct Cores {
+    /// At normal priority or above: programs, the kernel, interrupts.
+    busy: u64,
+    all: u64,
+}
+
+impl Cores {
+    /// Reads `/proc/stat`. Source: proc_stat(5).
+    fn parse(text: &str, mine: impl Fn(usize) -> bool) -> Cores {
+        let mut sum = Cores::default();
+        for line in text.lines() {
+            let mut words = line.split_ascii_whitespace();
+            // The first line, without a number, is the sum of all.
+            let core = words.next().and_then(|word| word.strip_prefix("cpu")?.parse::<usize>().ok());
+            if core.is_some_and(&mine) {
+                let ticks: Vec<u64> = words.map_while(|word| word.parse().ok()).collect();
+                let [user, nice, system, idle, io_wait, interrupts, soft] =
+                    std::array::from_fn(|at| ticks.get(at).copied().unwrap_or(0));
+                let busy = user + system + interrupts + soft;
+                sum = Cores { busy: sum.busy + busy, all: sum.all + busy + nice + idle + io_wait };
+            }
+        }
+        sum
+    }
+
+    fn now() -> Cores {
+        let text = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+        match rustix::thread::sched_getaffinity(None) {
+            Ok(set) => Cores::parse(&text, |core| core < rustix::thread::CpuSet::MAX_CPU && set.is_set(core)),
+            Err(_) => Cores::parse(&text, |_| true),
+        }
+    }
+
+    /// What part of the cores, in percent, others than this process's loops had since `then`, if any time has passed.
+    fn others(self, then: Cores, loops_ticks: f64) -> Option<f64> {
+        let all = self.all.checked_sub(then.all).filter(|all| *all > 0)?;
+        let busy = self.busy.checked_sub(then.busy)?;
+        Some((busy as f64 - loops_ticks).max(0.0) * 100.0 / all as f64)
+    }
+}
+
+/// See the module.
+#[derive(Default)]
+pub struct Crowd {
+    crowded: AtomicBool,
+    /// The last look, and the processor time of all loops then, in ticks. For the clerk alone.
+    last: Mutex<Option<(Cores, f64)>>,
+}
+
+impl Crowd {
+    /// The rank of long work that begins now. Cost: one load.
+    pub(crate) fn rank(&self) -> Rank {
+        if self.crowded.load(Relaxed) { Rank::BesideOthers } else { Rank::Last }
+    }
+
+    /// Looks at the machine; `loops_s`: the processor time of all loops so far. On the clerk's thread, once a second.
+    pub(crate) fn look(&self, loops_s: f64) {
+        let loops_ticks = loops_s * rustix::param::clock_ticks_per_second() as f64;
+        self.note(Cores::now(), loops_ticks);
+    }
+
+    fn note(&self, now: Cores, loops_ticks: f64) {
+        let Some((then, loops_then)) = self.last.lock().replace((now, loops_ticks)) else { return };
+        if let Some(others) = now.others(then, loops_ticks - loops_then) {
+            let least = if self.crowded.load(Relaxed) { STAY } else { ENTER };
+            self.crowded.store(others >= least, Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_of_this_process_are_added_up() {
+        let text = "cpu  99 99 99 99 99 99 99 99 0 0\ncpu0 10 20 3 40 5 1 2 70 0 0\ncpu1 1 1 1 1 1 1 1 1 0 0\n\
+                    cpu12 100 0 0 0 0 0 0 0 0 0\nintr 5 4 3\ncpufoo 7\n";
+        assert_eq!(Cores::parse(text, |core| core == 0), Cores { busy: 16, all: 81 });
+        assert_eq!(Cores::parse(text, |core| core != 1), Cores { busy: 116, all: 181 });
+        assert_eq!(Cores::parse("", |_| true), Cores::default());
+        let now = Cores::now();
+        assert!(now.all > 0 && now.busy <= now.all, "{now:?}");
+    }
+
+    #[test]
+    fn a_machine_is_crowded_by_others_and_stays_so_for_a_while() {
+        let crowd = Crowd::default();
+        let (mut cores, mut loops) = (Cores { busy: 1000, all: 5000 }, 70.0);
+        let mut second = |busy, of_them_loops| {
+            cores = Cores { busy: cores.busy + busy, all: cores.all + 200 };
+            loops += of_them_loops;
+            crowd.note(cores, loops);
+            crowd.rank()
+        };
+        // One look tells nothing.
+        assert_eq!(second(200, 0.0), Rank::Last);
+        // The loops' own work crowds nobody out.
+        assert_eq!(second(200, 150.0), Rank::Last);
+        assert_eq!(second(119, 0.0), Rank::Last);
+        assert_eq!(second(120, 0.0), Rank::BesideOthers);
+        assert_eq!(second(80, 0.0), Rank::BesideOthers);
+        assert_eq!(second(79, 0.0), Rank::Last);
+        assert_eq!(second(140, 30.0), Rank::Last);
+        assert_eq!(second(150, 30.0), Rank::BesideOthers);
+        // Nothing was counted, or counters fell: it stays as it is.
+        crowd.note(Cores { busy: 0, all: 0 }, 0.0);
+        assert_eq!(crowd.rank(), Rank::BesideOthers);
+        crowd.note(Cores { busy: 0, all: 0 }, 0.0);
+        assert_eq!(crowd.rank(), Rank::BesideOthers);
+    }
+}

@@ -1,0 +1,216 @@
+//! Threads for long work, made as they are needed: they stay, and take what was queued in order.
+//!
+//! - P1: a job finds a thread at once unless the most of them run. How many run at a time is not the pool's affair: who
+//!   has a thread takes turns (`stdx::turns`), so that a short job does not wait for long ones.
+//! - P2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes first.
+//! - P3: there are threads of both ranks (`crowd.rs`), and as many of each as there may be; a job goes to those of the rank
+//!   it has when it comes, unless there are none of it and none can be made.
+
+use crate::crowd::Rank;
+use parking_lot::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+struct Queue<J> {
+    jobs: VecDeque<J>,
+    idle: usize,
+    threads: usize,
+    ended: bool,
+}
+
+/// The threads of one rank and what waits for them.
+struct Ranked<J> {
+    queue: Mutex<Queue<J>>,
+    wake: Condvar,
+    /// Jobs in the queue, for who must not wait for its lock: a demoted thread may hold it.
+    waiting: AtomicUsize,
+}
+
+/// See the module.
+pub(crate) struct Pool<J> {
+    /// What its threads' names begin with.
+    name: &'static str,
+    /// Threads of each rank at most.
+    most: usize,
+    ranks: [Ranked<J>; 2],
+}
+
+/// What a thread of a pool takes its jobs from.
+pub(crate) struct Taker<J> {
+    pool: Arc<Pool<J>>,
+    rank: Rank,
+}
+
+impl<J: Send + 'static> Pool<J> {
+    /// An empty one.
+    pub(crate) fn new(name: &'static str, most: usize) -> Arc<Pool<J>> {
+        let ranked = |_| Ranked {
+            queue: Mutex::new(Queue { jobs: VecDeque::new(), idle: 0, threads: 0, ended: false }),
+            wake: Condvar::new(),
+            waiting: AtomicUsize::new(0),
+        };
+        Arc::new(Pool { name, most, ranks: Rank::ALL.map(ranked) })
+    }
+
+    fn of(&self, rank: Rank) -> &Ranked<J> {
+        &self.ranks[rank as usize]
+    }
+
+    /// Queues a job; `work` is what a thread does that has to be made for it. Cost: microseconds; some 50 with a new thread.
+    pub(crate) fn submit(
+        self: &Arc<Self>,
+        job: J,
+        rank: Rank,
+        work: impl FnOnce(&Taker<J>) + Send + 'static,
+    ) {
+        let ranked = self.of(rank);
+        let mut queue = ranked.queue.lock();
+        queue.jobs.push_back(job);
+        if queue.idle < queue.jobs.len() && queue.threads < self.most {
+            if self.spawn(rank, queue.threads, work) {
+                queue.threads += 1;
+            } else if queue.threads == 0 && rank != Rank::Last {
+                // Behind all others is better than nowhere.
+                let job = queue.jobs.pop_back();
+                drop(queue);
+                return job.into_iter().for_each(|job| self.of(Rank::Last).push(job));
+            }
+        }
+        ranked.count(&queue);
+        drop(queue);
+        ranked.wake.notify_one();
+    }
+
+    /// One thread more. That the system refuses is bearable as long as there is one.
+    fn spawn(
+        self: &Arc<Self>,
+        rank: Rank,
+        number: usize,
+        work: impl FnOnce(&Taker<J>) + Send + 'static,
+    ) -> bool {
+        let taker = Taker { pool: self.clone(), rank };
+        let name = match rank {
+            Rank::Last => format!("{}-{number}", self.name),
+            Rank::BesideOthers => format!("{}+{number}", self.name),
+        };
+        let spawned = std::thread::Builder::new().name(name).spawn(move || {
+            stdx::threads::demote(rank.nice());
+            work(&taker);
+        });
+        if let Err(error) = &spawned {
+            log::warn!("no thread for long work could be made: {error}");
+        }
+        spawned.is_ok()
+    }
+
+    /// Jobs that wait for a thread.
+    pub(crate) fn waiting(&self) -> usize {
+        self.ranks.iter().map(|ranked| ranked.waiting.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Lets all threads end that have done what they do.
+    pub(crate) fn end(&self) {
+        for ranked in &self.ranks {
+            ranked.queue.lock().ended = true;
+            ranked.wake.notify_all();
+        }
+    }
+}
+
+impl<J> Ranked<J> {
+    fn count(&self, queue: &Queue<J>) {
+        self.waiting.store(queue.jobs.len(), Ordering::Relaxed);
+    }
+
+    fn push(&self, job: J) {
+        let mut queue = self.queue.lock();
+        queue.jobs.push_back(job);
+        self.count(&queue);
+        self.wake.notify_one();
+    }
+}
+
+impl<J> Taker<J> {
+    /// Waits for the next job; none when the pool has ended.
+    pub(crate) fn take(&self) -> Option<J> {
+        let ranked = &self.pool.ranks[self.rank as usize];
+        let mut queue = ranked.queue.lock();
+        loop {
+            if queue.ended {
+                return None;
+            }
+            if let Some(job) = queue.jobs.pop_front() {
+                ranked.count(&queue);
+                return Some(job);
+            }
+            queue.idle += 1;
+            ranked.wake.wait(&mut queue);
+            queue.idle -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::channel;
+
+    /// The nice value of the calling thread, and its name.
+    fn standing() -> (i32, String) {
+        let text = std::fs::read_to_string("/proc/thread-self/stat").expect("a stat file");
+        let (head, fields) = text.rsplit_once(") ").expect("a name");
+        let nice = fields.split(' ').nth(16).and_then(|word| word.parse().ok()).expect("a nice value");
+        (nice, head.split_once('(').expect("a name").1.to_owned())
+    }
+
+    #[test]
+    fn jobs_go_to_threads_of_their_rank() {
+        let pool = Pool::<u32>::new("test", 1);
+        let (said, heard) = channel();
+        let give = |job, rank| {
+            let said = said.clone();
+            pool.submit(job, rank, move |taker| {
+                while let Some(job) = taker.take() {
+                    said.send((job, standing())).expect("somebody listens");
+                }
+            });
+            heard.recv().expect("a job was done")
+        };
+        let before = standing().0;
+        assert_eq!(give(1, Rank::Last), (1, (19, "test-0".to_owned())));
+        assert_eq!(give(2, Rank::BesideOthers), (2, (before.max(1), "test+0".to_owned())));
+        // The same threads again.
+        assert_eq!(give(3, Rank::BesideOthers).1.1, "test+0");
+        assert_eq!(give(4, Rank::Last).1.1, "test-0");
+        pool.end();
+    }
+
+    #[test]
+    fn there_are_as_many_threads_as_are_needed_and_as_there_may_be() {
+        let pool = Pool::<u32>::new("test", 2);
+        let (said, heard) = channel();
+        let gate = Arc::new(Mutex::new(()));
+        let closed = gate.lock();
+        for job in 0..5 {
+            let (said, gate) = (said.clone(), gate.clone());
+            pool.submit(job, Rank::Last, move |taker| {
+                while let Some(job) = taker.take() {
+                    drop(gate.lock());
+                    said.send((job, standing().1)).expect("somebody listens");
+                }
+            });
+        }
+        // Two are taken sooner or later, more are not.
+        while pool.waiting() > 3 {
+            std::thread::yield_now();
+        }
+        assert_eq!((pool.waiting(), pool.of(Rank::Last).queue.lock().threads), (3, 2));
+        drop(closed);
+        let mut done: Vec<_> = (0..5).map(|_| heard.recv().expect("a job was done").0).collect();
+        done.sort_unstable();
+        assert_eq!((done, pool.waiting()), (vec![0, 1, 2, 3, 4], 0));
+        pool.end();
+        assert_eq!(pool.of(Rank::BesideOthers).queue.lock().threads, 0);
+    }
+}
