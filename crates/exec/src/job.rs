@@ -13,6 +13,11 @@
 //!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 //! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
+//! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its attempt is *doomed*.
+
+mod alarm;
+
+use alarm::Alarm;
 
 use crate::bulk;
 use crate::lines::{self, Place, Write};
@@ -123,6 +128,8 @@ pub enum State {
     /// Keys it needs are not read yet.
     NeedKeys(Wanted),
     Done(Option<Box<dyn Stream>>),
+    /// What it read was changed meanwhile.
+    Doomed,
     Dropped,
 }
 
@@ -202,6 +209,8 @@ pub struct Job {
     watch: Option<Watch>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
+    /// Of this attempt.
+    alarm: Option<Alarm>,
 }
 
 /// The attempts of a long commit.
@@ -266,6 +275,7 @@ impl Job {
             tally: Tally::default(),
             watch: None,
             place: None,
+            alarm: None,
         })
     }
 
@@ -363,7 +373,9 @@ impl Job {
             self.out.array(queue.len());
         }
         let alone = matches!(self.body, Body::One(_));
-        let cancel = (!self.body.is_write()).then_some(&*self.cancel);
+        let is_write = self.body.is_write();
+        let alarm = self.alarm.as_ref().map(Alarm::mark);
+        let cancel = if is_write { alarm.as_deref() } else { Some(&*self.cancel) };
         let mut stream = None;
         for i in 0..self.body.len() {
             let (command, args) = self.body.at(i);
@@ -394,6 +406,7 @@ impl Job {
                 }
             }
             match result {
+                Err(Error::Cancelled) if is_write => return State::Doomed,
                 Err(Error::Cancelled) => return State::Dropped,
                 Err(error) => {
                     self.out.truncate(mark);
@@ -475,11 +488,18 @@ pub(crate) fn start_exec(
     Flow::Parked(None)
 }
 
-/// Opens the job's snapshot and hands it to the workers; it waits if too many are open, or in the line of its kind.
-pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) {
+/// Hands the job to the workers, with a snapshot; it waits if too many are open, or in the line of its kind.
+pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, job: Box<Job>) {
+    if let Some(job) = ready(server, local, job) {
+        server.workers.submit(job);
+    }
+}
+
+/// Opens the job's snapshot, unless it waits for that.
+fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Box<Job>> {
     if job.spent.waits.is_none() {
         let lost = job.races.lost > 0;
-        let Some(Write::Job(first)) = lines::stand(server, Write::Job(job), lost) else { return };
+        let Some(Write::Job(first)) = lines::stand(server, Write::Job(job), lost) else { return None };
         job = first;
         job.spent.got_place();
     }
@@ -487,7 +507,8 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>)
     job.now_ms = local.now_ms;
     let who = (job.client, job.body.command());
     let Some(snapshot) = server.snapshots.open(server, local.id, who, &mut job.spent.waits) else {
-        return local.works.wait(Owner::Job(job));
+        local.works.wait(Owner::Job(job));
+        return None;
     };
     job.spent.got_snapshot();
     let mut overlay = Overlay::new(snapshot, job.used_ms);
@@ -499,13 +520,22 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>)
     } else {
         job.planned = false;
     }
+    if let Body::One(call) = &job.body
+        && job.body.is_write()
+        && (job.races.lost > 0 || job.place.is_some())
+    {
+        job.alarm = Alarm::set(server, local, job.db, (call.command, call.args.args()));
+    }
     job.overlay = Some(overlay);
     job.state = State::Ready;
-    server.workers.submit(job);
+    Some(job)
 }
 
 /// Takes a job back from its worker: reads what it asks for, commits what it did, or repeats it. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
+    if !matches!(job.state, State::NeedKeys(_)) {
+        job.alarm = None;
+    }
     match std::mem::take(&mut job.state) {
         State::Ready => None,
         State::Dropped => {
@@ -516,6 +546,13 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             job.overlay.take().into_iter().for_each(Overlay::dispose);
             discard(job);
             Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
+        }
+        State::Doomed => {
+            if let Some(overlay) = job.overlay.take() {
+                job.races.remember(|| overlay.hashes());
+                overlay.dispose();
+            }
+            again(server, local, job)
         }
         State::NeedKeys(wanted) => {
             job.read = wanted;
@@ -648,12 +685,17 @@ mod tests {
 
     const KEYS: usize = 1_000;
 
-    fn client(id: u64) -> Session {
+    pub(super) fn client(id: u64) -> Session {
         Session::new(Arc::new(ClientInfo::new(id, 0, String::new(), String::new(), 0, false, 0)), true)
     }
 
     /// Runs a command to where its client would be parked or answered.
-    fn run(server: &Arc<Server>, local: &mut Local, session: &mut Session, words: &[&[u8]]) -> Flow {
+    pub(super) fn run(
+        server: &Arc<Server>,
+        local: &mut Local,
+        session: &mut Session,
+        words: &[&[u8]],
+    ) -> Flow {
         let (words, mut out) = (OwnedArgs::from_slices(words), Reply::new(false));
         loop {
             match crate::execute(server, local, session, words.args(), &mut out) {
@@ -671,7 +713,7 @@ mod tests {
     }
 
     /// What the loop would do until the client's job is over: its reply, and how many watches were left after each letter.
-    fn until_delivered(
+    pub(super) fn until_delivered(
         server: &Arc<Server>,
         local: &mut Local,
         left: impl Fn() -> usize,

@@ -1,0 +1,171 @@
+//! Alarms: a long write is told at once that its attempt is in vain.
+//!
+//! That somebody changed what it read it would learn when it commits, at the end of all its work. So who has lost a race, or
+//! stands first in a line (`lines.rs`), has the first change of its keys ring; its attempt ends with the next charge, and the
+//! next one begins with nothing lost but a moment.
+//!
+//! - N1: an alarm that rings is a lost race, like one that is found out at the commit; one that does not proves nothing.
+//! - N2: it is set, and dropped, by a loop: the locks of its keys' shards are taken for it.
+//! - N3: only of few keys; of those that are written and not looked at none.
+
+use crate::{Local, Server};
+use command::Command;
+use keyspace::{Keyspace, View};
+use resp::Args;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+/// Keys of a command at most.
+const KEYS: usize = 8;
+
+/// See the module.
+pub struct Alarm {
+    mark: Arc<AtomicBool>,
+    keyspace: Arc<Keyspace>,
+    db: usize,
+    keys: SmallVec<[Box<[u8]>; 2]>,
+}
+
+impl Alarm {
+    /// Of the keys a command looks at, from now on. None if they are too many. Cost: O(keys).
+    pub(crate) fn set(
+        server: &Server,
+        local: &mut Local,
+        db: usize,
+        (command, args): (&Command, Args<'_>),
+    ) -> Option<Alarm> {
+        let (mut keys, mut count) = (SmallVec::<[Box<[u8]>; 2]>::new(), 0);
+        command.each_key(args, &mut |at, uses| {
+            count += 1;
+            if count <= KEYS && !uses.0.contains(&"OW") {
+                keys.push(args.at(at).into());
+            }
+        });
+        if keys.is_empty() || count > KEYS {
+            return None;
+        }
+        let alarm = Alarm { mark: Arc::default(), keyspace: server.keyspace.clone(), db, keys };
+        for key in &alarm.keys {
+            let shards = Keyspace::shards_of([&**key]);
+            let mut view = View::locked(&server.keyspace, shards, db, local.now_ms);
+            view.set_quiet(true);
+            // As for WATCH: what was decided before must not ring later.
+            if view.has_intents() {
+                view.settle(&[(db, key)], false);
+            }
+            view.watch(key, &alarm.mark);
+            let changes = view.finish();
+            server.after(local, changes);
+        }
+        Some(alarm)
+    }
+
+    /// What is set when it rings.
+    pub(crate) fn mark(&self) -> Arc<AtomicBool> {
+        self.mark.clone()
+    }
+}
+
+impl Drop for Alarm {
+    fn drop(&mut self) {
+        for key in &self.keys {
+            self.keyspace.unwatch(self.db, key, &self.mark);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{client, run, until_delivered};
+    use super::super::*;
+    use std::sync::Weak;
+
+    /// A server with a long list.
+    fn with_list() -> (Arc<Server>, Local) {
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let mut local = Local::new(0, &server);
+        let elements: Vec<String> = (0..20_000).map(|i| format!("e{i}")).collect();
+        for some in elements.chunks(100) {
+            let words = [&b"RPUSH"[..], b"list"].into_iter().chain(some.iter().map(|e| e.as_bytes()));
+            run(&server, &mut local, &mut client(2), &words.collect::<Vec<_>>());
+        }
+        (server, local)
+    }
+
+    /// A job that has lost a race and is about to run again, and the mark of its alarm.
+    fn lost_once(
+        server: &Arc<Server>,
+        local: &mut Local,
+        words: &[&[u8]],
+    ) -> (Box<Job>, Option<Weak<AtomicBool>>) {
+        let command = command::registry::find(words[0]).unwrap();
+        let args = Arc::new(OwnedArgs::from_slices(words));
+        let command::table::Run::Write(handler) = command.run else { panic!("no write") };
+        let call = Call { command, handler, args };
+        let mut job = Job::new(local, &client(1), Body::One(call), &Reply::new(false));
+        job.races.lost = 1;
+        let job = ready(server, local, job).expect("it waits");
+        let mark = job.alarm.as_ref().map(|alarm| Arc::downgrade(&alarm.mark));
+        (job, mark)
+    }
+
+    /// An attempt, with what the loop reads for it.
+    fn attempt(server: &Server, job: &mut Job) {
+        let turn = server.turns.enter();
+        loop {
+            job.run(&server.keyspace, &turn);
+            job.read = match std::mem::take(&mut job.state) {
+                State::NeedKeys(wanted) => wanted,
+                ended => return job.state = ended,
+            };
+            let overlay = job.overlay.as_ref().unwrap();
+            let when = (overlay.snapshot().lsn(), overlay.used_ms());
+            while !job.read.read_some(&job.body, &server.keyspace, when, 32) {}
+        }
+    }
+
+    /// Somebody's command comes while such a job is about to run: how that ends, and the races lost in the end.
+    fn meanwhile(theirs: &[&[u8]], words: &[&[u8]]) -> (bool, Vec<u8>, u32) {
+        let (server, mut local) = with_list();
+        let (mut job, mark) = lost_once(&server, &mut local, words);
+        run(&server, &mut local, &mut client(3), theirs);
+        attempt(&server, &mut job);
+        let doomed = matches!(job.state, State::Doomed);
+        let delivery = finish(&server, &mut local, job);
+        // Its alarm is over with the attempt.
+        assert!(mark.is_none_or(|mark| mark.strong_count() == 0));
+        let delivery = delivery.unwrap_or_else(|| until_delivered(&server, &mut local, || 0).0);
+        (doomed, delivery.bytes, delivery.spent.unwrap().lost)
+    }
+
+    #[test]
+    fn an_attempt_ends_when_what_it_reads_is_changed() {
+        let lrem: [&[u8]; 4] = [b"LREM", b"list", b"1", b"e15000"];
+        let outcome = |theirs: &[&[u8]]| meanwhile(theirs, &lrem);
+        assert_eq!(outcome(&[b"SET", b"other", b"1"]), (false, b":1\r\n".to_vec(), 1));
+        assert_eq!(outcome(&[b"LRANGE", b"list", b"0", b"1"]), (false, b":1\r\n".to_vec(), 1));
+        assert_eq!(outcome(&[b"LSET", b"list", b"15000", b"x"]), (true, b":0\r\n".to_vec(), 2));
+        assert_eq!(outcome(&[b"LSET", b"list", b"7", b"e15000"]), (true, b":1\r\n".to_vec(), 2));
+        // This rings for nobody: found out when it commits.
+        assert_eq!(outcome(&[b"FLUSHALL"]), (false, b":0\r\n".to_vec(), 2));
+    }
+
+    #[test]
+    fn what_is_only_written_has_no_alarm_and_nor_have_many_keys() {
+        let (server, mut local) = with_list();
+        let mut alarm = |words: &[&[u8]]| {
+            let args = OwnedArgs::from_slices(words);
+            let command = command::registry::find(words[0]).unwrap();
+            let alarm = Alarm::set(&server, &mut local, 0, (command, args.args()))?;
+            Some(alarm.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>())
+        };
+        let names = |names: &[&str]| Some(names.iter().map(|name| name.to_string()).collect::<Vec<_>>());
+        assert_eq!(alarm(&[b"SDIFFSTORE", b"to", b"a", b"b"]), names(&["a", "b"]));
+        assert_eq!(alarm(&[b"LTRIM", b"list", b"0", b"1"]), names(&["list"]));
+        assert_eq!(alarm(&[b"MSET", b"a", b"1"]), None);
+        let many: Vec<&[u8]> = [&b"SUNIONSTORE"[..], b"to"].into_iter().chain([&b"k"[..]; 8]).collect();
+        assert_eq!(alarm(&many), None);
+        assert_eq!(alarm(&many[..9]).map(|keys| keys.len()), Some(7));
+    }
+}
