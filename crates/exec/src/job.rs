@@ -219,6 +219,8 @@ pub struct Races {
     pub lost: u32,
     /// When the first attempt began: the older of two long commits wins.
     pub age: u64,
+    /// An attempt has ended by an alarm.
+    doomed: bool,
     /// Of the last attempt, sorted.
     hashes: Option<Box<[u64]>>,
     protection: Option<Protection>,
@@ -522,6 +524,7 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
     }
     if let Body::One(call) = &job.body
         && job.body.is_write()
+        && !job.races.doomed
         && (job.races.lost > 0 || job.place.is_some())
     {
         job.alarm = Alarm::set(server, local, job.db, (call.command, call.args.args()));
@@ -548,11 +551,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
         }
         State::Doomed => {
-            if let Some(overlay) = job.overlay.take() {
-                job.races.remember(|| overlay.hashes());
-                overlay.dispose();
-            }
-            again(server, local, job)
+            job.overlay.take().into_iter().for_each(Overlay::dispose);
+            job.races.doomed = true;
+            submit(server, local, job);
+            None
         }
         State::NeedKeys(wanted) => {
             job.read = wanted;
