@@ -23,17 +23,24 @@
 //! - I9: a database's number in an intent is what it was called when the intent was placed; whoever looks for what it is called now
 //!   asks the commit's `Numbers` (`underway.rs`). So nothing has to be folded before tables are replaced.
 //! - I8: if nothing of a shard changed since the snapshot and no other commit has intents there, an overlay's are placed in it
-//!   without a look at each. What expires is known before. So are those of a command that sets its keys whatever they were.
+//!   without a look at each. What expires is known before. So are those of a command that sets or removes its keys whatever they were.
+//! - I10: what such a command removes it counts when it is folded, by the time of its decision. Nobody takes a covered key away
+//!   before (`cover`) but who empties a table: then it is counted in the table that was.
 //!
 //! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
+
+mod bulk;
 
 use crate::entry::Owned;
 use crate::overlay::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
 use crate::record::{Announce, Fate, Record};
 use crate::sequence::{Lsn, Sequence, Snapshot};
 use crate::underway::Numbers;
-use crate::view::{Changes, Class, View};
+use crate::view::{Changes, View};
 use crate::{Conflict, Keyspace};
+pub(crate) use bulk::TakenAway;
+pub use bulk::Words;
+use bulk::{Bulk, FETCHES, Numbered, order};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -48,24 +55,6 @@ pub(crate) struct Intent {
     pub(crate) key: Box<[u8]>,
     pub(crate) cell: Option<Cell>,
 }
-
-/// Keys, and what they are to be set to, that stay where they are: the words of a command.
-pub trait Words: Send + Sync {
-    /// How many keys there are.
-    fn len(&self) -> usize;
-    fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
-    fn key(&self, i: usize) -> &[u8];
-    /// None: the key is to be removed; then all are.
-    fn value(&self, i: usize) -> Option<&[u8]>;
-    /// Brings keys nearer to the cache, with each of [`FETCHES`] steps after the other. Of each its hash, and its number if that
-    /// is below `len`.
-    fn prefetch(&self, _keys: &[(u64, u32)], _step: usize) {}
-}
-
-/// Steps of [`Words::prefetch`].
-const FETCHES: usize = 3;
 
 /// A record's intents in one shard.
 pub(crate) struct Placed {
@@ -84,15 +73,9 @@ pub(crate) enum Cells {
     /// Of an overlay.
     Full(Vec<Intent>),
     /// Of a command that sets or removes many keys whatever they are: hash and number of the key, no key twice.
-    Bulk(Arc<Bulk>, Vec<(u64, u32)>),
+    Bulk(Arc<Bulk>, Numbered),
     /// Of an overlay, read in batches and not written: hash and place of the key (I7).
     Read(Arc<Names>, Vec<(u64, u32)>),
-}
-
-/// A command that sets or removes many keys.
-pub(crate) struct Bulk {
-    words: Arc<dyn Words>,
-    db: usize,
 }
 
 /// Number of a bulk's key that is folded already.
@@ -143,9 +126,16 @@ impl Cells {
         matches!(self, Cells::Read(..))
     }
 
-    /// Its keys are set whatever they were.
-    fn only_sets(&self) -> bool {
-        matches!(self, Cells::Bulk(bulk, _) if bulk.sets())
+    /// The keys of a bulk that removes them, when their table goes.
+    fn take_removed(&mut self, db: usize) -> Option<(Arc<Bulk>, Numbered)> {
+        match self {
+            Cells::Bulk(bulk, list) if bulk.removes() && bulk.db == db => {
+                let mut list = std::mem::take(list);
+                list.retain(|(_, word)| *word != FOLDED);
+                Some((bulk.clone(), list))
+            }
+            _ => None,
+        }
     }
 
     /// None of its kind.
@@ -228,24 +218,6 @@ impl Cells {
         match self {
             Cells::Full(cells) => drop(cells.pop()),
             Cells::Bulk(_, list) | Cells::Read(_, list) => drop(list.pop()),
-        }
-    }
-}
-
-impl Bulk {
-    fn sets(&self) -> bool {
-        !self.words.is_empty() && self.words.value(0).is_some()
-    }
-
-    /// Sets a key to what its word says, or removes it. Told of where it was when it happened.
-    fn apply(&self, view: &mut View<'_>, key: &[u8], word: usize) {
-        match self.words.value(word) {
-            Some(value) => {
-                view.put_string(key, value, None);
-                view.changed_in(self.db, key, Class::String, "set");
-            }
-            None if view.remove(key) => view.changed_in(self.db, key, Class::Generic, "del"),
-            None => {}
         }
     }
 }
@@ -346,6 +318,15 @@ impl Intents {
             .filter(move |placed| matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p))
     }
 
+    /// What bulks removed from a database that is about to be emptied, and is not folded.
+    pub(crate) fn take_removed(&mut self, sequence: &Sequence, db: usize) -> Option<TakenAway> {
+        let committed = |placed: &&mut Placed| matches!(placed.record.fate(sequence), Fate::Committed(_));
+        let lists = self.0.iter_mut().filter(committed);
+        let lists = lists.filter_map(|placed| placed.cells.take_removed(placed.numbers.known(db)?));
+        let lists: Vec<_> = lists.filter(|(_, list)| !list.is_empty()).collect();
+        (!lists.is_empty()).then_some(TakenAway(lists))
+    }
+
     fn remove(&mut self, record: &Arc<Record>) -> Option<Placed> {
         let at = self.0.iter().position(|placed| Arc::ptr_eq(&placed.record, record))?;
         Some(self.0.swap_remove(at))
@@ -389,8 +370,6 @@ pub struct Commit {
     stage: Stage,
     counted: bool,
     bulk: Option<Arc<Bulk>>,
-    /// Keys of a bulk that were there.
-    found: usize,
     /// Databases that are emptied with the decision, and exchanged then (I6).
     flushed: Vec<usize>,
     swaps: Vec<(usize, usize)>,
@@ -419,15 +398,14 @@ impl Commit {
             stage: Stage::Placing(0),
             counted: false,
             bulk: None,
-            found: 0,
             flushed,
             swaps,
             numbers,
         }
     }
 
-    /// A commit that sets or removes many keys whatever they are: it needs no snapshot, and what it finds of a key when
-    /// that is placed stays true until it is decided. Nothing is copied until a key is folded. Cost now: O(1).
+    /// A commit that sets or removes many keys whatever they are: it needs no snapshot. Nothing is looked up or copied until a key is
+    /// folded. Cost now: O(1).
     pub fn bulk(
         keyspace: &Arc<Keyspace>,
         db: usize,
@@ -435,7 +413,7 @@ impl Commit {
         age: u64,
         announce: Option<Announce>,
     ) -> Commit {
-        let bulk = Arc::new(Bulk { words, db });
+        let bulk = Bulk::new(words, db);
         Commit {
             keyspace: keyspace.clone(),
             snapshot: None,
@@ -445,16 +423,15 @@ impl Commit {
             stage: Stage::Sorting(0),
             counted: false,
             bulk: Some(bulk),
-            found: 0,
             flushed: Vec::new(),
             swaps: Vec::new(),
             numbers: Numbers::new(keyspace.all_databases()),
         }
     }
 
-    /// Keys of a bulk that were there (when it is decided).
+    /// Keys of a bulk that it removed and that were there (once it is committed).
     pub fn found(&self) -> usize {
-        self.found
+        self.bulk.as_ref().map_or(0, |bulk| bulk.found.load(Ordering::Relaxed))
     }
 
     /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
@@ -518,17 +495,14 @@ impl Commit {
                 let placed = match open && current {
                     true => {
                         let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
-                        view.place((&self.record, &self.numbers), cells, s, keys, &mut self.found)
+                        view.place((&self.record, &self.numbers), cells, s, keys)
                     }
                     false => Err(Conflict),
                 };
-                if let Ok((_, expires_ms)) = placed {
-                    self.expires_ms = self.expires_ms.min(expires_ms);
-                }
                 told.push(view.finish());
                 self.stage = match placed {
-                    Ok((true, _)) => Stage::Placing(part + 1),
-                    Ok((false, _)) => Stage::Placing(part),
+                    Ok(true) => Stage::Placing(part + 1),
+                    Ok(false) => Stage::Placing(part),
                     Err(Conflict) => {
                         self.snapshot = None;
                         self.record.end(&keyspace.sequence);
@@ -538,6 +512,9 @@ impl Commit {
                 Progress::More
             }
             Stage::Folding(part, n) if part == self.parts.len() => {
+                if self.bulk.as_ref().is_some_and(|bulk| !bulk.count_gone(&keyspace, keys)) {
+                    return Progress::More;
+                }
                 self.uncount(&keyspace);
                 Progress::Committed(n)
             }
@@ -565,6 +542,9 @@ impl Commit {
         // A flush of whole tables has aborted the record, or comes after it.
         let current = self.snapshot.take().is_none_or(|snapshot| snapshot.is_current());
         let due = now_ms >= self.expires_ms || !current;
+        if let Some(bulk) = &self.bulk {
+            bulk.decided_ms.store(now_ms, Ordering::Relaxed);
+        }
         let decided = match due {
             true => None,
             false if self.flushed.is_empty() && self.swaps.is_empty() => {
@@ -638,19 +618,6 @@ impl Drop for Commit {
         (0..self.parts.len()).for_each(|part| self.withdraw(&keyspace, part));
         self.uncount(&keyspace);
     }
-}
-
-/// Sorts the keys of one shard by hash; of a key named twice the last counts. O(keys · log keys), a few hundred.
-fn order(bulk: &Bulk, list: &mut Vec<(u64, u32)>) {
-    list.sort_unstable();
-    // `dedup_by` keeps the first of equals, so the later one is copied over it.
-    list.dedup_by(|later, first| {
-        let same = later.0 == first.0 && bulk.words.key(later.1 as usize) == bulk.words.key(first.1 as usize);
-        if same {
-            *first = *later;
-        }
-        same
-    });
 }
 
 impl View<'_> {
@@ -767,15 +734,14 @@ impl View<'_> {
         });
     }
 
-    /// Places up to `keys` more of a record's intents; whether all are placed, and the earliest expiry relied on.
+    /// Places up to `keys` more of a record's intents; whether all are placed.
     fn place(
         &mut self,
         (record, numbers): (&Arc<Record>, &Arc<Numbers>),
         cells: &mut Cells,
         s: Lsn,
         keys: usize,
-        found: &mut usize,
-    ) -> Result<(bool, u64), Conflict> {
+    ) -> Result<bool, Conflict> {
         let Some(shard) = self.held().iter().next() else { return Err(Conflict) };
         let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(Conflict) };
         let mut mine = intents.remove_some(record, cells.only_read()).unwrap_or_else(|| {
@@ -784,60 +750,32 @@ impl View<'_> {
             Placed { record: record.clone(), cells, numbers: numbers.clone(), upto: 0, begun: false }
         });
         let alone = intents.0.iter().all(|other| Arc::ptr_eq(&other.record, record));
-        let of_overlay = !matches!(mine.cells, Cells::Bulk(..));
-        if of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0) {
+        let whatever = matches!(mine.cells, Cells::Bulk(..));
+        if alone && (whatever || self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)) {
             // I8
             mine.upto = mine.cells.len();
         }
-        if alone && mine.cells.only_sets() {
-            mine.upto = mine.cells.len();
-        }
         let end = (mine.upto + keys).min(mine.cells.len());
-        if !of_overlay {
-            let which = mine.upto..end;
-            self.prefetch(shard, &mut mine, which, end..end + keys);
-        }
-        let removes = !of_overlay && !mine.cells.only_sets();
-        let mut expires_ms = u64::MAX;
         let mut checked = Ok(());
         while mine.upto < end && checked.is_ok() {
             let (i, hash) = (mine.upto, mine.cells.hash(mine.upto));
             let Some((db, key)) = mine.cells.key(i) else { break };
-            if !alone {
-                checked = self.make_way(record, db, hash, key, mine.cells.writes(i));
+            checked = self.make_way(record, db, hash, key, mine.cells.writes(i));
+            let relied_on = match &mine.cells {
+                Cells::Full(cells) => cells[i].cell.as_ref().is_some_and(|cell| cell.loaded),
+                Cells::Bulk(..) => false,
+                Cells::Read(..) => true,
+            };
+            if checked.is_ok() && relied_on && self.changed_since(db, key, s) {
+                checked = Err(Conflict);
             }
-            match (&mine.cells, &checked) {
-                (_, Err(Conflict)) => break,
-                (Cells::Full(cells), Ok(())) => {
-                    let Some(cell) = &cells[i].cell else { break };
-                    if cell.loaded && self.changed_since(db, key, s) {
-                        checked = Err(Conflict);
-                        break;
-                    }
-                }
-                (Cells::Bulk(..), Ok(())) if removes => {
-                    self.select(db);
-                    self.remember(key, hash);
-                    if let Some(expires) = self.expire_ms(key) {
-                        *found += 1;
-                        expires_ms = expires_ms.min(expires.unwrap_or(u64::MAX));
-                    }
-                }
-                (Cells::Read(..), Ok(())) if self.changed_since(db, key, s) => {
-                    checked = Err(Conflict);
-                    break;
-                }
-                (Cells::Bulk(..) | Cells::Read(..), Ok(())) => {}
-            }
-            mine.upto += 1;
+            mine.upto += usize::from(checked.is_ok());
         }
         let all = mine.upto == mine.cells.len();
-        // They are folded from the end on.
-        mine.begun &= !all;
         if let Some(shard) = self.shard_mut(shard) {
             shard.intents.0.push(mine);
         }
-        checked.map(|()| (all, expires_ms))
+        checked.map(|()| all)
     }
 
     /// Whether a key may be covered: no older long commit wants it. Ends younger ones, folds what is committed (I1).

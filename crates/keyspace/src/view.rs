@@ -220,12 +220,6 @@ impl<'k> View<'k> {
         view
     }
 
-    /// Says what the hash of a key is that stays where it is for the next calls.
-    #[inline]
-    pub(crate) fn remember(&mut self, key: &[u8], hash: u64) {
-        self.memo = (key.as_ptr() as usize, key.len(), hash);
-    }
-
     #[inline]
     fn hash_of(&self, key: &[u8]) -> u64 {
         let (at, len, hash) = self.memo;
@@ -371,6 +365,14 @@ impl<'k> View<'k> {
         self.memo = (key.as_ptr() as usize, key.len(), hash);
         write(self, key);
         (self.changes.lsn, self.keep, self.db, self.memo) = mine;
+    }
+
+    /// Has something done as of another time.
+    pub(crate) fn at<T>(&mut self, now_ms: u64, f: impl FnOnce(&mut Self) -> T) -> T {
+        let now_ms = std::mem::replace(&mut self.now_ms, now_ms);
+        let done = f(self);
+        self.now_ms = now_ms;
+        done
     }
 
     /// Whether reads leave the record of accesses alone (EXISTS, TYPE, TTL, OBJECT, CLIENT NO-TOUCH).

@@ -263,19 +263,28 @@ struct Long {
     commit: Commit,
     acts: Vec<Act>,
     reads: Vec<(usize, String, Option<String>)>,
+    /// A DEL, of which so many were there.
+    removes: bool,
+    removed: usize,
 }
 
 fn begin_long(keyspace: &Arc<Keyspace>, dice: &mut Dice, step: u64) -> Long {
     if dice.below(2) == 0 {
         let db = dice.below(DATABASES as u64) as usize;
-        let words: Vec<_> =
-            (0..20).map(|i| (format!("k{}", dice.below(40)), Some(format!("bulk {step} {i}")))).collect();
-        let acts = words.iter().map(|(key, value)| Act::Put(db, key.clone(), value.clone().unwrap()));
-        let acts = acts.collect();
+        let removes = dice.below(2) == 0;
+        let word = |i| (format!("k{}", dice.below(40)), (!removes).then(|| format!("bulk {step} {i}")));
+        let words: Vec<_> = (0..20).map(word).collect();
+        let act = |(key, value): &(String, Option<String>)| match value {
+            Some(value) => Act::Put(db, key.clone(), value.clone()),
+            None => Act::Remove(db, key.clone()),
+        };
+        let acts = words.iter().map(act).collect();
         return Long {
             commit: Commit::bulk(keyspace, db, Arc::new(Given(words)), step, None),
             acts,
             reads: Vec::new(),
+            removes,
+            removed: 0,
         };
     }
     let mut overlay = Overlay::new(Snapshot::open(keyspace).unwrap(), None);
@@ -296,7 +305,7 @@ fn begin_long(keyspace: &Arc<Keyspace>, dice: &mut Dice, step: u64) -> Long {
             act.on_view(&mut View::overlay(keyspace, &mut overlay, 0, 1));
         }
     }
-    Long { commit: overlay.seal(step, None), acts, reads }
+    Long { commit: overlay.seal(step, None), acts, reads, removes: false, removed: 0 }
 }
 
 /// Long commits that write, empty and exchange databases, beside short commands that do: whatever is not written yet when tables
@@ -345,13 +354,18 @@ fn long_commits_empty_and_exchange_databases_at_one_moment() {
                         for (db, key, seen) in &long.reads {
                             assert_eq!(model[*db].get(key), seen.as_ref(), "it read what has changed");
                         }
+                        let keys = model.iter().map(BTreeMap::len).sum::<usize>();
                         long.acts.iter().for_each(|act| act.on_model(&mut model));
+                        if long.removes {
+                            long.removed = keys - model.iter().map(BTreeMap::len).sum::<usize>();
+                        }
                     }
                     match progress {
                         Progress::More => continue,
                         Progress::Committed(_) => committed += 1,
                         Progress::Lost => lost += 1,
                     }
+                    assert_eq!(long.commit.found(), long.removed, "step {step} of {seed}");
                     longs.remove(i);
                 }
                 _ => {}
@@ -393,6 +407,43 @@ fn replacing_tables_looks_at_nothing_that_is_still_to_be_written() {
         while commit.advance(1, 100, &mut Vec::new()) == Progress::More {}
         assert_eq!(left(), 0);
         assert_eq!((keyspace.len(0), keyspace.len(1)), (0, if exchanged { 3_000 } else { 0 }));
+        keyspace.check_invariants();
+    }
+}
+
+/// Keys that expire while a DEL of many is being folded were there when it was decided, whoever looks at them meanwhile.
+#[test]
+fn a_long_removal_counts_what_was_there_when_it_was_decided() {
+    for way in 0..4 {
+        let keyspace = Keyspace::new(1);
+        for i in 0..300u64 {
+            // A third expires before, a third after the decision.
+            put_in(&keyspace, 0, &format!("k{i}"), [None, Some(5), Some(15)][i as usize % 3]);
+        }
+        let words = (0..400).map(|i| (format!("k{i}"), None)).collect();
+        let mut commit = Commit::bulk(&keyspace, 0, Arc::new(Given(words)), 1, None);
+        while !commit.is_decided() {
+            assert_eq!(commit.advance(10, 50, &mut Vec::new()), Progress::More);
+        }
+        match way {
+            0 => {
+                // It comes to covered keys again and again.
+                let mut sweep = Sweep::default();
+                (0..1000).for_each(|_| _ = sweep.step(&keyspace, 20, drop));
+            }
+            1 => {
+                let names: Vec<String> = (0..300).map(|i| format!("k{i}")).collect();
+                let pairs: Vec<_> = names.iter().map(|name| (0, name.as_bytes())).collect();
+                let mut view = View::locked(&keyspace, all(), 0, 20);
+                view.settle(&pairs, false);
+                assert!(names.iter().all(|name| !view.exists(name.as_bytes())));
+                view.finish();
+            }
+            2 => _ = View::open(&keyspace, 0, 20).flush(Some(0)),
+            _ => {}
+        }
+        while commit.advance(20, 50, &mut Vec::new()) == Progress::More {}
+        assert_eq!((commit.found(), keyspace.len(0)), (200, 0), "way {way}");
         keyspace.check_invariants();
     }
 }

@@ -1,9 +1,14 @@
 //! What a view does with the keyspace as a whole: SCAN, RANDOMKEY, FLUSH, SWAPDB.
 
 use super::*;
+use crate::intent::TakenAway;
 use crate::record::Record;
 use crate::segment::Directory;
 use smallvec::SmallVec;
+use std::collections::HashMap;
+
+/// By database and shard.
+type Removed = HashMap<(usize, usize), TakenAway>;
 
 /// Shards whose tables are freed by one errand to the reclaimer.
 const FREED_TOGETHER: usize = 16;
@@ -146,14 +151,34 @@ impl View<'_> {
     /// `but`: a commit that means what they are from then on.
     fn empty(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
         self.settle_counts();
+        let mut removed = self.removed_in(dbs);
         self.keyspace.underway.empty(&self.keyspace.sequence, dbs, but);
         // The others never had a key: who puts one into a database says so before the shard's lock is released (W3).
         let touched = self.keyspace.touched.load(Ordering::Relaxed);
         let Store::Locked(guard) = &mut self.store else { return 0 };
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
         let dbs = dbs.iter().filter(|db| **db < touched);
-        let removed = dbs.map(|db| self.keyspace.flush_db(guard, *db)).sum();
+        let removed = dbs.map(|db| self.keyspace.flush_db(guard, *db, &mut removed)).sum();
         self.changes.dirty += removed as u64;
+        removed
+    }
+
+    /// What was removed from databases that are about to be emptied, and is still to be counted there (I10). O(records · shards)
+    fn removed_in(&mut self, dbs: &[usize]) -> Removed {
+        let keyspace = self.keyspace;
+        let mut removed = Removed::default();
+        let Store::Locked(guard) = &mut self.store else { return removed };
+        if keyspace.intents.load(Ordering::Relaxed) == 0 {
+            return removed;
+        }
+        for shard in 0..SHARDS {
+            let intents = &mut guard.get_mut(shard).intents;
+            for db in dbs {
+                if let Some(lists) = intents.take_removed(&keyspace.sequence, *db) {
+                    removed.insert((*db, shard), lists);
+                }
+            }
+        }
         removed
     }
 
@@ -287,14 +312,16 @@ impl Keyspace {
     }
 
     /// Who watches its keys is not told, however many they are: an EXEC looks itself (`watched.rs`).
-    fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize) -> usize {
+    /// `removed`: see [`View::removed_in`].
+    fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize, removed: &mut Removed) -> usize {
         let mut emptied = Vec::with_capacity(SHARDS);
         for shard in 0..SHARDS {
             stdx::cache::prefetch(&guard.get((shard + AHEAD).min(SHARDS - 1)).dbs[db]);
-            let shard = guard.get_mut(shard);
-            let directory = std::mem::take(&mut shard.dbs[db]);
-            if directory.len() > 0 {
-                emptied.push(directory);
+            let directory = std::mem::take(&mut guard.get_mut(shard).dbs[db]);
+            match removed.remove(&(db, shard)) {
+                Some(removed) => removed.count_in(directory),
+                None if directory.len() > 0 => emptied.push(directory),
+                None => {}
             }
         }
         self.free_later(emptied);
@@ -308,7 +335,7 @@ impl Keyspace {
     }
 
     /// Has tables freed elsewhere, some at a time: what is not freed yet is known about as well.
-    fn free_later(&self, mut emptied: Vec<Directory>) {
+    pub(crate) fn free_later(&self, mut emptied: Vec<Directory>) {
         while !emptied.is_empty() {
             let some = emptied.split_off(emptied.len().saturating_sub(FREED_TOGETHER));
             let flushing = self.flushing.clone();
