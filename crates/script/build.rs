@@ -1,11 +1,14 @@
-//! Compiles Lua 5.1 from the sources of crate `lua-src`, with three places changed.
+//! Compiles Lua 5.1 from the sources of crate `lua-src`, with some places changed.
 //!
 //! Lua hashes only some characters of a string of 32 bytes or more, so that of a million keys that differ in a few digits
 //! hundreds have one hash, and each look at one of them is compared with all. Redis's Lua hashes all characters. The order in
 //! which `pairs` and `cjson.encode` go through a table follows from the hashes, so that is done here in the same way.
 //!
 //! Lua writes every number by `printf` with `%.14g`, which took a third of a script that made 100,000 keys of a name and a
-//! number. Whole numbers of up to 14 digits are written as such, which is the same text.
+//! number. Whole numbers of up to 14 digits are written as such, which is the same text, and read as such, which is the same number.
+//!
+//! Strings that come in numbers (the reply of a SMEMBERS) are made several at a time: each needs two or three places of a table
+//! that no cache holds, which are asked for together. Who sweeps that table asks for places ahead. A hash is compared before a text.
 //!
 //! A C function cannot ask how many results its caller wants. Here it can: the reply of a `redis.call` that stands alone is
 //! not made into values that nobody sees.
@@ -15,12 +18,92 @@ use std::process::Command;
 use std::{env, fs, io};
 
 /// File, what stands there, and what is to stand there.
-const CHANGES: [(&str, &str, &str); 4] = [
+const CHANGES: [(&str, &str, &str); 10] = [
     ("lstring.c", "size_t step = (l>>5)+1;", "size_t step = 1;"),
+    ("lstring.c", "TString *luaS_newlstr (lua_State *L, const char *str, size_t l) {\n  GCObject *o;", HASH),
+    ("lstring.c", "  for (o = G(L)->strt.hash[lmod(h, G(L)->strt.size)];", HASHED),
+    (
+        "lstring.c",
+        "    if (ts->tsv.len == l && (memcmp",
+        "    if (ts->tsv.hash == h && ts->tsv.len == l && (memcmp",
+    ),
+    ("lgc.c", "      sweepwholelist(L, &g->strt.hash[g->sweepstrgc++]);", SWEEP),
+    ("lobject.c", "int luaO_str2d (const char *s, lua_Number *result) {\n  char *endptr;", READ),
     ("lapi.c", "LUA_API int lua_gettop (lua_State *L) {", WANTED),
+    ("lapi.c", "LUA_API void lua_pushstring (lua_State *L, const char *s) {", STRINGS),
     ("lvm.c", "int luaV_tostring (", WHOLE),
     ("lvm.c", "    lua_number2str(s, n);", "    if (!whole2str(s, n)) lua_number2str(s, n);"),
 ];
+
+/// The hash of a string, for who has many at once.
+const HASH: &str = "
+unsigned int luaS_hash (const char *str, size_t l);
+TString *luaS_hashed (lua_State *L, const char *str, size_t l, unsigned int h);
+
+unsigned int luaS_hash (const char *str, size_t l) {";
+
+const HASHED: &str = "
+  return h;
+}
+
+TString *luaS_newlstr (lua_State *L, const char *str, size_t l) {
+  return luaS_hashed(L, str, l, luaS_hash(str, l));
+}
+
+TString *luaS_hashed (lua_State *L, const char *str, size_t l, unsigned int h) {
+  GCObject *o;
+  for (o = G(L)->strt.hash[lmod(h, G(L)->strt.size)];";
+
+const SWEEP: &str = "
+      if (g->sweepstrgc + 8 < g->strt.size) __builtin_prefetch(g->strt.hash[g->sweepstrgc + 8]);
+      sweepwholelist(L, &g->strt.hash[g->sweepstrgc++]);";
+
+/// Fifteen digits are less than 2^53.
+const READ: &str = "
+static int whole2d (const char *s, lua_Number *result) {
+  const char *c = s + (*s == '-');
+  const char *first = c;
+  long long whole = 0;
+  while ('0' <= *c && *c <= '9' && c - first < 15) whole = whole * 10 + (*c++ - '0');
+  if (c == first || *c != 0 || (whole == 0 && *s == '-')) return 0;
+  *result = (lua_Number)(*s == '-' ? -whole : whole);
+  return 1;
+}
+
+int luaO_str2d (const char *s, lua_Number *result) {
+  char *endptr;
+  if (whole2d(s, result)) return 1;";
+
+/// `t[first]` and the next ones become strings, at most 16.
+const STRINGS: &str = "
+unsigned int luaS_hash (const char *str, size_t l);
+TString *luaS_hashed (lua_State *L, const char *str, size_t l, unsigned int h);
+typedef struct { const char *s; size_t len; } evenkeel_piece;
+LUA_API void evenkeel_setstrings (lua_State *L, int idx, int first, const evenkeel_piece *piece, int n);
+LUA_API void evenkeel_setstrings (lua_State *L, int idx, int first, const evenkeel_piece *piece, int n) {
+  unsigned int h[16];
+  int i;
+  for (i = 0; i < n; i++) {
+    h[i] = luaS_hash(piece[i].s, piece[i].len);
+    __builtin_prefetch(&G(L)->strt.hash[lmod(h[i], G(L)->strt.size)]);
+  }
+  for (i = 0; i < n; i++) {
+    GCObject *o = G(L)->strt.hash[lmod(h[i], G(L)->strt.size)];
+    if (o != NULL) __builtin_prefetch(o);
+  }
+  for (i = 0; i < n; i++) {
+    Table *t;
+    luaC_checkGC(L);
+    setsvalue2s(L, L->top, luaS_hashed(L, piece[i].s, piece[i].len, h[i]));
+    api_incr_top(L);
+    t = hvalue(index2adr(L, idx));
+    setobj2t(L, luaH_setnum(L, t, first + i), L->top-1);
+    luaC_barriert(L, t, L->top-1);
+    L->top--;
+  }
+}
+
+LUA_API void lua_pushstring (lua_State *L, const char *s) {";
 
 const WANTED: &str = "
 LUA_API int evenkeel_wanted (lua_State *L);

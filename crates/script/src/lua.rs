@@ -31,7 +31,7 @@
 
 mod state;
 
-pub(crate) use state::{Standard, State};
+pub(crate) use state::{STRINGS, Standard, State};
 
 use std::alloc::Layout;
 use std::any::Any;

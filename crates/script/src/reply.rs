@@ -14,10 +14,14 @@
 //! RESP2, everything else is null. Cost: O(size); nesting is bounded by Lua's stack, not by the machine's.
 
 use memchr::memchr;
+use smallvec::SmallVec;
 use stdx::num;
 
-use crate::lua::{Outcome, Raise, State, Type, View};
+use crate::lua::{Outcome, Raise, STRINGS, State, Type, View};
 use crate::text;
+
+/// Bytes of strings that are made together.
+const TOGETHER: usize = 4096;
 
 /// Pushes the value of the reply at the start of `bytes`.
 pub(crate) fn push(s: &mut State<'_>, bytes: &[u8]) -> Result<(), Raise> {
@@ -121,16 +125,43 @@ fn push_bulk(s: &mut State<'_>, bytes: &[u8], line: &[u8], next: usize) -> Resul
 fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
     s.push_table(n.min(bytes.len()), 0);
     let table = s.top();
-    for i in 0..n {
+    let mut done = 0;
+    while done < n {
         let from = next;
-        next = match line(bytes, next) {
-            Some((b'$', line, body)) => push_bulk(s, bytes, line, body)?,
-            _ => push_at(s, bytes, next)?,
-        };
-        s.raw_set_i(table, i as i32 + 1);
+        let strings = push_strings(s, bytes, (table, done), n, &mut next);
+        if strings == 0 {
+            next = push_at(s, bytes, next)?;
+            s.raw_set_i(table, done as i32 + 1);
+        }
+        done += strings.max(1);
+        s.ticks(strings as u32)?;
         s.tick_bytes(next - from)?;
     }
     Ok(next)
+}
+
+/// Puts the strings that come next into a table behind so many: as many as are made at a time, up to `n` in all. How many there are;
+/// none if there is something else. (Not inlined: it would make the frames of the recursion larger.)
+#[inline(never)]
+fn push_strings(
+    s: &mut State<'_>,
+    bytes: &[u8],
+    (table, done): (i32, usize),
+    n: usize,
+    next: &mut usize,
+) -> usize {
+    let (mut strings, from) = (SmallVec::<[&[u8]; STRINGS]>::new(), *next);
+    while strings.len() < (n - done).min(STRINGS) && *next - from < TOGETHER {
+        let Some((b'$', line, body)) = line(bytes, *next) else { break };
+        let end = count(line).and_then(|len| body.checked_add(len));
+        let Some(text) = end.and_then(|end| bytes.get(body..end)) else { break };
+        strings.push(text);
+        *next = body + text.len() + 2;
+    }
+    if !strings.is_empty() {
+        s.set_strings(table, done as i32 + 1, &strings);
+    }
+    strings.len()
 }
 
 fn push_map(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {

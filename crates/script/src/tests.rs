@@ -105,6 +105,14 @@ fn a_script_computes_and_returns() {
 fn numbers_are_written_as_printf_writes_them() {
     let script = "local function same(n)
             if tostring(n) ~= string.format('%.14g', n) then error(string.format('%.17g', n) .. ' is ' .. n) end
+            if n ~= n or n == 1 / 0 or n == -1 / 0 then return end
+            if cjson.encode(n) ~= tostring(n) then error(cjson.encode(n) .. ' is ' .. n) end
+            for _, precision in ipairs({1, 5, 9, 13}) do
+                cjson.encode_number_precision(precision)
+                local expected = string.format('%.' .. precision .. 'g', n)
+                if cjson.encode(n) ~= expected then error(cjson.encode(n) .. ' is ' .. expected) end
+            end
+            cjson.encode_number_precision(14)
         end
         for e = -20, 20 do
             for d = -3, 3 do
@@ -115,6 +123,53 @@ fn numbers_are_written_as_printf_writes_them() {
         for _, n in ipairs({-0.0, 0 / 0, 1 / 0, -1 / 0, 99999999999999, 99999999999999.5, 1e14 - 1, -1e14 + 1}) do same(n) end
         return {tostring(99999999999999), tostring(100000000000000), tostring(-0.0)}";
     assert_eq!(once(script), "*3\r\n$14\r\n99999999999999\r\n$5\r\n1e+14\r\n$2\r\n-0\r\n");
+}
+
+/// What is read as a whole number at once, beside what C reads: the interpreter adds, where it might have read.
+#[test]
+fn texts_are_read_as_the_numbers_they_are() {
+    let script = "local n = 0
+        for _, sign in ipairs({'', '-'}) do
+            local text, value = '', 0
+            for i = 1, 15 do
+                local digit = (i * 7 + 3) % 10
+                text, value = text .. digit, value * 10 + digit
+                local signed = sign == '-' and -value or value
+                for _, written in ipairs({text, '000' .. text, ' ' .. text, text .. ' ', text .. '.', text .. 'e0'}) do
+                    local space, rest = written:match('^(%s*)(.*)$')
+                    if tonumber(space .. sign .. rest) ~= signed then error(sign .. written) end
+                    n = n + 1
+                end
+            end
+        end
+        for _, no in ipairs({'', '-', '--1', '1-', '12a', '1 2', '+', '- 1'}) do
+            if tonumber(no) then error(no) end
+        end
+        return {n, 1 / tonumber('-0') == -1 / 0, tonumber('9007199254740993') == 9007199254740992, tonumber('0x10'), tonumber('1e3')}";
+    assert_eq!(once(script), "*5\r\n:180\r\n:1\r\n:1\r\n:16\r\n:1000\r\n");
+}
+
+/// More than are made at a time, of all lengths, some twice, with other values between.
+#[test]
+fn strings_of_long_replies_are_each_what_was_sent() {
+    let text = |i: usize| "x".repeat(i * i % 6007) + &(i % 500).to_string();
+    let mut reply = String::from("*1500\r\n");
+    for i in 0..1500 {
+        let text = text(i);
+        reply += &match i % 41 {
+            17 => format!(":{i}\r\n"),
+            18 => "$-1\r\n".to_owned(),
+            19 => format!("*2\r\n$3\r\nabc\r\n${}\r\n{text}\r\n", text.len()),
+            _ => format!("${}\r\n{text}\r\n", text.len()),
+        };
+    }
+    let script = "collectgarbage('setpause', 100) local r = redis.call('raw', ARGV[1]) return r";
+    let mut engine = Engine::new(Limits::default());
+    for _ in 0..3 {
+        assert_eq!(eval(&mut engine, &mut Map::default(), script, &[], &[reply.as_bytes()]), reply);
+    }
+    let cut = &reply[..reply.len() - 5];
+    assert!(eval(&mut engine, &mut Map::default(), script, &[], &[cut.as_bytes()]).contains("malformed"));
 }
 
 #[test]

@@ -11,12 +11,11 @@ pub(crate) fn write_general(value: f64, precision: usize, out: &mut Vec<u8>) {
         return;
     }
     let precision = precision.max(1);
-    if value == value.trunc()
-        && value.abs() < 1e9
-        && precision >= 9
-        && (value != 0.0 || value.is_sign_positive())
+    // With as many digits as the precision has, or fewer, and no rounding.
+    if let Some(whole) = exact_integer(value)
+        && 10u64.checked_pow(precision as u32).is_none_or(|bound| whole.unsigned_abs() < bound)
     {
-        out.extend_from_slice(itoa::Buffer::new().format(value as i64).as_bytes());
+        write_int(whole, out);
         return;
     }
     let mut scientific = Fixed::default();

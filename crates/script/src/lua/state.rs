@@ -2,10 +2,23 @@
 //! through a section (see the module above), so that no Rust frame is ever jumped over.
 
 use super::*;
+use smallvec::SmallVec;
 
 unsafe extern "C-unwind" {
     /// How many results the caller of the running function wants; -1: all (`build.rs`).
     fn evenkeel_wanted(l: *mut lua_State) -> c_int;
+    /// Puts so many strings into the table from `first` on, [`STRINGS`] at most; needs room for one value.
+    fn evenkeel_setstrings(l: *mut lua_State, table: c_int, first: c_int, pieces: *const Piece, n: c_int);
+}
+
+/// Strings made at a time.
+pub(crate) const STRINGS: usize = 16;
+
+/// Bytes, as C sees them.
+#[repr(C)]
+struct Piece {
+    at: *const u8,
+    len: usize,
 }
 
 /// Elements between two questions to the host, and bytes that count as one.
@@ -503,6 +516,18 @@ impl<'a> State<'a> {
         self.shrink(1);
         // SAFETY: a table below the value.
         unsafe { ffi::lua_rawseti_(self.l, slot, n) };
+    }
+
+    /// `table[first]` and the next ones become strings; see [`STRINGS`].
+    pub(crate) fn set_strings(&mut self, table: c_int, first: c_int, strings: &[&[u8]]) {
+        let slot = self.table(table);
+        self.grow();
+        self.shrink(1);
+        let pieces: SmallVec<[Piece; STRINGS]> =
+            strings.iter().map(|text| Piece { at: text.as_ptr(), len: text.len() }).collect();
+        assert!(pieces.len() <= STRINGS);
+        // SAFETY: room, a table, as many pieces; memory cannot fail (L1).
+        unsafe { evenkeel_setstrings(self.l, slot, first, pieces.as_ptr(), pieces.len() as c_int) };
     }
 
     /// Pops the top value into `table[name]`.
