@@ -130,7 +130,13 @@ fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Res
         let from = next;
         let strings = push_strings(s, bytes, (table, done), n, &mut next);
         if strings == 0 {
-            next = push_at(s, bytes, next)?;
+            match integer(bytes, next) {
+                Some((value, after)) => {
+                    s.push_number(value as f64);
+                    next = after;
+                }
+                None => next = push_at(s, bytes, next)?,
+            }
             s.raw_set_i(table, done as i32 + 1);
         }
         done += strings.max(1);
@@ -138,6 +144,21 @@ fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Res
         s.tick_bytes(next - from)?;
     }
     Ok(next)
+}
+
+/// A whole number that is not negative and not long, and where what follows it starts.
+#[inline]
+fn integer(bytes: &[u8], at: usize) -> Option<(i64, usize)> {
+    let rest = bytes.get(at..).and_then(|rest| rest.strip_prefix(b":"))?;
+    let mut value = 0i64;
+    for (i, c) in rest.iter().enumerate().take(18) {
+        match c {
+            b'0'..=b'9' => value = value * 10 + i64::from(c - b'0'),
+            b'\r' if i > 0 => return Some((value, at + i + 3)),
+            _ => return None,
+        }
+    }
+    None
 }
 
 /// Puts the strings that come next into a table behind so many: as many as are made at a time, up to `n` in all. How many there are;
@@ -150,6 +171,9 @@ fn push_strings(
     n: usize,
     next: &mut usize,
 ) -> usize {
+    if bytes.get(*next) != Some(&b'$') {
+        return 0;
+    }
     let (mut strings, from) = (SmallVec::<[&[u8]; STRINGS]>::new(), *next);
     while strings.len() < (n - done).min(STRINGS) && *next - from < TOGETHER {
         let Some((b'$', line, body)) = line(bytes, *next) else { break };

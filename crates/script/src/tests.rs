@@ -158,6 +158,8 @@ fn strings_of_long_replies_are_each_what_was_sent() {
         let text = text(i);
         reply += &match i % 41 {
             17 => format!(":{i}\r\n"),
+            20 => format!(":-{i}\r\n"),
+            21..25 => format!(":{}\r\n", (i as u64).pow(4)),
             18 => "$-1\r\n".to_owned(),
             19 => format!("*2\r\n$3\r\nabc\r\n${}\r\n{text}\r\n", text.len()),
             _ => format!("${}\r\n{text}\r\n", text.len()),
