@@ -12,6 +12,7 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/preimages.rs",
     "crates/keyspace/src/record.rs",
     "crates/keyspace/src/intent.rs",
+    "crates/keyspace/src/intent/bulk.rs",
     "crates/keyspace/src/underway.rs",
     "crates/stdx/src/letterbox.rs",
     "crates/exec/src/claim.rs",
@@ -87,8 +88,8 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "placed_unchecked",
         "intent.rs",
-        "if cell.loaded && self.changed_since(db, key, s) {",
-        "if false && self.changed_since(db, key, s) {",
+        "if checked.is_ok() && relied_on && self.changed_since(db, key, s) {",
+        "if checked.is_ok() && relied_on && false {",
     ),
     (
         "older_not_spared",
@@ -112,21 +113,23 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "placed_though_changed",
         "intent.rs",
-        "of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
-        "of_overlay && alone",
+        "if alone && (whatever || self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)) {",
+        "if alone {",
     ),
     (
         "placed_beside_another",
         "intent.rs",
-        "of_overlay && alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
-        "of_overlay && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)",
+        "if alone && (whatever || self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)) {",
+        "if alone && whatever || !whatever && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0) {",
     ),
     (
         "set_beside_another",
         "intent.rs",
-        "if alone && mine.cells.only_sets() {",
-        "if mine.cells.only_sets() {",
+        "if alone && (whatever || self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)) {",
+        "if whatever || alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0) {",
     ),
+    // What is removed from a table that is emptied meanwhile.
+    ("gone_uncounted", "intent.rs", "(!lists.is_empty()).then_some(TakenAway(lists))", "None"),
     // What was committed before is written into the tables that were emptied after it.
     (
         "committed_not_dropped",
@@ -186,16 +189,18 @@ fn main() {
                 assert_eq!(text.matches(right).count(), 1, "{name} changed: make the mistake {world} anew");
                 text = text.replace(right, wrong);
             }
-            fs::write(to.join(name), adapt(&text)).expect("OUT_DIR can be written to");
+            fs::write(to.join(name), adapt(&text, file, world)).expect("OUT_DIR can be written to");
         }
     }
     println!("cargo::rerun-if-changed=build.rs");
 }
 
-/// What can be included: without the head and the tests, `crate` being the world, and `stdx` ours.
-fn adapt(text: &str) -> String {
+/// What can be included: without the head and the tests, `crate` being the world, and `stdx` ours. `intent.rs` includes its part.
+fn adapt(text: &str, file: &str, world: &str) -> String {
     let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
     let lines = code.lines().filter(|line| !line.starts_with("//!"));
     let code: String = lines.flat_map(|line| [line, "\n"]).collect();
-    code.replace("crate::", "super::").replace("stdx::", "crate::stdx::")
+    let part = format!(r#"mod bulk {{ include!(concat!(env!("OUT_DIR"), "/{world}/bulk.rs")); }}"#);
+    let above = if file.contains("/intent/") { "super::super::" } else { "super::" };
+    code.replace("crate::", above).replace("stdx::", "crate::stdx::").replace("mod bulk;", &part)
 }

@@ -267,15 +267,26 @@ pub(crate) fn notify(server: &Server, events: &[Event]) {
     let wanted = server.config.live.notify.get() as u32;
     for event in events {
         if wanted & notify::KEYSPACE != 0 {
-            let mut channel = format!("__keyspace@{}__:", event.db).into_bytes();
-            channel.extend_from_slice(&event.key);
+            let channel = keyspace_channel(event.db, &event.key);
             server.pubsub.announce(server, false, &channel, || Shared::Own(event.name.as_bytes().into()));
         }
         if wanted & notify::KEYEVENT != 0 {
-            let channel = format!("__keyevent@{}__:{}", event.db, event.name);
+            let channel = keyevent_channel(event.db, event.name);
             server.pubsub.announce(server, false, channel.as_bytes(), || Shared::Own((&*event.key).into()));
         }
     }
+}
+
+/// Where the events of a key are told.
+pub(crate) fn keyspace_channel(db: usize, key: &[u8]) -> Vec<u8> {
+    let mut channel = format!("__keyspace@{db}__:").into_bytes();
+    channel.extend_from_slice(key);
+    channel
+}
+
+/// Where the keys of an event are told.
+pub(crate) fn keyevent_channel(db: usize, name: &str) -> String {
+    format!("__keyevent@{db}__:{name}")
 }
 
 /// The classes the keyspace has to collect, from the configured flags.

@@ -140,7 +140,7 @@ pub struct Local {
     /// This loop's subscribers.
     pub subscribers: pubsub::Subscribers,
     /// Messages nobody waits for, on their way through the patterns, one after the other.
-    pub(crate) announced: std::collections::VecDeque<Box<pubsub::Passing>>,
+    pub(crate) announced: std::collections::VecDeque<pubsub::Announced>,
     /// The words of the command that is about to run, if they are many: whoever keeps them takes a share instead of a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
     /// The hash of the first argument of the command that is about to run, if that is known.
@@ -186,11 +186,11 @@ impl Local {
     }
 
     /// A message nobody waits for goes on from here.
-    pub fn announce(&mut self, passing: Box<pubsub::Passing>) {
+    pub fn announce(&mut self, announced: pubsub::Announced) {
         if self.announced.is_empty() {
             self.works.push(works::Work::Announce);
         }
-        self.announced.push_back(passing);
+        self.announced.push_back(announced);
     }
 
     /// Counts the commands that ran within another one.
@@ -374,6 +374,7 @@ impl Server {
         if !changes.events.is_empty() {
             clients::notify(self, &changes.events);
         }
+        changes.runs.drain(..).for_each(|run| self.pubsub.announce_run(self, run));
         if !changes.ready.is_empty() {
             self.park.begin_rounds(&mut changes.ready);
         }
@@ -383,7 +384,7 @@ impl Server {
     /// `tell`, and serves the waiters.
     #[inline]
     pub fn after(&self, local: &mut Local, changes: Changes) {
-        if !changes.events.is_empty() || !changes.ready.is_empty() {
+        if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {
             self.tell_and_serve(local, changes);
         }
     }

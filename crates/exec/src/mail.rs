@@ -177,8 +177,8 @@ pub enum Mail {
     Serve(Arc<crate::park::Waiter>),
     /// A job found nothing for a command that waits: see [`crate::park::away::wait`].
     Wait(Box<crate::park::away::Wait>),
-    /// A message nobody waits for, that has patterns to pass.
-    Announce(Box<crate::pubsub::Passing>),
+    /// A message nobody waits for, that has patterns to pass, or many.
+    Announce(crate::pubsub::Announced),
     Publish(Published),
     /// Close this client, its replies so far unsent.
     Kill {

@@ -13,6 +13,8 @@
 //! - B5: patterns are gone through some 10 µs at a time, for there may be very many, and each may take long. Who comes to
 //!   listen meanwhile may get the message or not.
 
+mod run;
+
 use crate::Server;
 use crate::flood::Flood;
 use crate::mail::{Mail, Published};
@@ -226,6 +228,7 @@ impl FanOut {
     /// Says that the message was delivered to all.
     pub fn end(self, pubsub: &PubSub) {
         pubsub.flood.remove(self.message.count, BACKLOG);
+        pubsub.sending.fetch_sub(self.message.count, Ordering::Relaxed);
         if self.message.payload.len() > SHARED {
             crate::job::discard(self);
         }
@@ -316,9 +319,42 @@ impl Passing {
             let count = *n as usize;
             self.sent += count;
             make(pubsub, count);
+            pubsub.sending.fetch_add(count, Ordering::Relaxed);
             let (channel, payload, pattern) = (self.channel.clone(), self.payload.clone(), pattern.cloned());
             server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload, count }));
         }
+    }
+}
+
+/// What the first loop publishes in slices, one after the other.
+pub enum Announced {
+    Message(Box<Passing>),
+    /// Events of a key.
+    Run(Box<run::Running>),
+}
+
+impl Announced {
+    /// What it counts while it waits for its turn.
+    fn weight(&self) -> usize {
+        match self {
+            Announced::Message(passing) => passing.weight(),
+            Announced::Run(_) => WAITING,
+        }
+    }
+
+    /// Does some 10 µs of it; true if it is over.
+    pub(crate) fn advance(&mut self, server: &Server) -> bool {
+        // As it was when it was announced.
+        let (pubsub, weight) = (&server.pubsub, self.weight());
+        let over = match self {
+            Announced::Message(passing) => pubsub.pass(server, passing).is_some(),
+            Announced::Run(run) => run.advance(server),
+        };
+        if over {
+            pubsub.flood.remove(weight, BACKLOG);
+            pubsub.announced.fetch_sub(1, Ordering::Release);
+        }
+        over
     }
 }
 
@@ -328,7 +364,9 @@ pub struct PubSub {
     tables: Mutex<Tables>,
     /// Deliveries that are under way, and what waits for its turn.
     pub(crate) flood: Flood,
-    /// Messages nobody waits for that have patterns to pass.
+    /// Deliveries that are under way.
+    sending: AtomicUsize,
+    /// Messages nobody waits for that have patterns to pass, and runs of events.
     announced: AtomicUsize,
 }
 
@@ -423,15 +461,24 @@ impl PubSub {
             let (channel, payload) = (channel.into(), payload());
             Box::new(Passing { channel, payload, direct, passage: Passage::default(), sent: 0 })
         };
-        self.announced.fetch_add(1, Ordering::Relaxed);
-        make(self, passing.weight());
-        server.send(0, Mail::Announce(passing));
+        self.send_announced(server, Announced::Message(passing));
     }
 
-    /// Says that a message has passed all patterns.
-    pub(crate) fn announced(&self, passing: &Passing) {
-        self.flood.remove(passing.weight(), BACKLOG);
-        self.announced.fetch_sub(1, Ordering::Release);
+    fn send_announced(&self, server: &Server, announced: Announced) {
+        self.announced.fetch_add(1, Ordering::Relaxed);
+        make(self, announced.weight());
+        server.send(0, Mail::Announce(announced));
+    }
+
+    /// Publishes what happened to a key, in slices of the first loop, in the order that [`PubSub::announce`] keeps. O(1).
+    pub(crate) fn announce_run(&self, server: &Server, run: keyspace::Run) {
+        self.send_announced(server, Announced::Run(Box::new(run::Running::new(run))));
+    }
+
+    /// True if nobody listens to anything but shard channels.
+    fn is_unheard(&self) -> bool {
+        let tables = self.tables.lock();
+        tables.channels.is_empty() && tables.patterns.is_empty()
     }
 
     /// How many subscriptions a message to this channel would match now. None if `may_go_on`, which is asked every 10 µs, says

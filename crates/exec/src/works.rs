@@ -246,10 +246,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             }
         },
         Work::Announce => {
-            if let Some(passing) = local.announced.front_mut()
-                && server.pubsub.pass(server, passing).is_some()
-            {
-                server.pubsub.announced(passing);
+            if local.announced.front_mut().is_none_or(|first| first.advance(server)) {
                 local.announced.pop_front();
             }
             if local.announced.is_empty() { Step::Over(None) } else { Step::More(Work::Announce) }

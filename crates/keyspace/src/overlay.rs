@@ -23,6 +23,7 @@ mod read;
 mod slots;
 
 use crate::entry::Owned;
+use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
 use crate::sequence::Snapshot;
 use crate::shard_of;
@@ -31,7 +32,6 @@ pub use near::KeyBatches;
 use near::Near;
 pub(crate) use near::{Names, ReadKeys};
 use slots::{Slot, Slots};
-use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use stdx::hash::hash_bytes;
@@ -46,8 +46,10 @@ pub(crate) struct Cell {
     pub(crate) dirty: bool,
     /// Read at the snapshot; false for a key that was only overwritten.
     pub(crate) loaded: bool,
-    /// Class and name of an event, whether it is a change, and in which database the script saw it happen.
-    told: SmallVec<[(Class, &'static str, bool, u32); 1]>,
+    /// How often it was changed.
+    changes: u64,
+    /// Events that are notified.
+    told: Option<Box<Happened>>,
     /// What was put is to count as unused for so many seconds.
     pub(crate) idle_s: Option<u64>,
 }
@@ -61,7 +63,13 @@ impl Cell {
 
     /// Whether a commit changes the key or tells of it.
     pub(crate) fn writes(&self) -> bool {
-        self.dirty || !self.told.is_empty()
+        self.dirty || self.changes > 0 || self.told.is_some()
+    }
+
+    /// Nothing is to be told of it.
+    fn hush(&mut self) {
+        self.changes = 0;
+        self.told = None;
     }
 }
 
@@ -410,7 +418,7 @@ impl Overlay {
             if std::mem::take(&mut cell.dirty) {
                 cell.now = None;
             }
-            cell.told.clear();
+            cell.hush();
             cell.idle_s = None;
         }
         self.written = false;
@@ -614,7 +622,7 @@ impl Overlay {
         // Of what goes with its database nothing is told; that it was not changed before is checked like all that was read.
         for slot in self.slots.iter_mut().filter(|slot| slot.cell.now.is_none() && flushed.contains(&slot.db))
         {
-            slot.cell.told.clear();
+            slot.cell.hush();
         }
         let (snapshot, ran_ms, shards) = (self.snapshot, self.ran_ms, self.slots.into_shards());
         Parts { snapshot, ran_ms, shards, read, expires_ms, flushed, swaps }
@@ -626,9 +634,16 @@ impl Overlay {
         self.slots[place].cell.idle_s = Some(idle_s);
     }
 
+    /// Something happened to a key. Where nobody is notified of it a change is only counted: a script may make millions.
     pub(crate) fn tell(&mut self, db: usize, key: &[u8], class: Class, event: &'static str, changed: bool) {
         let place = self.place_or_missing(self.physical(db), key);
-        self.slots[place].cell.told.push((class, event, changed, db as u32));
+        let notified = self.snapshot.keyspace().notifies(class);
+        let cell = &mut self.slots[place].cell;
+        cell.changes += u64::from(changed);
+        if notified {
+            let happened = cell.told.get_or_insert_default();
+            happened.push(Happening { class, name: event, db });
+        }
         self.written = true;
     }
 
@@ -692,13 +707,11 @@ pub(crate) fn apply(view: &mut View<'_>, key: &[u8], cell: Cell) {
             }
         }
     }
-    for (class, event, changed, db) in cell.told {
-        let seen_in = db as usize;
-        if changed {
-            view.changed_in(seen_in, key, class, event)
-        } else {
-            view.notify_in(seen_in, key, class, event)
-        }
+    if cell.changes > 0 {
+        view.changed_often(key, cell.changes);
+    }
+    if let Some(happened) = cell.told {
+        view.notify_all(key, happened);
     }
 }
 

@@ -12,11 +12,13 @@
 
 mod accounts;
 mod changed;
+mod telling;
 mod typed;
 mod watched;
 mod whole;
 
 pub use changed::Item;
+pub use telling::{Changes, Event, Ready};
 pub use watched::Watched;
 
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
@@ -57,44 +59,6 @@ impl Class {
     /// The class as a bit for [`Keyspace::set_notify`].
     pub const fn bit(self) -> u32 {
         1 << self as u8
-    }
-}
-
-/// A keyspace notification to be published.
-#[derive(Debug, PartialEq, Eq)]
-pub struct Event {
-    pub db: usize,
-    pub class: Class,
-    pub name: &'static str,
-    pub key: Box<[u8]>,
-}
-
-/// What a command did, for whoever must hear of it (W2).
-#[derive(Default, Debug)]
-pub struct Changes {
-    /// The LSN of the write; 0 if nothing was written.
-    pub lsn: Lsn,
-    /// How many modifications (Redis's `dirty`).
-    pub dirty: u64,
-    pub events: Vec<Event>,
-    /// What somebody may be blocked on and find now.
-    pub ready: Vec<Ready>,
-}
-
-/// Where somebody who is blocked may find something now.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Ready {
-    /// A key somebody is blocked on was touched: database and name.
-    Key(usize, Box<[u8]>),
-    /// All that is in a database: it was exchanged.
-    Database(usize),
-}
-
-impl Changes {
-    /// Adds what must be told of another view's changes.
-    pub fn join(&mut self, other: Changes) {
-        self.events.extend(other.events);
-        self.ready.extend(other.ready);
     }
 }
 
@@ -885,64 +849,6 @@ impl<'k> View<'k> {
             ((), 0, i64::from(expire_ms.is_some()) - i64::from(had == Some(true)))
         });
         true
-    }
-
-    /// Says that the key was modified: marks whoever WATCHes it, wakes whoever waits for it, notifies.
-    #[inline]
-    pub fn changed(&mut self, key: &[u8], class: Class, event: &'static str) {
-        self.changed_in(self.db, key, class, event);
-    }
-
-    /// `changed`, for listeners to whom the database had another number when it happened.
-    #[inline]
-    pub(crate) fn changed_in(&mut self, seen_in: usize, key: &[u8], class: Class, event: &'static str) {
-        self.changes.dirty += 1;
-        let db = self.db;
-        if let Store::Overlay(overlay) = &mut self.store {
-            return overlay.tell(db, key, class, event, true);
-        }
-        let shard = shard_of(self.hash_of(key));
-        if let Store::Locked(guard) = &mut self.store {
-            let interest = &guard.get(shard).interest;
-            if !interest.is_empty() && interest.touch(db, key) {
-                self.changes.ready.push(Ready::Key(db, key.into()));
-            }
-            self.push_event(seen_in, key, class, event);
-        }
-    }
-
-    /// A notification without a modification.
-    #[inline]
-    pub fn notify(&mut self, key: &[u8], class: Class, event: &'static str) {
-        self.notify_in(self.db, key, class, event);
-    }
-
-    #[inline]
-    pub(crate) fn notify_in(&mut self, seen_in: usize, key: &[u8], class: Class, event: &'static str) {
-        match &mut self.store {
-            Store::Overlay(overlay) => {
-                if self.keyspace.notifies(class) {
-                    overlay.tell(self.db, key, class, event, false);
-                }
-            }
-            Store::Locked(_) | Store::Open => self.push_event(seen_in, key, class, event),
-        }
-    }
-
-    #[inline]
-    fn push_event(&mut self, db: usize, key: &[u8], class: Class, name: &'static str) {
-        if self.keyspace.notifies(class) && db < self.keyspace.databases() {
-            self.changes.events.push(Event { db, class, name, key: key.into() });
-        }
-    }
-
-    /// Counts a look-up for `keyspace_hits` and `keyspace_misses`; a miss may be notified.
-    #[inline]
-    pub fn count_lookup(&mut self, key: &[u8], hit: bool) {
-        self.keyspace.count_lookup(hit);
-        if !hit {
-            self.notify(key, Class::KeyMiss, "keymiss");
-        }
     }
 
     /// For commits: has the key a pre-image later than `s`?

@@ -294,6 +294,19 @@ pub(crate) fn who_exchanges_loses_nothing_of_others() {
     at_the_end(&keyspace);
 }
 
+/// A long DEL counts both keys, or comes behind the FLUSHDB and finds none.
+pub(crate) fn what_is_removed_is_counted_though_its_table_goes() {
+    let keyspace = Arc::<Keyspace>::default();
+    add(&keyspace, &[A, B], 1);
+    let remover = spawn(&keyspace, |keyspace| set(keyspace, 1, 0));
+    let mut view = View::locked(&keyspace, BOTH, 0, 0);
+    view.flush();
+    view.finish();
+    let found = remover.join().unwrap();
+    assert!(matches!(found, Some(2 | 0) | None), "{found:?} keys were there");
+    assert_eq!(at_the_end(&keyspace), [0, 0]);
+}
+
 /// A long DEL that has found the first key cannot find the second in the other database.
 pub(crate) fn what_was_found_is_of_one_database() {
     let keyspace = Arc::<Keyspace>::default();

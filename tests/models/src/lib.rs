@@ -36,6 +36,16 @@ mod stdx {
             pub(crate) fn lock(&self) -> loom::sync::MutexGuard<'_, T> {
                 self.0.lock().unwrap()
             }
+
+            pub(crate) fn into_inner(self) -> T {
+                self.0.into_inner().unwrap()
+            }
+        }
+
+        impl<T: Default> Default for Mutex<T> {
+            fn default() -> Mutex<T> {
+                Mutex::new(T::default())
+            }
         }
     }
 
@@ -174,6 +184,9 @@ macro_rules! commit_world {
             mod overlay {
                 pub(crate) use super::stage::{Cell, Names, Overlay, Parts, ReadKeys, apply, is_live};
             }
+            mod segment {
+                pub(crate) use super::stage::Table as Directory;
+            }
             mod view {
                 pub(crate) use super::stage::{Changes, Class, View};
             }
@@ -251,6 +264,7 @@ commit_world!(set_beside_another, "set_beside_another");
 commit_world!(committed_not_dropped, "committed_not_dropped");
 commit_world!(dropped_though_ended, "dropped_though_ended");
 commit_world!(withdrawn_undecided, "withdrawn_undecided");
+commit_world!(gone_uncounted, "gone_uncounted");
 commit_world!(exchanged_unsaid, "exchanged_unsaid");
 commit_world!(exchanged_undecided, "exchanged_undecided");
 commit_world!(exchanged_before_it_began, "exchanged_before_it_began");
@@ -277,11 +291,12 @@ models! {
     commits::two_transactions_lose_nothing, not older_not_spared, younger_not_ended, placed_beside_another;
     commits::what_is_emptied_and_filled_is_seen_whole, not decided_too_early;
     commits::who_empties_ends_the_others, not dropped_though_ended;
-    commits::who_empties_ends_those_who_have_read, not committed_not_dropped;
+    commits::who_empties_ends_those_who_have_read, not committed_not_dropped, exchanged_undecided;
     commits::what_is_exchanged_is_seen_whole, not exchanged_unsaid;
     commits::who_exchanges_loses_nothing_of_others,
         not exchanged_unsaid, exchanged_before_it_began;
-    commits::what_was_found_is_of_one_database, not exchanged_undecided;
+    commits::what_was_found_is_of_one_database, not exchanged_unsaid;
+    commits::what_is_removed_is_counted_though_its_table_goes, not gone_uncounted;
     commits::two_bulks_are_one_after_the_other,
         not older_not_spared, younger_not_ended, set_beside_another;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;

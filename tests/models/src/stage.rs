@@ -1,7 +1,7 @@
 // What `intent.rs` stands on, played: shards of one string key per database behind their locks, a view that holds some of them, an
 // overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
-use super::intent::{Intent, Intents};
+use super::intent::{Intent, Intents, TakenAway};
 use super::record::Record;
 use super::preimages::PreImages;
 use super::sequence::{Lsn, Sequence, Snapshot};
@@ -57,8 +57,20 @@ pub(crate) struct Shard {
 pub(crate) struct Table(Option<Owned>);
 
 impl Table {
+    /// Of one key there is no other.
+    pub(crate) fn find(&self, _: u64, _: &[u8]) -> Option<Expiring> {
+        self.0.as_ref().map(|owned| Expiring(owned.expire_ms))
+    }
     pub(crate) fn prefetch_line(&self, _: u64) {}
     pub(crate) fn prefetch_entry(&self, _: u64) {}
+}
+
+pub(crate) struct Expiring(Option<u64>);
+
+impl Expiring {
+    pub(crate) fn expire_ms(&self) -> Option<u64> {
+        self.0
+    }
 }
 
 pub(crate) struct Shards([Mutex<Shard>; SHARDS]);
@@ -103,6 +115,10 @@ impl Keyspace {
     }
 
     pub(crate) fn closed_snapshot(&self) {}
+
+    pub(crate) fn free_later(&self, tables: Vec<Table>) {
+        drop(tables);
+    }
 
     /// As `overlay.rs` does it.
     pub(crate) fn read_at(&self, key: &[u8], s: Lsn) -> Option<Owned> {
@@ -169,14 +185,12 @@ impl<'k> View<'k> {
         self.db = db;
     }
 
-    pub(crate) fn remember(&mut self, _: &[u8], _: u64) {}
+    pub(crate) fn at<T>(&mut self, _: u64, f: impl FnOnce(&mut Self) -> T) -> T {
+        f(self)
+    }
 
     pub(crate) fn get(&self, key: &[u8]) -> Option<&Owned> {
         self.shard(shard_of(hash_bytes(key))).unwrap().dbs[self.db].0.as_ref()
-    }
-
-    pub(crate) fn expire_ms(&self, key: &[u8]) -> Option<Option<u64>> {
-        self.get(key).map(|owned| owned.expire_ms)
     }
 
     pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> bool {
@@ -239,13 +253,36 @@ impl<'k> View<'k> {
         swaps: &[(usize, usize)],
     ) -> Option<Lsn> {
         let n = self.decide_last(record)?;
-        self.keyspace.underway.empty(&self.keyspace.sequence, dbs, Some(record));
-        self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
-        for shard in self.held().iter() {
-            dbs.iter().for_each(|db| self.shard_mut(shard).unwrap().dbs[*db] = Table::default());
-        }
+        self.empty(dbs, Some(record));
         swaps.iter().for_each(|(a, b)| self.exchange(*a, *b));
         Some(n)
+    }
+
+    /// As `view/whole.rs` does it.
+    fn empty(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) {
+        let sequence = &self.keyspace.sequence;
+        let mut removed: Vec<(usize, usize, TakenAway)> = Vec::new();
+        for (shard, guard) in self.guard.0.iter_mut() {
+            let taken = dbs.iter().map(|db| (*db, guard.intents.take_removed(sequence, *db)));
+            removed.extend(taken.filter_map(|(db, taken)| Some((*shard, db, taken?))));
+        }
+        self.keyspace.underway.empty(sequence, dbs, but);
+        self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
+        for (shard, guard) in self.guard.0.iter_mut() {
+            for db in dbs {
+                let table = std::mem::take(&mut guard.dbs[*db]);
+                if let Some(at) = removed.iter().position(|(s, d, _)| (s, d) == (shard, db)) {
+                    removed.swap_remove(at).2.count_in(table);
+                }
+            }
+        }
+    }
+
+    /// A short command that empties the first database.
+    pub(crate) fn flush(&mut self) {
+        self.keyspace.underway.end(&self.keyspace.sequence, None);
+        self.lsn = self.keyspace.sequence.draw();
+        self.empty(&[0], None);
     }
 
     /// A short command that exchanges two databases.

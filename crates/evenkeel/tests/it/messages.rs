@@ -202,3 +202,46 @@ fn who_publishes_more_than_can_be_delivered_waits_and_nobody_else() {
         control.call("INFO evenkeel").contains("messages_under_way:0")
     });
 }
+
+/// What a script did to one key ten thousands of times is told in slices, no faster than it is heard, and before what comes later.
+#[test]
+fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
+    if foreign() {
+        return;
+    }
+    const ROUNDS: usize = 30_000;
+    let server = Server::start_with(&["--notify-keyspace-events", "KEA"]);
+    let (mut watcher, mut other, mut control) = (server.client(), server.client(), server.client());
+    watcher.expect("PSUBSCRIBE __key*__:*", "[\"psubscribe\", \"__key*__:*\", :1]");
+    control.expect("DEBUG POINT publish HOLD 1", "+OK");
+    let script = format!(
+        "for i = 1, {ROUNDS} do redis.call('RPUSH', KEYS[1], i) redis.call('LPOP', KEYS[1]) end return 1"
+    );
+    assert_eq!(other.call_bytes(&[b"EVAL", script.as_bytes(), b"1", b"many"]), ":1");
+    // As many deliveries as may be under way, of those of all; whoever is there is served, with events or without.
+    let under_way = |control: &mut Client| {
+        let info = control.call("INFO evenkeel");
+        let rest = info.split_once("messages_under_way:").expect("it is told").1;
+        rest.split("\\r").next().and_then(|n| n.parse::<usize>().ok()).expect("a number")
+    };
+    crate::waits::until("it is full", || under_way(&mut control) > 100_000);
+    (0..100).for_each(|i| other.expect(&format!("SET k{i} v"), "+OK"));
+    assert!(under_way(&mut control) < 110_000);
+    control.expect("DEBUG POINT publish OFF", "+OK");
+    let mut heard = |event: &str, key: &str| {
+        let message = |channel: String, text: &str| {
+            format!("[\"pmessage\", \"__key*__:*\", \"{channel}\", \"{text}\"]")
+        };
+        watcher.expect_reply(&message(format!("__keyspace@0__:{key}"), event));
+        watcher.expect_reply(&message(format!("__keyevent@0__:{event}"), key));
+    };
+    for _ in 0..ROUNDS {
+        ["rpush", "lpop", "del"].iter().for_each(|event| heard(event, "many"));
+    }
+    (0..100).for_each(|i| heard("set", &format!("k{i}")));
+    assert_eq!(under_way(&mut control), 0);
+    // Nobody listens: there is nothing to do.
+    watcher.expect("RESET", "+RESET");
+    assert_eq!(other.call_bytes(&[b"EVAL", script.as_bytes(), b"1", b"many"]), ":1");
+    crate::waits::until("it is over", || under_way(&mut control) == 0);
+}

@@ -19,6 +19,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 /// How long anything may take before a test gives up.
@@ -47,11 +48,22 @@ fn armed() -> String {
     point.map(|point| format!("DEBUG POINT {point}\r\n")).unwrap_or_default()
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago: another one each time, and none that the system gives to who connects.
 pub fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
-    listener.local_addr().expect("its address").port()
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let first = std::process::id().wrapping_mul(37);
+    for _ in 0..PORTS.len() {
+        let nth = first.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % PORTS.len() as u32;
+        let port = PORTS.start + nth as u16;
+        if TcpListener::bind(("127.0.0.1", port)).is_ok() {
+            return port;
+        }
+    }
+    panic!("no port is free");
 }
+
+/// Below those of connections.
+const PORTS: std::ops::Range<u16> = 10_000..32_000;
 
 /// Runs the server's binary to its end, for starts that must fail.
 pub fn run(args: &[&str]) -> Output {

@@ -70,10 +70,14 @@ fn who_waited_for_a_loop_is_told_for_whom() {
     let (mut victim, victim_id) = astray(&server, &mut control, "the-victim");
     stall(&mut control, &mut culprit, &mut victim);
 
-    let waits = control.call("EVENKEEL WAITS");
     let named = format!("\"behind\", [\"client\", :{culprit_id}, \"addr\", \"127.0.0.1:");
     let victims = format!("\"client\", :{victim_id}, \"addr\", \"127.0.0.1:");
-    assert!(waits.contains(&named) && waits.contains(&victims), "{waits}");
+    // The loop may have replied and not noted it yet.
+    let mut waits = String::new();
+    until("the wait is noted", || {
+        waits = control.call("EVENKEEL WAITS");
+        waits.contains(&named) && waits.contains(&victims)
+    });
     assert!(waits.contains("\"the-culprit\"") && waits.contains("\"the-victim\""), "{waits}");
     assert!(waits.contains("\"command\", \"DEBUG STALL\""), "{waits}");
 
