@@ -267,6 +267,16 @@ fn take_keys<'a, T: Taker<'a> + ?Sized>(keys: &[u64], to: &mut T) -> ControlFlow
     to.take_ints(&ints[..keys.len()])
 }
 
+/// More sets than this are joined into a new one instead of looked through for each element.
+pub const MANY: usize = 8;
+
+/// True if there are so many others that to take away what each of them has is less work than to look for each element of `first`
+/// in all of them. O(others)
+pub fn are_many(first: &Set, others: &[&Set]) -> bool {
+    let total: usize = others.iter().map(|set| set.len()).sum();
+    others.len() > MANY && total < first.len().saturating_mul(others.len() / 2)
+}
+
 /// Calls `f` for every element that any of the sets has, once. O(elements · sets).
 pub fn union<'a>(sets: &[&'a Set], pause: Pause<'_>, f: Each<'a, '_>) -> ControlFlow<()> {
     union_to(sets, pause, &mut Single(f))
@@ -423,14 +433,17 @@ impl Set {
         with_others(ints, first, others, true, pause)
     }
 
-    /// The elements that any set has, as a new set that shares the nodes of the largest. O(the others · log).
+    /// The elements that any set has, as a new set that shares the nodes of the largest. O(elements of the others · log).
     pub fn union(sets: &[&Set], pause: Pause<'_>) -> Option<Set> {
         let largest = (0..sets.len()).max_by_key(|&i| sets[i].len());
         let Some(largest) = largest else { return Some(Set::new()) };
         let mut result = sets[largest].clone();
         for (_, set) in sets.iter().enumerate().filter(|&(i, _)| i != largest) {
             let joint = match (result.ints(), set.ints()) {
-                (Some(own), Some(ints)) => Some(own.combine(Op::Or, ints, pause)?),
+                // A walk through both would look at all there is for a few.
+                (Some(own), Some(ints)) if ints.len() > own.len() / 8 => {
+                    Some(own.combine(Op::Or, ints, pause)?)
+                }
                 _ => None,
             };
             let rest = if joint.is_some() { set.texts() } else { set.iter() };
@@ -447,9 +460,25 @@ impl Set {
         Some(result)
     }
 
+    /// The elements of `first` that none of the others has, as a new set that shares the nodes of `first`. O(elements of the
+    /// others · log).
+    pub fn remainder(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Set> {
+        let mut rest = first.clone();
+        for elem in others.iter().flat_map(|set| set.iter()) {
+            rest.remove_elem(elem, elem.hash());
+            if pause(1) == Break(()) {
+                return None;
+            }
+        }
+        Some(rest)
+    }
+
     /// The elements of `first` that none of the others has, as a new set. If the others are smaller it shares the nodes of
     /// `first`: O(others · log), else O(first · others).
     pub fn difference(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Set> {
+        if are_many(first, others) {
+            return Set::remainder(first, others, pause);
+        }
         let ints = match first.ints() {
             Some(ints) => combined(ints, others, false, pause)?,
             None => Ints::new(),
