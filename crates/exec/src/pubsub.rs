@@ -475,6 +475,11 @@ impl PubSub {
         self.send_announced(server, Announced::Run(Box::new(run::Running::new(run))));
     }
 
+    /// True if so much is under way that who publishes without being waited for had better wait.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.sending.load(Ordering::Relaxed) > BACKLOG
+    }
+
     /// True if nobody listens to anything but shard channels.
     fn is_unheard(&self) -> bool {
         let tables = self.tables.lock();

@@ -25,6 +25,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Duration;
+use stdx::queue::Queue;
 
 /// What the first loop accepts from.
 #[derive(Default)]
@@ -103,7 +104,7 @@ pub(crate) struct EventLoop {
     submissions: u64,
     unsubmitted: bool,
     /// Messages on their way to subscribers.
-    publishing: VecDeque<FanOut>,
+    publishing: Queue<FanOut>,
     /// Whom the first of them is written for next; empty between two slices.
     audience: Vec<u64>,
     /// Connections that have messages to be sent, and how many bytes they are.
@@ -125,7 +126,7 @@ pub(crate) struct EventLoop {
     /// Their last words are on the way; they are looked at again when those are out.
     leaving: Vec<usize>,
     closing: VecDeque<usize>,
-    mail: VecDeque<Mail>,
+    mail: Queue<Mail>,
     letters: Vec<Mail>,
     /// Replies that became ready in a slice of long work.
     done: Vec<exec::job::Delivery>,
@@ -188,7 +189,7 @@ impl EventLoop {
             dirty: Vec::new(),
             submissions: 1,
             unsubmitted: false,
-            publishing: VecDeque::new(),
+            publishing: Queue::default(),
             audience: Vec::new(),
             notified: VecDeque::new(),
             told: 0,
@@ -203,7 +204,7 @@ impl EventLoop {
             limited: VecDeque::new(),
             leaving: Vec::new(),
             closing: VecDeque::new(),
-            mail: VecDeque::new(),
+            mail: Queue::default(),
             letters: Vec::new(),
             done: Vec::new(),
             tools: Tools::default(),

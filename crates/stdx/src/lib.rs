@@ -11,6 +11,7 @@ pub mod long_double;
 pub mod num;
 pub mod pages;
 pub mod points;
+pub mod queue;
 pub mod reclaim;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod stacks;

@@ -11,8 +11,8 @@ use crate::stats::Counter;
 use crate::{latency, slowlog};
 use command::{Error, places};
 use resp::{Args, Reply};
-use std::sync::LazyLock;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, LazyLock};
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("info", info, PLAIN),
@@ -377,11 +377,19 @@ fn malloc_stats(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 // ----- SLOWLOG and LATENCY -----------------------------------------------------------------------------------------
 
+/// Entries of the slow log that are told at once.
+const FEW_SLOW: i64 = 256;
+
 fn slow(
     act: &mut Act<'_, '_>,
     args: Args<'_>,
     answer: fn(&slowlog::Slowlog, Args<'_>, &mut Reply),
 ) -> Result<Flow, Error> {
+    let asked = args.get(2).and_then(stdx::num::parse_i64).is_some_and(|n| !(0..=FEW_SLOW).contains(&n));
+    if asked && act.server.stats.slowlog.len() > FEW_SLOW as usize {
+        let (server, words) = (act.server.clone(), Arc::new(args.to_owned()));
+        return elsewhere(act, move |out| answer(&server.stats.slowlog, words.args(), out));
+    }
     answer(&act.server.stats.slowlog, args, act.out);
     Ok(Flow::Done)
 }

@@ -233,8 +233,10 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         act.out.bulk(&sha.hex());
         return Ok(Flow::Done);
     }
-    let (code, text) = (act.server.scripts.code.clone(), args.at(2).to_vec());
-    aside(act, "script", move |out| match scripts::compile_apart(&code, &text) {
+    // The words as they came, where they are kept: a copy of megabytes would take the loop's time.
+    let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
+    let code = act.server.scripts.code.clone();
+    aside(act, "script", move |out| match scripts::compile_apart(&code, words.args().at(2)) {
         Ok(sha) => out.bulk(&sha.hex()),
         Err(text) => out.error(&text),
     })

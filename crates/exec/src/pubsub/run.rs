@@ -2,12 +2,11 @@
 //!
 //! It goes no faster than it is delivered: while as many deliveries are under way as may be, it waits.
 
-use super::{BACKLOG, Passing, Shared};
+use super::{Passing, Shared};
 use crate::Server;
 use crate::clients::{keyevent_channel, keyspace_channel};
 use crate::config::notify;
 use keyspace::{Happening, Run};
-use std::sync::atomic::Ordering;
 
 /// Messages in one step: some 10 µs.
 const MESSAGES: usize = 16;
@@ -39,7 +38,7 @@ impl Running {
                 return false;
             }
             self.passing = None;
-            if pubsub.sending.load(Ordering::Relaxed) > BACKLOG {
+            if pubsub.is_busy() {
                 return false;
             }
             let Some(what) = self.run.happened.get(self.done / 2) else { return true };

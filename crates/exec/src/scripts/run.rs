@@ -543,7 +543,11 @@ impl Reader {
 
     /// Fetches a part of the whole that a handler asked for; false if there is none to be had.
     fn load_chunk(&self, overlay: &mut Overlay, part: (usize, u64, usize)) -> bool {
-        let request = ReadKeys { part: Some(part), ..self.request(overlay, Asked::Named(Vec::new()), 0) };
+        // A loop that made room bit by bit would move megabytes at a time.
+        let keys = part.2.min(self.server.keyspace.len(part.0));
+        let chunk = Chunk { keys: Vec::with_capacity(keys + keys / 8), next: None };
+        let request =
+            ReadKeys { part: Some(part), chunk, ..self.request(overlay, Asked::Named(Vec::new()), 0) };
         let Some(read) = self.ask(request) else { return false };
         overlay.insert_chunk(part.0, part.1, read.chunk);
         true
