@@ -151,6 +151,8 @@ pub(crate) struct Conn {
     pub(crate) notified: bool,
     /// Its socket is in the list of those that have something to be received.
     pub(crate) ready: bool,
+    /// So it is, and stands with those that send long words.
+    pub(crate) bulky: bool,
     /// It is about to be closed.
     pub(crate) doomed: bool,
     /// The loop's submission with which its last send goes out: there is one send per connection in each.
@@ -211,6 +213,7 @@ impl Conn {
             settled: 0,
             notified: false,
             ready: false,
+            bulky: false,
             doomed: false,
             sent_with: 0,
             state: State::Running,
@@ -307,7 +310,7 @@ impl Conn {
         io: &'a mut T,
         event: &Event,
     ) -> std::io::Result<Received<'a>> {
-        let argument = self.need > BULK;
+        let argument = self.expects_much();
         let straight = matches!(event, Event::Readable(_)) && (argument || self.unread() >= READ_BULK);
         if self.session.closing || !straight {
             return io.receive(event, &mut self.socket, None);
@@ -316,6 +319,11 @@ impl Conn {
         let room = if argument { self.need.min(READ_BULK) } else { READ_BULK };
         let expected = self.expected();
         io.receive(event, &mut self.socket, Some((self.input.room(room, expected), room)))
+    }
+
+    /// True in the middle of a long word.
+    pub(crate) fn expects_much(&self) -> bool {
+        self.need > BULK
     }
 
     /// The peer will send no more.

@@ -105,6 +105,8 @@ pub(crate) struct EventLoop {
     unsubmitted: bool,
     /// Messages on their way to subscribers.
     publishing: Queue<FanOut>,
+    /// Connections with bytes of a long word to be read.
+    bulky: VecDeque<usize>,
     /// Whom the first of them is written for next; empty between two slices.
     audience: Vec<u64>,
     /// Connections that have messages to be sent, and how many bytes they are.
@@ -190,6 +192,7 @@ impl EventLoop {
             submissions: 1,
             unsubmitted: false,
             publishing: Queue::default(),
+            bulky: VecDeque::new(),
             audience: Vec::new(),
             notified: VecDeque::new(),
             told: 0,
@@ -280,10 +283,15 @@ impl EventLoop {
                 }
                 // It is told again and again until somebody reads.
                 Event::Readable(slot) => {
-                    if let Some(conn) = self.conns[slot].as_mut()
-                        && !std::mem::replace(&mut conn.ready, true)
-                    {
-                        self.events.push_back(event);
+                    let Some(conn) = self.conns[slot].as_mut() else { continue };
+                    match std::mem::replace(&mut conn.ready, true) {
+                        true => {}
+                        // The rest of a long word is no request yet: those of others need not stand behind it.
+                        false if conn.expects_much() => {
+                            conn.bulky = true;
+                            self.bulky.push_back(slot);
+                        }
+                        false => self.events.push_back(event),
                     }
                 }
                 event => self.events.push_back(event),
@@ -322,6 +330,7 @@ impl EventLoop {
             || !self.mail.is_empty()
             || self.server.mailbox(self.local.id).is_rung()
             || !self.continued.is_empty()
+            || !self.bulky.is_empty()
             || self.local.works.any()
             || !self.local.arrived.is_empty()
             || !self.publishing.is_empty()
@@ -361,7 +370,10 @@ impl EventLoop {
                     self.accept(io);
                 }
                 1 => self.read_mail(io),
-                2 => self.continue_some(),
+                2 => {
+                    self.continue_some();
+                    self.read_bulky(io);
+                }
                 3 => self.do_works(),
                 4 => self.publish_some(),
                 5 => self.send_messages(io),
@@ -543,6 +555,20 @@ impl EventLoop {
             if let Some(conn) = self.conns[slot].as_mut() {
                 conn.queued = false;
                 self.advance(slot, &[]);
+            }
+            if self.local.lap() >= until {
+                return;
+            }
+        }
+    }
+
+    /// Takes in some of long words that are on their way, for one chore's time.
+    fn read_bulky<T: Transport>(&mut self, io: &mut T) {
+        let until = self.local.lap() + CHORE_NS;
+        while let Some(slot) = self.bulky.pop_front() {
+            // It may have been closed, and its slot be another's.
+            if self.conns[slot].as_mut().is_some_and(|conn| std::mem::take(&mut conn.bulky)) {
+                self.serve(io, Event::Readable(slot));
             }
             if self.local.lap() >= until {
                 return;

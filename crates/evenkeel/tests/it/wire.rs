@@ -313,3 +313,42 @@ fn a_bulk_length_over_the_limit_is_refused_by_the_configured_limit() {
         client.expect("CONFIG GET proto-max-bulk-len", r#"["proto-max-bulk-len", "1048576"]"#);
     }
 }
+
+/// Those in the middle of long words are read from besides the others: some leave, others take their places, the rest come to their end.
+#[test]
+fn long_words_arrive_whole_beside_others_that_are_given_up() {
+    const CROWD: usize = 120;
+    let server = Server::start_with(&["--io-backend", "epoll"]);
+    let word = |i: usize| (i % 7).to_string().repeat(300_000 + i);
+    let (mut senders, mut half) = (Vec::new(), Vec::new());
+    for i in 0..CROWD {
+        let request = encode(&[b"SET", format!("k{i}").as_bytes(), word(i).as_bytes()]);
+        let mut client = server.client();
+        client.send(&request[..100_000]);
+        if i % 2 == 0 {
+            senders.push((i, client, request));
+        } else {
+            half.push(client);
+        }
+    }
+    let mut others = Vec::new();
+    for (n, (_, sender, request)) in senders.iter_mut().enumerate() {
+        sender.send(&request[100_000..200_000]);
+        half.pop();
+        let mut other = server.client();
+        other.expect(&format!("SET other{n} x"), "+OK");
+        others.push(other);
+    }
+    for (_, sender, request) in &mut senders {
+        sender.send(&request[200_000..]);
+    }
+    for (i, sender, _) in &mut senders {
+        sender.expect_reply("+OK");
+        let length = format!(":{}", 300_000 + *i);
+        sender.expect(&format!("STRLEN k{i}"), &length);
+        let text = word(*i);
+        sender.expect(&format!("GETRANGE k{i} 299990 -1"), &format!("\"{}\"", &text[299_990..]));
+    }
+    others.iter_mut().enumerate().for_each(|(n, other)| other.expect(&format!("GET other{n}"), "\"x\""));
+    others[0].expect("EXISTS k1 k3 k119", ":0");
+}
