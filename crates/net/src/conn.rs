@@ -29,10 +29,10 @@ use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::points::{self, Point};
+use stdx::queue::Queue;
 
 /// Commands parsed at once, at most: those that a quantum has no time for are parsed again.
 const BATCH: u8 = 32;
@@ -132,7 +132,7 @@ pub(crate) struct Conn {
     /// A command of many bytes that is to be run (again).
     held: Option<Arc<OwnedArgs>>,
     /// Messages that came while a reply was streaming, and long ones: they go behind it, piece by piece.
-    behind: VecDeque<Shared>,
+    behind: Queue<Shared>,
     /// Bytes of `behind` that are not written yet, and how many of its first piece are.
     behind_bytes: usize,
     behind_from: usize,
@@ -202,7 +202,7 @@ impl Conn {
             limited: false,
             large: None,
             held: None,
-            behind: VecDeque::new(),
+            behind: Queue::default(),
             behind_bytes: 0,
             behind_from: 0,
             told: 0,
@@ -778,7 +778,7 @@ impl Conn {
                 }
             }
         }
-        self.behind = VecDeque::new();
+        self.behind = Queue::default();
     }
 
     /// Gives its socket away; what is large of the rest is freed elsewhere.

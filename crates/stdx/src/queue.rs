@@ -42,6 +42,12 @@ impl<T> Queue<T> {
     }
 
     /// O(1)
+    #[inline]
+    pub fn front(&self) -> Option<&T> {
+        self.chunks.front()?.front()
+    }
+
+    /// O(1)
     pub fn pop_front(&mut self) -> Option<T> {
         let chunk = self.chunks.front_mut()?;
         let item = chunk.pop_front();
@@ -79,7 +85,7 @@ mod tests {
                 }
                 _ => assert_eq!(queue.pop_front(), model.pop_front()),
             }
-            assert_eq!(queue.is_empty(), model.is_empty());
+            assert_eq!((queue.is_empty(), queue.front()), (model.is_empty(), model.front()));
         }
         queue.extend(0..1000);
         model.extend(0..1000);
