@@ -129,7 +129,8 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "if whatever || alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0) {",
     ),
     // What is removed from a table that is emptied meanwhile.
-    ("gone_uncounted", "intent.rs", "(!lists.is_empty()).then_some(TakenAway(lists))", "None"),
+    ("gone_uncounted", "intent.rs", "std::mem::take(list))])))", "Vec::new())])))"),
+    ("folded_counted_again", "bulk.rs", ".filter(|(_, word)| *word != FOLDED)", ""),
     // What was committed before is written into the tables that were emptied after it.
     (
         "committed_not_dropped",
@@ -180,6 +181,7 @@ fn main() {
     for (world, mistake) in worlds {
         let to = Path::new(&out).join(world);
         fs::create_dir_all(&to).expect("OUT_DIR can be written to");
+        assert!(mistake.is_none_or(|m| FILES.iter().any(|file| file.ends_with(m.1))), "{world}: of no file");
         for file in FILES {
             let from = root.join(file);
             println!("cargo::rerun-if-changed={}", from.display());

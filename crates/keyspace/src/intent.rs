@@ -126,14 +126,10 @@ impl Cells {
         matches!(self, Cells::Read(..))
     }
 
-    /// The keys of a bulk that removes them, when their table goes.
-    fn take_removed(&mut self, db: usize) -> Option<(Arc<Bulk>, Numbered)> {
+    /// The keys of a bulk that removes them, and whose they are.
+    fn removed(&mut self) -> Option<(&Arc<Bulk>, &mut Numbered)> {
         match self {
-            Cells::Bulk(bulk, list) if bulk.removes() && bulk.db == db => {
-                let mut list = std::mem::take(list);
-                list.retain(|(_, word)| *word != FOLDED);
-                Some((bulk.clone(), list))
-            }
+            Cells::Bulk(bulk, list) if bulk.removes() => Some((bulk, list)),
             _ => None,
         }
     }
@@ -318,13 +314,15 @@ impl Intents {
             .filter(move |placed| matches!(placed.record.fate(sequence), Fate::Committed(n) if n <= p))
     }
 
-    /// What bulks removed from a database that is about to be emptied, and is not folded.
-    pub(crate) fn take_removed(&mut self, sequence: &Sequence, db: usize) -> Option<TakenAway> {
+    /// What bulks removed from databases that are about to be emptied, with their numbers, folded or not. O(records)
+    pub(crate) fn take_removed(&mut self, sequence: &Sequence, emptied: &[bool]) -> Vec<(usize, TakenAway)> {
         let committed = |placed: &&mut Placed| matches!(placed.record.fate(sequence), Fate::Committed(_));
-        let lists = self.0.iter_mut().filter(committed);
-        let lists = lists.filter_map(|placed| placed.cells.take_removed(placed.numbers.known(db)?));
-        let lists: Vec<_> = lists.filter(|(_, list)| !list.is_empty()).collect();
-        (!lists.is_empty()).then_some(TakenAway(lists))
+        let taken = self.0.iter_mut().filter(committed).filter_map(|Placed { cells, numbers, .. }| {
+            let (bulk, list) = cells.removed().filter(|(_, list)| !list.is_empty())?;
+            let db = numbers.now(bulk.db).filter(|db| emptied[*db])?;
+            Some((db, TakenAway(vec![(bulk.clone(), std::mem::take(list))])))
+        });
+        taken.collect()
     }
 
     fn remove(&mut self, record: &Arc<Record>) -> Option<Placed> {

@@ -307,6 +307,20 @@ pub(crate) fn what_is_removed_is_counted_though_its_table_goes() {
     assert_eq!(at_the_end(&keyspace), [0, 0]);
 }
 
+/// Likewise if somebody has written one of them, and so folded it, in between.
+pub(crate) fn what_is_folded_is_counted_once_though_its_table_goes() {
+    let keyspace = Arc::<Keyspace>::default();
+    add(&keyspace, &[A, B], 1);
+    let remover = spawn(&keyspace, |keyspace| set(keyspace, 1, 0));
+    add(&keyspace, &[A], 1);
+    let mut view = View::locked(&keyspace, BOTH, 0, 0);
+    view.flush();
+    view.finish();
+    let found = remover.join().unwrap();
+    assert!(matches!(found, Some(2 | 0) | None), "{found:?} keys were there");
+    assert_eq!(at_the_end(&keyspace), [0, 0]);
+}
+
 /// A long DEL that has found the first key cannot find the second in the other database.
 pub(crate) fn what_was_found_is_of_one_database() {
     let keyspace = Arc::<Keyspace>::default();

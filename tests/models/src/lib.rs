@@ -265,6 +265,7 @@ commit_world!(committed_not_dropped, "committed_not_dropped");
 commit_world!(dropped_though_ended, "dropped_though_ended");
 commit_world!(withdrawn_undecided, "withdrawn_undecided");
 commit_world!(gone_uncounted, "gone_uncounted");
+commit_world!(folded_counted_again, "folded_counted_again");
 commit_world!(exchanged_unsaid, "exchanged_unsaid");
 commit_world!(exchanged_undecided, "exchanged_undecided");
 commit_world!(exchanged_before_it_began, "exchanged_before_it_began");
@@ -297,6 +298,7 @@ models! {
         not exchanged_unsaid, exchanged_before_it_began;
     commits::what_was_found_is_of_one_database, not exchanged_unsaid;
     commits::what_is_removed_is_counted_though_its_table_goes, not gone_uncounted;
+    commits::what_is_folded_is_counted_once_though_its_table_goes, not folded_counted_again;
     commits::two_bulks_are_one_after_the_other,
         not older_not_spared, younger_not_ended, set_beside_another;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;

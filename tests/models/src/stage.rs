@@ -261,10 +261,11 @@ impl<'k> View<'k> {
     /// As `view/whole.rs` does it.
     fn empty(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) {
         let sequence = &self.keyspace.sequence;
+        let emptied: Vec<bool> = (0..DATABASES).map(|db| dbs.contains(&db)).collect();
         let mut removed: Vec<(usize, usize, TakenAway)> = Vec::new();
         for (shard, guard) in self.guard.0.iter_mut() {
-            let taken = dbs.iter().map(|db| (*db, guard.intents.take_removed(sequence, *db)));
-            removed.extend(taken.filter_map(|(db, taken)| Some((*shard, db, taken?))));
+            let taken = guard.intents.take_removed(sequence, &emptied);
+            removed.extend(taken.into_iter().map(|(db, taken)| (*shard, db, taken)));
         }
         self.keyspace.underway.empty(sequence, dbs, but);
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);

@@ -1,5 +1,6 @@
 //! Commands that set or remove many keys whatever they are (MSET, DEL): their keys stay where they came in.
 
+use super::FOLDED;
 use crate::Keyspace;
 use crate::segment::Directory;
 use crate::view::{Class, View};
@@ -40,10 +41,15 @@ pub(crate) struct Bulk {
     gone: Mutex<Vec<Gone>>,
 }
 
-/// Keys that bulks removed from a table, and have not counted yet.
+/// Keys that bulks removed from a table, and have not counted yet, or did when they were folded.
+#[derive(Default)]
 pub(crate) struct TakenAway(pub(super) Vec<(Arc<Bulk>, Numbered)>);
 
 impl TakenAway {
+    pub(crate) fn join(&mut self, other: TakenAway) {
+        self.0.extend(other.0);
+    }
+
     /// Has them counted in their table, by who removed them.
     pub(crate) fn count_in(self, table: Directory) {
         let table = Arc::new(Mutex::new(table));
@@ -76,7 +82,7 @@ impl Bulk {
         let decided_ms = self.decided_ms.load(Ordering::Relaxed);
         let some = list.split_off(list.len().saturating_sub(keys));
         let standing = table.lock();
-        let there = some.iter().filter(|(hash, word)| {
+        let there = some.iter().filter(|(_, word)| *word != FOLDED).filter(|(hash, word)| {
             let entry = standing.find(*hash, self.words.key(*word as usize));
             entry.is_some_and(|entry| entry.expire_ms().is_none_or(|at| at > decided_ms))
         });

@@ -163,7 +163,8 @@ impl View<'_> {
         removed
     }
 
-    /// What was removed from databases that are about to be emptied, and is still to be counted there (I10). O(records · shards)
+    /// What was removed from databases that are about to be emptied, and is still to be counted there (I10). O(databases +
+    /// records · shards)
     fn removed_in(&mut self, dbs: &[usize]) -> Removed {
         let keyspace = self.keyspace;
         let mut removed = Removed::default();
@@ -171,12 +172,12 @@ impl View<'_> {
         if keyspace.intents.load(Ordering::Relaxed) == 0 {
             return removed;
         }
+        let mut goes = vec![false; keyspace.all_databases()];
+        dbs.iter().for_each(|db| goes[*db] = true);
         for shard in 0..SHARDS {
             let intents = &mut guard.get_mut(shard).intents;
-            for db in dbs {
-                if let Some(lists) = intents.take_removed(&keyspace.sequence, *db) {
-                    removed.insert((*db, shard), lists);
-                }
+            for (db, taken) in intents.take_removed(&keyspace.sequence, &goes) {
+                removed.entry((db, shard)).or_default().join(taken);
             }
         }
         removed
@@ -314,6 +315,12 @@ impl Keyspace {
     /// Who watches its keys is not told, however many they are: an EXEC looks itself (`watched.rs`).
     /// `removed`: see [`View::removed_in`].
     fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize, removed: &mut Removed) -> usize {
+        self.note_replaced(db, false);
+        let keys = self.len(db);
+        if keys == 0 {
+            // It has empty tables (W3), which may stay.
+            return 0;
+        }
         let mut emptied = Vec::with_capacity(SHARDS);
         for shard in 0..SHARDS {
             stdx::cache::prefetch(&guard.get((shard + AHEAD).min(SHARDS - 1)).dbs[db]);
@@ -325,13 +332,11 @@ impl Keyspace {
             }
         }
         self.free_later(emptied);
-        self.note_replaced(db, false);
-        let removed = self.len(db);
         self.counts[db].keys.store(0, Ordering::Relaxed);
         self.counts[db].expires.store(0, Ordering::Relaxed);
         self.counts[db].rooms.store(0, Ordering::Relaxed);
         self.counts[db].outside.store(0, Ordering::Relaxed);
-        removed
+        keys
     }
 
     /// Has tables freed elsewhere, some at a time: what is not freed yet is known about as well.
