@@ -338,7 +338,7 @@ impl Announced {
     fn weight(&self) -> usize {
         match self {
             Announced::Message(passing) => passing.weight(),
-            Announced::Run(_) => WAITING,
+            Announced::Run(run) => WAITING + run.bytes() / WAITING_BYTES,
         }
     }
 

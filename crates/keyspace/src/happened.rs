@@ -4,6 +4,9 @@
 
 use crate::view::Class;
 
+/// Events above which their list is freed elsewhere: it is the loop that published them which lets go of it.
+const LARGE: usize = 16 * 1024;
+
 /// What happened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Happening {
@@ -39,8 +42,22 @@ impl Happened {
         self.order.is_empty()
     }
 
+    /// Bytes of the list.
+    pub fn bytes(&self) -> usize {
+        self.order.capacity() * size_of::<u32>()
+    }
+
     pub fn get(&self, i: usize) -> Option<Happening> {
         Some(self.kinds[*self.order.get(i)? as usize])
+    }
+}
+
+impl Drop for Happened {
+    fn drop(&mut self) {
+        if self.order.capacity() > LARGE {
+            let (bytes, order) = (self.bytes(), std::mem::take(&mut self.order));
+            stdx::reclaim::defer(bytes, || drop(order));
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 //! INFO answers on the loop: what it shows is counted as it happens, or was measured before (`measured`). What takes longer to
 //! collect is collected by the clerk.
 
-use super::{Act, PLAIN, Row, elsewhere, help};
+use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Server;
 use crate::call::Flow;
 use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
@@ -388,7 +388,7 @@ fn slow(
     let asked = args.get(2).and_then(stdx::num::parse_i64).is_some_and(|n| !(0..=FEW_SLOW).contains(&n));
     if asked && act.server.stats.slowlog.len() > FEW_SLOW as usize {
         let (server, words) = (act.server.clone(), Arc::new(args.to_owned()));
-        return elsewhere(act, move |out| answer(&server.stats.slowlog, words.args(), out));
+        return aside(act, "slowlog", move |out| answer(&server.stats.slowlog, words.args(), out));
     }
     answer(&act.server.stats.slowlog, args, act.out);
     Ok(Flow::Done)

@@ -25,6 +25,11 @@ impl Running {
         Running { run, done: 0, passing: None }
     }
 
+    /// Bytes it takes while it waits, about.
+    pub(super) fn bytes(&self) -> usize {
+        self.run.key.len() + self.run.happened.bytes()
+    }
+
     /// Publishes some; true if all are published, or nobody would hear of them.
     pub(super) fn advance(&mut self, server: &Server) -> bool {
         let pubsub = &server.pubsub;
