@@ -67,9 +67,14 @@ pub enum Outcome {
     Stream(Box<dyn Stream>),
 }
 
+/// Steps after which the time is looked at.
+const LOOK: usize = 200;
+
 /// Work allowed before a run is dropped and repeated elsewhere.
 pub struct Budget<'a> {
     steps: usize,
+    /// When it is over (`mono_ns`), looked at when no more than so many steps are left.
+    until: Option<(u64, usize)>,
     /// On a worker: asked now and then whether to go on.
     cancelled: Option<&'a std::sync::atomic::AtomicBool>,
     /// On a thread of background work: lets others go on when its turn is over.
@@ -83,6 +88,7 @@ impl<'a> Budget<'a> {
     pub const fn steps(steps: usize) -> Budget<'a> {
         Budget {
             steps,
+            until: None,
             cancelled: None,
             turn: None,
             #[cfg(test)]
@@ -94,6 +100,11 @@ impl<'a> Budget<'a> {
         Budget { cancelled, ..Budget::steps(usize::MAX) }
     }
 
+    /// The run is dropped as well when a time (`mono_ns`) has come: how long a step takes nobody knows.
+    pub const fn until(self, ns: u64) -> Budget<'a> {
+        Budget { until: Some((ns, self.steps.saturating_sub(LOOK))), ..self }
+    }
+
     /// The run takes turns with its like: each charge may be the end of one.
     pub const fn in_turns(self, turn: Option<&'a Turn>) -> Budget<'a> {
         Budget { turn, ..self }
@@ -103,6 +114,14 @@ impl<'a> Budget<'a> {
         match self.steps.checked_sub(steps) {
             Some(left) => self.steps = left,
             None => return Err(Error::Budget),
+        }
+        if let Some((until, look)) = &mut self.until
+            && self.steps <= *look
+        {
+            if stdx::clock::mono_ns() > *until {
+                return Err(Error::Budget);
+            }
+            *look = self.steps.saturating_sub(LOOK);
         }
         #[cfg(test)]
         (self.looks = (self.looks.0, self.looks.1.max(steps)));
@@ -209,5 +228,21 @@ impl<'a, 'k> Cx<'a, 'k> {
     /// A random number below `n` (which is not 0).
     pub fn random_below(&mut self, n: usize) -> usize {
         ((self.random() as u128 * n as u128) >> 64) as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_budget_ends_with_its_time_or_its_steps() {
+        let steps = |mut budget: Budget<'_>| (0..100).take_while(|_| budget.charge(50).is_ok()).count();
+        assert_eq!(steps(Budget::steps(1000)), 20);
+        assert_eq!(steps(Budget::steps(1000).until(u64::MAX)), 20);
+        // It is looked at after so many steps, for little work is done before the clock could be read twice.
+        assert_eq!(steps(Budget::steps(1000).until(0)) * 50 + 50, LOOK);
+        assert_eq!(steps(Budget::steps(120).until(0)), 2, "steps that do not come to a look");
+        assert_eq!(steps(Budget::unlimited(None)), 100);
     }
 }

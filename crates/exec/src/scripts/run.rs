@@ -293,7 +293,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             let turn = self.reader.as_deref().map(|reader| &reader.turn);
             // On a loop a command that answers or looks at very much is dropped, and the script with it.
             let budget = match self.limit.until_ns {
-                Some(_) => Budget::steps(4 * INLINE_STEPS),
+                Some(ns) => Budget::steps(4 * INLINE_STEPS).until(ns),
                 None => budget(self.limit.kill).in_turns(turn),
             };
             let caller =
