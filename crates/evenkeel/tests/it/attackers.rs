@@ -4,7 +4,7 @@
 //! value it looks at.
 
 use crate::held::{Hold, MANY, eval, eventually, held, held_while, laden, others_are_served};
-use crate::support::{Client, PATIENCE, Server, encode, encode_line};
+use crate::support::{Client, PATIENCE, Server, encode, encode_line, foreign};
 use crate::waits::until;
 use std::time::Instant;
 
@@ -419,4 +419,35 @@ fn very_many_connections_at_once() {
     crowd.iter_mut().for_each(|client| client.expect_reply("+PONG"));
     drop(crowd);
     others_are_served(&server);
+}
+
+/// EXISTS and TOUCH of more keys than a loop looks at at once.
+#[test]
+fn very_many_keys_are_counted_as_often_as_they_are_named() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    (0..1000).for_each(|i| control.send(format!("SET k{i} v\r\n")));
+    (0..1000).for_each(|_| control.expect_reply("+OK"));
+    control.expect("PEXPIREAT k7 1", ":1");
+    control.expect("DEBUG SET-ACTIVE-EXPIRE 0", "+OK");
+    control.expect("SET k8 v PX 1", "+OK");
+    until("it has expired", || control.call("EXISTS k8") == ":0");
+    let keys: Vec<String> = (0..30_000).map(|i| format!("k{}", i % 3000)).collect();
+    for name in ["EXISTS", "TOUCH"] {
+        let request: Vec<&[u8]> =
+            [name].iter().copied().chain(keys.iter().map(|k| &**k)).map(str::as_bytes).collect();
+        for events in ["", "Km"] {
+            let set: [&[u8]; 4] = [b"CONFIG", b"SET", b"notify-keyspace-events", events.as_bytes()];
+            assert_eq!(control.call_bytes(&set), "+OK");
+            control.expect("CONFIG RESETSTAT", "+OK");
+            control.request(&request);
+            control.expect_reply(":9980");
+            let stats = control.call("INFO stats");
+            assert!(stats.contains("keyspace_hits:9980\\r"), "{stats}");
+            assert!(stats.contains("keyspace_misses:20020\\r"), "{stats}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! MGET and EXISTS of very many keys: read at a snapshot in the order of their words, in slices, while others are served.
+//! MGET, EXISTS and TOUCH of very many keys: read at a snapshot in the order of their words, in slices, while others are served.
 //!
 //! - G1: nothing is sent before all keys were read: if whole tables are replaced meanwhile it begins again.
 //! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket drains.
@@ -30,7 +30,7 @@ struct Gather {
     snapshot: Option<Snapshot>,
     /// Words read so far.
     next: usize,
-    /// EXISTS: how many there were. MGET: the values.
+    /// EXISTS, TOUCH: how many there were. MGET: the values.
     counts: bool,
     found: i64,
     pieces: VecDeque<Piece>,
@@ -53,8 +53,13 @@ pub(crate) fn start(
     args: Args<'_>,
     incoming: Option<&Arc<OwnedArgs>>,
 ) -> Option<Flow> {
-    let counts = command.name == "exists";
-    if !counts && command.name != "mget" || server.keyspace.notifies(Class::KeyMiss) {
+    let (counts, uses) = match command.name {
+        "exists" => (true, false),
+        "touch" => (true, true),
+        "mget" => (false, true),
+        _ => return None,
+    };
+    if server.keyspace.notifies(Class::KeyMiss) {
         return None;
     }
     let now_ms = stdx::clock::wall_ms();
@@ -63,7 +68,7 @@ pub(crate) fn start(
         words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
         db: session.db,
         now_ms,
-        used_ms: session.uses_at(now_ms).filter(|_| !counts),
+        used_ms: session.uses_at(now_ms).filter(|_| uses),
         snapshot: None,
         next: 1,
         counts,
