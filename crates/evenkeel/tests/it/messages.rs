@@ -226,7 +226,8 @@ fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
     };
     crate::waits::until("it is full", || under_way(&mut control) > 100_000);
     (0..100).for_each(|i| other.expect(&format!("SET k{i} v"), "+OK"));
-    assert!(under_way(&mut control) < 110_000);
+    // What is not told yet weighs something too: a sixteenth of a delivery an event.
+    assert!(under_way(&mut control) < 120_000);
     control.expect("DEBUG POINT publish OFF", "+OK");
     let mut heard = |event: &str, key: &str| {
         let message = |channel: String, text: &str| {
