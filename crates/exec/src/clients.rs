@@ -314,7 +314,7 @@ pub fn wanted_classes(flags: u32) -> u32 {
 pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     session.cancel.store(true, Ordering::Relaxed);
     if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
-        && server.park.leave(&server.keyspace, session.id).is_none()
+        && server.park.leave(server, local, session.id).is_none()
     {
         // Somebody may be trying to serve it at this moment and find nothing: look again later.
         local.leaving.push(session.id);
@@ -328,7 +328,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
 pub fn cron(server: &Arc<Server>, local: &mut Local) {
     let leaving = std::mem::take(&mut local.leaving);
     for client in leaving {
-        if server.park.leave(&server.keyspace, client).is_none() && server.park.holds(client) {
+        if server.park.leave(server, local, client).is_none() && server.park.holds(client) {
             local.leaving.push(client);
         }
     }

@@ -5,7 +5,7 @@
 //! ```
 //!
 //! - P1: a waiter leaves exactly once: whoever claims its word does what follows, everybody else lets go (`claim.rs`).
-//! - P2: a client is registered for its keys first and tries once more then, so no write in between is missed.
+//! - P2: a client is registered for its keys first and looks at them once more then, so no write in between is missed.
 //! - P3: the keys' shards report touches only of keys somebody waits for; a write with nobody waiting pays one branch.
 //! - P4: of those who wait for a key the longest waiting is served first; the writer serves before it runs another
 //!   command, but for what is more than [`AT_A_STRETCH`]: that follows with its loop's next mail.
@@ -15,9 +15,12 @@
 //! - P8: when a database was exchanged, those who wait for its keys are gone through in slices, and the keys that are there now are
 //!   served as if they had been filled. However often that happens, one such *round* is under way per database.
 //!
+//! - P9: who waits for many keys is registered for some at a time, and taken off them so (`registering.rs`).
+//!
 //! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for each served.
 
 pub mod away;
+pub mod registering;
 
 use crate::call::INLINE_STEPS;
 use crate::claim::Claim;
@@ -30,6 +33,7 @@ use parking_lot::Mutex;
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use stdx::points::{self, Point};
 use value::Kind;
 
@@ -61,6 +65,8 @@ pub struct Waiter {
     kind: Kind,
     number: u64,
     claim: Claim,
+    /// It is not registered for all its keys yet. Changes under the lock of the tables.
+    registering: AtomicBool,
 }
 
 impl Waiter {
@@ -123,6 +129,11 @@ struct Round {
 }
 
 impl Tables {
+    /// Whether this waiter still waits.
+    fn has(&self, waiter: &Arc<Waiter>) -> bool {
+        self.by_client.get(&waiter.client).is_some_and(|known| Arc::ptr_eq(known, waiter))
+    }
+
     fn waited_from(&self, db: usize, at: &[u8]) -> Option<KeyId> {
         self.by_key.range((db, at.into())..).next().map(|(id, _)| id).filter(|id| id.0 == db).cloned()
     }
@@ -192,7 +203,7 @@ impl Park {
         self.tables.lock().by_client.contains_key(&client)
     }
 
-    /// Registers a client and tries once more (P2).
+    /// Registers a client and looks once more (P2).
     #[allow(clippy::too_many_arguments)]
     pub fn park(
         &self,
@@ -239,21 +250,13 @@ impl Park {
                 kind,
                 number,
                 claim,
+                registering: true.into(),
             };
             let waiter = Arc::new(waiter);
-            for id in &waiter.keys {
-                let queue = tables.by_key.entry(id.clone()).or_default().of(kind);
-                queue.into_iter().for_each(|queue| drop(queue.insert(number, waiter.clone())));
-            }
             tables.by_client.insert(client, waiter.clone());
             waiter
         };
-        waiter.keys.iter().for_each(|(db, key)| server.keyspace.block(*db, key));
-        let found = waiter.claim.take().then(|| hold(server, local, &waiter, None, out)).flatten();
-        if found.is_some() {
-            self.forget(&server.keyspace, &waiter);
-        }
-        match found {
+        match self.register(server, local, &waiter, out) {
             Some(Found::Served(changes, stream)) => Parked::Served(changes, stream),
             Some(Found::Long) => Parked::Long,
             None => Parked::Waiting,
@@ -275,34 +278,19 @@ impl Park {
             kind: Kind::List,
             number: 0,
             claim: Claim::new(),
+            registering: false.into(),
         };
         self.tables.lock().by_client.insert(client, Arc::new(waiter));
     }
 
     /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.
-    pub fn leave(&self, keyspace: &Keyspace, client: u64) -> Option<Arc<Waiter>> {
+    pub fn leave(&self, server: &Server, local: &mut Local, client: u64) -> Option<Arc<Waiter>> {
         let waiter = self.tables.lock().by_client.get(&client).cloned()?;
         if !waiter.claim.take() {
             return None;
         }
-        self.forget(keyspace, &waiter);
+        self.forget(server, local, &waiter);
         Some(waiter)
-    }
-
-    fn forget(&self, keyspace: &Keyspace, waiter: &Arc<Waiter>) {
-        {
-            let mut tables = self.tables.lock();
-            tables.by_client.remove(&waiter.client);
-            for id in &waiter.keys {
-                if let Some(queues) = tables.by_key.get_mut(id) {
-                    queues.of(waiter.kind).into_iter().for_each(|queue| drop(queue.remove(&waiter.number)));
-                    if queues.is_empty() {
-                        tables.by_key.remove(id);
-                    }
-                }
-            }
-        }
-        waiter.keys.iter().for_each(|(db, key)| keyspace.unblock(*db, key));
     }
 
     /// Begins a round for each database that was exchanged; those for which none is needed are taken out (P8).
@@ -344,11 +332,11 @@ impl Park {
                 }
                 points::hold_up(Point::Serve);
                 let mut out = Reply::new(waiter.resp3);
-                let Some(found) = hold(server, local, &waiter, Some(&id), &mut out) else {
+                let Some(found) = hold(server, local, &waiter, &id, &mut out) else {
                     // Somebody else was faster, unless this one could not take what is there.
                     continue;
                 };
-                self.forget(&server.keyspace, &waiter);
+                self.forget(server, local, &waiter);
                 let Found::Served(changes, stream) = found else {
                     server.send(waiter.loop_id, Mail::Serve(waiter));
                     continue;
@@ -395,18 +383,31 @@ fn narrowed(waiter: &Waiter, key: &[u8]) -> Option<OwnedArgs> {
     Some(OwnedArgs::from_slices(&words))
 }
 
-/// Runs the command of a waiter that is claimed; if there is nothing for it, lets go of it, though not before it looked at
-/// whatever came meanwhile (P5).
+/// Whether a key holds what somebody waits for.
+fn is_filled(server: &Server, local: &Local, waiter: &Waiter, (db, key): &KeyId) -> bool {
+    let mut view = View::locked(&server.keyspace, Keyspace::shards_of([&key[..]]), *db, local.now_ms);
+    if view.has_intents() {
+        view.settle(&[(*db, &key[..])], false);
+    }
+    let kind = view.kind(key);
+    put_off(server, local, view.finish());
+    kind == Some(waiter.kind)
+}
+
+/// Runs the command of a waiter that is claimed, for a key that was filled; if there is nothing for it, lets go of it, though not
+/// before it looked at whatever came meanwhile (P5).
 fn hold(
     server: &Server,
     local: &mut Local,
     waiter: &Waiter,
-    filled: Option<&KeyId>,
+    filled: &KeyId,
     out: &mut Reply,
 ) -> Option<Found> {
     let mut found = attempt(server, local, waiter, filled, out);
     while found.is_none() && !waiter.claim.give_back() {
-        found = waiter.keys.iter().find_map(|key| attempt(server, local, waiter, Some(key), out));
+        found = waiter.keys.iter().find_map(|key| {
+            is_filled(server, local, waiter, key).then(|| attempt(server, local, waiter, key, out)).flatten()
+        });
     }
     found
 }
@@ -417,11 +418,11 @@ fn attempt(
     server: &Server,
     local: &mut Local,
     waiter: &Waiter,
-    filled: Option<&KeyId>,
+    (db, key): &KeyId,
     out: &mut Reply,
 ) -> Option<Found> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
-    let narrowed = filled.and_then(|(_, key)| narrowed(waiter, key));
+    let narrowed = narrowed(waiter, key);
     let args: Args<'_> = narrowed.as_ref().map_or_else(|| waiter.args.args(), OwnedArgs::args);
     let mut shards = stdx::locks::Bits::EMPTY;
     waiter.command.each_key(args, &mut |i, _| {
@@ -432,14 +433,12 @@ fn attempt(
     if view.has_intents() {
         crate::call::settle(&mut view, [(waiter.command, args)].into_iter(), waiter.db);
     }
-    if let Some((db, key)) = filled {
-        view.select(*db);
-        if view.kind(key) != Some(waiter.kind) {
-            put_off(server, local, view.finish());
-            return None;
-        }
-        view.select(waiter.db);
+    view.select(*db);
+    if view.kind(key) != Some(waiter.kind) {
+        put_off(server, local, view.finish());
+        return None;
     }
+    view.select(waiter.db);
     if waiter.command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
         put_off(server, local, view.finish());
         return Some(Found::Long);

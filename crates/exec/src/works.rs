@@ -8,6 +8,7 @@ use crate::bulk::{self, BulkJob};
 use crate::job::{self, Delivery, Job};
 use crate::lines::Write;
 use crate::mail::{Mail, ReadKeys};
+use crate::park::registering::Registering;
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
@@ -50,6 +51,8 @@ pub enum Work {
     Drop(Box<sources::Dropping>),
     /// Watched keys nobody watches any more.
     Forget(Box<Watch>),
+    /// Keys a client begins to wait for, or ceases to.
+    Register(Box<Registering>),
     /// What a client that went listened to.
     Leave(u64, Box<Subscriptions>),
     /// A client's message, on its way through the patterns.
@@ -71,6 +74,7 @@ impl Work {
         let (commit, client) = match self {
             Work::Fill(_) => return points::stays(Point::SourceFill, 0),
             Work::Drop(_) => return points::stays(Point::SourceDrop, 0),
+            Work::Register(who) => return who.is_half_in() && points::stays(Point::Register, who.client()),
             Work::Commit { commit, owner: Owner::Job(job) } => (commit, job.client),
             Work::Commit { commit, owner: Owner::Script(job) } => (commit, job.run.client),
             Work::Bulk(Some(commit), bulk) => (commit, bulk.client),
@@ -229,6 +233,10 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
         },
         Work::Forget(mut watch) => match transaction::forget_some(server, &mut watch, KEYS) {
             true => Step::More(Work::Forget(watch)),
+            false => Step::Over(None),
+        },
+        Work::Register(mut registering) => match registering.advance(server, local) {
+            true => Step::More(Work::Register(registering)),
             false => Step::Over(None),
         },
         Work::Leave(client, mut subs) => match actions::leave_some(server, local, client, &mut subs, KEYS) {

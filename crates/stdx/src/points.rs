@@ -48,6 +48,8 @@ pub enum Point {
     Sweep,
     /// An event loop has claimed a blocked client to serve it; the loop itself is busy here.
     Serve,
+    /// A client is registered for half of the many keys it waits for.
+    Register,
     /// A load of a source has taken its position, and has not asked the database.
     SourceAsk,
     /// Rows of a source are about to be installed.
@@ -56,7 +58,7 @@ pub enum Point {
     SourceDrop,
 }
 
-const POINTS: [(&str, Point); 18] = [
+const POINTS: [(&str, Point); 19] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -72,6 +74,7 @@ const POINTS: [(&str, Point); 18] = [
     ("commit-fold", Point::CommitFold),
     ("sweep", Point::Sweep),
     ("serve", Point::Serve),
+    ("register", Point::Register),
     ("source-ask", Point::SourceAsk),
     ("source-fill", Point::SourceFill),
     ("source-drop", Point::SourceDrop),

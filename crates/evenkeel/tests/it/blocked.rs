@@ -149,3 +149,118 @@ fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
     control.expect("RPUSH nosuch a", ":1");
     control.expect("LLEN nosuch", ":1");
 }
+
+/// Registered for half of its keys it is served, called off or gone as if it had them all, and nothing of it is left.
+#[test]
+fn who_is_not_registered_for_all_its_keys_yet_may_be_served_or_leave() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    let blpop = words(&["BLPOP"], 1000, &["0"]);
+    let held = |control: &mut Client| {
+        control.expect("DEBUG POINT register HOLD 1", "+OK");
+        let mut client = server.client();
+        let id = client.call("CLIENT ID");
+        client.send(&blpop);
+        until("half of it is there", || control.call("DEBUG POINT register") == ":1");
+        await_blocked(control, 1);
+        (client, id)
+    };
+    let nobody_waits = |control: &mut Client| {
+        control.expect("DEBUG POINT register OFF", "+OK");
+        await_blocked(control, 0);
+        for key in [0, 1, 499, 998, 999] {
+            control.expect(&format!("RPUSH k{key} x"), ":1");
+        }
+        control.expect("DBSIZE", ":5");
+        control.expect("FLUSHALL", "+OK");
+    };
+    // A key it has.
+    let (mut client, _) = held(&mut control);
+    control.expect("RPUSH k3 v", ":1");
+    client.expect_reply("[\"k3\", \"v\"]");
+    nobody_waits(&mut control);
+    // It waits for the same again while it is taken off.
+    client.send(&blpop);
+    await_blocked(&mut control, 1);
+    control.expect("RPUSH k998 w", ":1");
+    client.expect_reply("[\"k998\", \"w\"]");
+    nobody_waits(&mut control);
+    // A key it has not: it looks once more when it has.
+    let (mut client, _) = held(&mut control);
+    control.expect("RPUSH k999 v", ":1");
+    control.expect("LLEN k999", ":1");
+    control.expect("DEBUG POINT register OFF", "+OK");
+    client.expect_reply("[\"k999\", \"v\"]");
+    nobody_waits(&mut control);
+    let (mut client, id) = held(&mut control);
+    control.expect(&format!("CLIENT UNBLOCK {}", id.trim_start_matches(':')), ":1");
+    client.expect_reply("(nil array)");
+    nobody_waits(&mut control);
+    let (client, _) = held(&mut control);
+    drop(client);
+    await_blocked(&mut control, 0);
+    nobody_waits(&mut control);
+}
+
+/// Every element goes to one of many who come, wait for many keys, are served or called off, and come again.
+#[test]
+fn no_element_is_lost_among_those_who_wait_for_many_keys() {
+    const CLIENTS: usize = 6;
+    const ELEMENTS: usize = 1500;
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    let (ids, taken) = (std::sync::Mutex::new(Vec::new()), std::sync::atomic::AtomicUsize::new(0));
+    let taker = |n: usize| {
+        let mut client = server.client();
+        ids.lock().unwrap().push(client.call("CLIENT ID").trim_start_matches(':').to_owned());
+        let (mut mine, mut round) = (Vec::new(), n);
+        loop {
+            round += 1;
+            // Few, some and many of the keys, beginning somewhere.
+            let keys: Vec<String> =
+                (0..[3, 40, 300][round % 3]).map(|i| format!("k{}", (round * 37 + i) % 300)).collect();
+            let all = ["BLPOP"].into_iter().chain(keys.iter().map(String::as_str)).chain(["end", "0"]);
+            client.send(encode(&all.map(str::as_bytes).collect::<Vec<_>>()));
+            let reply = client.reply();
+            if reply.contains("\"end\"") {
+                return mine;
+            }
+            if reply != "(nil array)" {
+                taken.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                mine.push(reply.split('"').nth(3).expect("a key and an element").to_owned());
+            }
+        }
+    };
+    let mut got: Vec<String> = std::thread::scope(|scope| {
+        let taker = &taker;
+        let takers: Vec<_> = (0..CLIENTS).map(|n| scope.spawn(move || taker(n))).collect();
+        until("all are there", || ids.lock().unwrap().len() == CLIENTS);
+        let ids = ids.lock().unwrap().clone();
+        for i in 0..ELEMENTS {
+            control.call(&format!("LPUSH k{} e{i}", i * 71 % 300));
+            if i % 7 == 0 {
+                control.call(&format!("CLIENT UNBLOCK {}", ids[i % CLIENTS]));
+            }
+        }
+        let mut left = server.client();
+        until("all elements are taken", || {
+            // Who waits for few keys may wait for others than are left.
+            ids.iter().for_each(|id| drop(left.call(&format!("CLIENT UNBLOCK {id}"))));
+            taken.load(std::sync::atomic::Ordering::Relaxed) == ELEMENTS
+        });
+        (0..CLIENTS).for_each(|_| drop(control.call("LPUSH end x")));
+        takers.into_iter().flat_map(|taker| taker.join().expect("it ends")).collect()
+    });
+    got.sort_unstable();
+    let mut expected: Vec<String> = (0..ELEMENTS).map(|i| format!("e{i}")).collect();
+    expected.sort_unstable();
+    assert_eq!(got, expected);
+    control.expect("DBSIZE", ":0");
+    await_blocked(&mut control, 0);
+}

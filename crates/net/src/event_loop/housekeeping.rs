@@ -79,7 +79,7 @@ impl EventLoop {
                 self.queue(slot);
             }
             State::Parked(Some(at)) if at <= self.local.now_ms => {
-                match self.server.park.leave(&self.server.keyspace, client) {
+                match self.server.park.leave(&self.server, &mut self.local, client) {
                     Some(waiter) => self.deliver(client, waiter.null(), None, None),
                     // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
                     None => self.timers.add(self.local.now_ms + 1, client),
