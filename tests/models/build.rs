@@ -128,6 +128,16 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
         "if alone && (whatever || self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)) {",
         "if whatever || alone && self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0) {",
     ),
+    // Keys that have to be new.
+    ("new_not_asked_for", "intent.rs", "let alone = !asks && intents", "let alone = intents"),
+    (
+        "asked_before_it_is_folded",
+        "intent.rs",
+        "            checked = self.make_way(record, db, hash, key, mine.cells.writes(i));\n",
+        "            let was_there = self.is_there(db, hash, key, now_ms);\n            \
+         checked = self.make_way(record, db, hash, key, mine.cells.writes(i));\n            \
+         if asks && !was_there {\n                mine.upto += usize::from(checked.is_ok());\n                continue;\n            }\n",
+    ),
     // What is removed from a table that is emptied meanwhile.
     ("gone_uncounted", "intent.rs", "std::mem::take(list))])))", "Vec::new())])))"),
     ("folded_counted_again", "bulk.rs", ".filter(|(_, word)| *word != FOLDED)", ""),

@@ -1,4 +1,4 @@
-//! Commands that set or remove many keys whatever those are: MSET, DEL, UNLINK, or an EXEC of plain SETs. They need no
+//! Commands that set or remove many keys whatever those are: MSET, MSETNX, DEL, UNLINK, or an EXEC of plain SETs. They need no
 //! worker: the loop commits them in slices straight from their words.
 //!
 //! Cost: O(keys), in slices; nothing is copied.
@@ -34,6 +34,8 @@ pub struct BulkJob {
 enum Answer {
     Ok,
     Count,
+    /// Whether it was done.
+    Done,
     /// As many as there were commands.
     Oks(usize),
 }
@@ -41,6 +43,8 @@ enum Answer {
 /// Their keys and values.
 enum BulkWords {
     Pairs(Arc<OwnedArgs>),
+    /// All of them new.
+    NewPairs(Arc<OwnedArgs>),
     Keys(Arc<OwnedArgs>),
     Sets(Queue),
 }
@@ -48,7 +52,7 @@ enum BulkWords {
 impl Words for BulkWords {
     fn len(&self) -> usize {
         match self {
-            BulkWords::Pairs(words) => words.len() / 2,
+            BulkWords::Pairs(words) | BulkWords::NewPairs(words) => words.len() / 2,
             BulkWords::Keys(words) => words.len() - 1,
             BulkWords::Sets(sets) => sets.len(),
         }
@@ -56,15 +60,19 @@ impl Words for BulkWords {
 
     fn key(&self, i: usize) -> &[u8] {
         match self {
-            BulkWords::Pairs(words) => words.args().at(1 + 2 * i),
+            BulkWords::Pairs(words) | BulkWords::NewPairs(words) => words.args().at(1 + 2 * i),
             BulkWords::Keys(words) => words.args().at(1 + i),
             BulkWords::Sets(sets) => sets.at(i).1.at(1),
         }
     }
 
+    fn only_new(&self) -> bool {
+        matches!(self, BulkWords::NewPairs(_))
+    }
+
     fn prefetch(&self, keys: &[(u64, u32)], step: usize) {
         let (words, width) = match self {
-            BulkWords::Pairs(words) => (words.args(), 2),
+            BulkWords::Pairs(words) | BulkWords::NewPairs(words) => (words.args(), 2),
             BulkWords::Keys(words) => (words.args(), 1),
             BulkWords::Sets(sets) => {
                 let keys = keys.iter().map(|(_, i)| *i as usize).filter(|i| *i < sets.len());
@@ -85,7 +93,7 @@ impl Words for BulkWords {
 
     fn value(&self, i: usize) -> Option<&[u8]> {
         match self {
-            BulkWords::Pairs(words) => Some(words.args().at(2 + 2 * i)),
+            BulkWords::Pairs(words) | BulkWords::NewPairs(words) => Some(words.args().at(2 + 2 * i)),
             BulkWords::Keys(_) => None,
             BulkWords::Sets(sets) => Some(sets.at(i).1.at(2)),
         }
@@ -121,6 +129,7 @@ impl BulkJob {
     fn command(&self) -> &'static str {
         match *self.words {
             BulkWords::Pairs(_) => "mset",
+            BulkWords::NewPairs(_) => "msetnx",
             BulkWords::Keys(_) => "del",
             BulkWords::Sets(_) => "exec",
         }
@@ -145,7 +154,7 @@ impl BulkJob {
         Box::new(move |lsn| {
             let Some(sink) = keyspace.sink() else { return };
             match &*words {
-                BulkWords::Pairs(words) | BulkWords::Keys(words) => {
+                BulkWords::Pairs(words) | BulkWords::NewPairs(words) | BulkWords::Keys(words) => {
                     sink.effect(lsn, db, &mut words.args().iter());
                 }
                 BulkWords::Sets(sets) => {
@@ -160,14 +169,21 @@ impl BulkJob {
         self.races.lose(keyspace, self.client, now_ms);
     }
 
-    /// It is committed.
-    pub(crate) fn deliver(mut self: Box<Self>, server: &Server, local: &Local, found: usize) -> Delivery {
+    /// It is committed, and found so many keys; None: it was refused.
+    pub(crate) fn deliver(
+        mut self: Box<Self>,
+        server: &Server,
+        local: &Local,
+        found: Option<usize>,
+    ) -> Delivery {
+        let (done, found) = (found.is_some(), found.unwrap_or(0));
         self.place = None;
         let mut out = Reply::new(self.resp3);
         let mut stream: Option<Box<dyn Stream>> = None;
         match self.answer {
             Answer::Ok => out.ok(),
             Answer::Count => out.int(found as i64),
+            Answer::Done => out.int(done.into()),
             Answer::Oks(n) => {
                 out.array(n);
                 stream = Some(Box::new(Oks(n)));
@@ -212,11 +228,16 @@ pub(crate) fn start(
     let answer = match command.name {
         // An odd number of words is an error that the handler knows to tell.
         "mset" if args.len() % 2 == 1 => Answer::Ok,
+        "msetnx" if args.len() % 2 == 1 => Answer::Done,
         "del" | "unlink" => Answer::Count,
         _ => return None,
     };
     let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let words = if command.name == "mset" { BulkWords::Pairs(words) } else { BulkWords::Keys(words) };
+    let words = match answer {
+        Answer::Ok => BulkWords::Pairs(words),
+        Answer::Done => BulkWords::NewPairs(words),
+        _ => BulkWords::Keys(words),
+    };
     Some(BulkJob::start(server, local, session, words, answer, out.resp3()))
 }
 

@@ -213,7 +213,11 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 Progress::Committed(_) => {
                     let found = commit.found();
                     job::discard(commit);
-                    Step::Over(Some(bulk.deliver(server, local, found)))
+                    Step::Over(Some(bulk.deliver(server, local, Some(found))))
+                }
+                Progress::Lost if commit.is_refused() => {
+                    job::discard(commit);
+                    Step::Over(Some(bulk.deliver(server, local, None)))
                 }
                 Progress::Lost => {
                     bulk.lose(&server.keyspace, &commit, local.now_ms);

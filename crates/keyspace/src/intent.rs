@@ -26,6 +26,8 @@
 //!   without a look at each. What expires is known before. So are those of a command that sets or removes its keys whatever they were.
 //! - I10: what such a command removes it counts when it is folded, by the time of its decision. Nobody takes a covered key away
 //!   before (`cover`) but who empties a table: then it is counted in the table that was.
+//! - I11: where all keys have to be new (MSETNX) each is looked at when it is covered; what others committed is folded by then. One
+//!   that is there refuses it. Nobody sets a covered key before.
 //!
 //! Cost: placing and folding O(1) per key, in batches; a look-up of a key O(records in its shard · log cells).
 
@@ -154,6 +156,11 @@ impl Cells {
             }
             Cells::Read(..) => None,
         }
+    }
+
+    /// Whether each key has to be looked at before it is covered (I11).
+    fn only_new(&self) -> bool {
+        matches!(self, Cells::Bulk(bulk, _) if bulk.words.only_new())
     }
 
     /// Whose keys these are.
@@ -432,6 +439,11 @@ impl Commit {
         self.bulk.as_ref().map_or(0, |bulk| bulk.found.load(Ordering::Relaxed))
     }
 
+    /// Whether it was lost because a key is there that had to be new: to try again would be in vain.
+    pub fn is_refused(&self) -> bool {
+        self.bulk.as_ref().is_some_and(|bulk| bulk.refused.load(Ordering::Relaxed))
+    }
+
     /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
     pub fn hashes(&self) -> Box<[u64]> {
         if let Some(Bulk { words, .. }) = self.bulk.as_deref() {
@@ -493,7 +505,7 @@ impl Commit {
                 let placed = match open && current {
                     true => {
                         let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
-                        view.place((&self.record, &self.numbers), cells, s, keys)
+                        view.place((&self.record, &self.numbers), cells, (s, now_ms), keys)
                     }
                     false => Err(Conflict),
                 };
@@ -737,7 +749,7 @@ impl View<'_> {
         &mut self,
         (record, numbers): (&Arc<Record>, &Arc<Numbers>),
         cells: &mut Cells,
-        s: Lsn,
+        (s, now_ms): (Lsn, u64),
         keys: usize,
     ) -> Result<bool, Conflict> {
         let Some(shard) = self.held().iter().next() else { return Err(Conflict) };
@@ -747,13 +759,18 @@ impl View<'_> {
             let cells = std::mem::replace(cells, none);
             Placed { record: record.clone(), cells, numbers: numbers.clone(), upto: 0, begun: false }
         });
-        let alone = intents.0.iter().all(|other| Arc::ptr_eq(&other.record, record));
+        let asks = mine.cells.only_new();
+        let alone = !asks && intents.0.iter().all(|other| Arc::ptr_eq(&other.record, record));
         let whatever = matches!(mine.cells, Cells::Bulk(..));
         if alone && (whatever || self.shard(shard).is_some_and(|shard| shard.pre.len_at(s) == 0)) {
             // I8
             mine.upto = mine.cells.len();
         }
         let end = (mine.upto + keys).min(mine.cells.len());
+        if asks {
+            let next = mine.upto..end;
+            self.prefetch(shard, &mut mine, next, end..end + keys);
+        }
         let mut checked = Ok(());
         while mine.upto < end && checked.is_ok() {
             let (i, hash) = (mine.upto, mine.cells.hash(mine.upto));
@@ -767,13 +784,29 @@ impl View<'_> {
             if checked.is_ok() && relied_on && self.changed_since(db, key, s) {
                 checked = Err(Conflict);
             }
+            if let Cells::Bulk(bulk, _) = &mine.cells
+                && asks
+                && checked.is_ok()
+                && self.is_there(db, hash, key, now_ms)
+            {
+                bulk.refused.store(true, Ordering::Relaxed);
+                checked = Err(Conflict);
+            }
             mine.upto += usize::from(checked.is_ok());
         }
         let all = mine.upto == mine.cells.len();
+        mine.begun &= !all;
         if let Some(shard) = self.shard_mut(shard) {
             shard.intents.0.push(mine);
         }
         checked.map(|()| all)
+    }
+
+    /// Whether a key that has no intents of others is in its table and has not expired.
+    fn is_there(&self, db: usize, hash: u64, key: &[u8], now_ms: u64) -> bool {
+        let Some(shard) = self.shard(crate::shard_of(hash)) else { return false };
+        let entry = shard.dbs[db].find(hash, key);
+        entry.is_some_and(|entry| entry.expire_ms().is_none_or(|at| at > now_ms))
     }
 
     /// Whether a key may be covered: no older long commit wants it. Ends younger ones, folds what is committed (I1).

@@ -13,8 +13,8 @@ const A: &[u8] = b"a";
 const B: &[u8] = b"b";
 const BOTH: Bits = Bits::EMPTY.with(0).with(1);
 
-/// Words of an MSET of both keys, or of a DEL.
-struct Pair(Option<u8>, [u8; 1]);
+/// Words of an MSET of both keys, or of a DEL; of an MSETNX.
+struct Pair(Option<u8>, [u8; 1], bool);
 
 impl Words for Pair {
     fn len(&self) -> usize {
@@ -25,6 +25,9 @@ impl Words for Pair {
     }
     fn value(&self, _: usize) -> Option<&[u8]> {
         self.0.is_some().then_some(&self.1)
+    }
+    fn only_new(&self) -> bool {
+        self.2
     }
 }
 
@@ -79,13 +82,25 @@ fn set_and_swap(keyspace: &Arc<Keyspace>, age: u64, to: u64) -> bool {
 
 /// A long MSET of both keys, or a DEL for 0; how many were there, if it was committed.
 fn set(keyspace: &Arc<Keyspace>, age: u64, to: u8) -> Option<usize> {
-    let words = Arc::new(Pair((to > 0).then_some(to), [to]));
+    let words = Arc::new(Pair((to > 0).then_some(to), [to], false));
     let mut commit = Commit::bulk(keyspace, 0, words, age, None);
     loop {
         match commit.advance(0, 1, &mut Vec::new()) {
             Progress::More => {}
             Progress::Committed(_) => return Some(commit.found()),
             Progress::Lost => return None,
+        }
+    }
+}
+
+/// A long MSETNX of both keys; whether it was done, if it has not lost.
+fn set_new(keyspace: &Arc<Keyspace>, age: u64, to: u8) -> Option<bool> {
+    let mut commit = Commit::bulk(keyspace, 0, Arc::new(Pair(Some(to), [to], true)), age, None);
+    loop {
+        match commit.advance(0, 1, &mut Vec::new()) {
+            Progress::More => {}
+            Progress::Committed(_) => return Some(true),
+            Progress::Lost => return commit.is_refused().then_some(false),
         }
     }
 }
@@ -339,11 +354,34 @@ pub(crate) fn what_was_found_is_of_one_database() {
     at_the_end(&keyspace);
 }
 
+/// A long MSETNX sets both keys or none, and none if one is there.
+pub(crate) fn new_keys_are_new() {
+    let keyspace = Arc::<Keyspace>::default();
+    let setter = spawn(&keyspace, |keyspace| set_new(keyspace, 1, 5));
+    add(&keyspace, &[B], 10);
+    match (setter.join().unwrap(), at_the_end(&keyspace)) {
+        (Some(true), there) => assert_eq!(there, [5, 15]),
+        (Some(false) | None, there) => assert_eq!(there, [0, 10]),
+    }
+}
+
+/// Likewise beside another long commit, which may be decided and not folded.
+pub(crate) fn new_keys_are_new_beside_a_long_commit() {
+    let keyspace = Arc::<Keyspace>::default();
+    let setter = spawn(&keyspace, |keyspace| set_new(keyspace, 2, 5));
+    let other = set(&keyspace, 1, 7);
+    match (setter.join().unwrap(), other.is_some(), at_the_end(&keyspace)) {
+        (_, true, there) => assert_eq!(there, [7, 7]),
+        (Some(true), false, there) => assert_eq!(there, [5, 5]),
+        (done, false, there) => panic!("{done:?} {there:?}"),
+    }
+}
+
 /// A commit that is dropped half way leaves nothing, or all if it was decided.
 pub(crate) fn a_dropped_commit_leaves_nothing_half_done() {
     let keyspace = Arc::<Keyspace>::default();
     let committer = spawn(&keyspace, |keyspace| {
-        let words = Arc::new(Pair(Some(1), [1]));
+        let words = Arc::new(Pair(Some(1), [1], false));
         let mut commit = Commit::bulk(keyspace, 0, words, 1, None);
         (0..3).for_each(|_| drop(commit.advance(0, 1, &mut Vec::new())));
     });

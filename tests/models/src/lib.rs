@@ -265,6 +265,8 @@ commit_world!(committed_not_dropped, "committed_not_dropped");
 commit_world!(dropped_though_ended, "dropped_though_ended");
 commit_world!(withdrawn_undecided, "withdrawn_undecided");
 commit_world!(gone_uncounted, "gone_uncounted");
+commit_world!(new_not_asked_for, "new_not_asked_for");
+commit_world!(asked_before_it_is_folded, "asked_before_it_is_folded");
 commit_world!(folded_counted_again, "folded_counted_again");
 commit_world!(exchanged_unsaid, "exchanged_unsaid");
 commit_world!(exchanged_undecided, "exchanged_undecided");
@@ -299,6 +301,8 @@ models! {
     commits::what_was_found_is_of_one_database, not exchanged_unsaid;
     commits::what_is_removed_is_counted_though_its_table_goes, not gone_uncounted;
     commits::what_is_folded_is_counted_once_though_its_table_goes, not folded_counted_again;
+    commits::new_keys_are_new, not new_not_asked_for;
+    commits::new_keys_are_new_beside_a_long_commit, not asked_before_it_is_folded;
     commits::two_bulks_are_one_after_the_other,
         not older_not_spared, younger_not_ended, set_beside_another;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;

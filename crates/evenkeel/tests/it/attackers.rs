@@ -451,3 +451,46 @@ fn very_many_keys_are_counted_as_often_as_they_are_named() {
         }
     }
 }
+
+/// MSETNX of more keys than a loop sets at once: all or none, beside who sets one of them.
+#[test]
+fn very_many_new_keys_are_set_or_none() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut client, mut other) = (server.client(), server.client());
+    let pairs =
+        |from: usize| words("MSETNX", (from..from + 20_000).flat_map(|i| [format!("k{i}"), "new".into()]));
+    let expect = |client: &mut Client, from: usize, reply: &str| {
+        client.send(pairs(from));
+        client.expect_reply(reply);
+    };
+    expect(&mut client, 0, ":1");
+    client.expect("DBSIZE", ":20000");
+    expect(&mut client, 19_999, ":0");
+    client.expect("DBSIZE", ":20000");
+    client.expect("DEBUG SET-ACTIVE-EXPIRE 0", "+OK");
+    client.expect("SET k19999 v PX 1", "+OK");
+    // What has expired is not there.
+    until("it has expired", || client.call("GET k19999") == "(nil)");
+    expect(&mut client, 19_999, ":1");
+    client.expect("DBSIZE", ":39999");
+    client.expect("GET k19999", "\"new\"");
+    // A key that is set while others are covered: before it, or after it.
+    for point in COMMIT {
+        client.expect("FLUSHALL", "+OK");
+        other.expect(&format!("DEBUG POINT {point} HOLD 1"), "+OK");
+        client.send(pairs(0));
+        eventually(&mut other, &format!("DEBUG POINT {point}"), ":1");
+        other.expect("SET k77 mine", "+OK");
+        other.expect(&format!("DEBUG POINT {point} OFF"), "+OK");
+        let decided = point == "commit-fold";
+        client.expect_reply(if decided { ":1" } else { ":0" });
+        client.expect("GET k77", "\"mine\"");
+        client.expect("DBSIZE", if decided { ":20000" } else { ":1" });
+    }
+    // Words that are no pairs.
+    client.send(words("MSETNX", (0..20_001).map(|i| i.to_string())));
+    client.expect_reply("-ERR wrong number of arguments for 'msetnx' command");
+}

@@ -5,7 +5,7 @@ use crate::Keyspace;
 use crate::segment::Directory;
 use crate::view::{Class, View};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use stdx::sync::Mutex;
 
 /// Hashes of keys, and their numbers among the words.
@@ -21,6 +21,10 @@ pub trait Words: Send + Sync {
     fn key(&self, i: usize) -> &[u8];
     /// None: the key is to be removed; then all are.
     fn value(&self, i: usize) -> Option<&[u8]>;
+    /// Whether nothing is to be set if one of the keys is there.
+    fn only_new(&self) -> bool {
+        false
+    }
     /// Brings keys nearer to the cache, with each of [`FETCHES`] steps after the other. Of each its hash, and its number if that
     /// is below `len`.
     fn prefetch(&self, _keys: &[(u64, u32)], _step: usize) {}
@@ -37,6 +41,8 @@ pub(crate) struct Bulk {
     pub(super) found: AtomicUsize,
     /// The time of its decision.
     pub(super) decided_ms: AtomicU64,
+    /// A key is there that had to be new (I11).
+    pub(super) refused: AtomicBool,
     /// Keys to be counted in tables that were emptied before they were folded.
     gone: Mutex<Vec<Gone>>,
 }
@@ -67,8 +73,8 @@ struct Gone {
 
 impl Bulk {
     pub(super) fn new(words: Arc<dyn Words>, db: usize) -> Arc<Bulk> {
-        let (found, decided_ms, gone) = Default::default();
-        Arc::new(Bulk { words, db, found, decided_ms, gone })
+        let (found, decided_ms, refused, gone) = Default::default();
+        Arc::new(Bulk { words, db, found, decided_ms, refused, gone })
     }
 
     pub(super) fn removes(&self) -> bool {
