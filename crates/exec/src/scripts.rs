@@ -70,6 +70,8 @@ const TRIES: u32 = 4;
 const MANY_KEYS: usize = 200;
 /// Words a script may be called with to be run inline: each takes up to a microsecond.
 const MANY_WORDS: usize = 256;
+/// And the bytes of them: Lua hashes each.
+const MANY_BYTES: usize = 64 * 1024;
 /// A script's first requests for keys, and one more for each so many keys of the database, are answered without neighbours.
 const ALONE: usize = 8;
 const FAIR: usize = 1_000;
@@ -150,6 +152,12 @@ impl ScriptRun {
 
     fn args(&self) -> resp::Args<'_> {
         self.words.args().from(BEFORE_KEYS + self.declared)
+    }
+
+    /// Whether a loop had better not even hand it its words. O(words), few of them.
+    fn is_wide(&self) -> bool {
+        let bytes = || self.keys().iter().chain(self.args().iter()).map(<[u8]>::len).sum::<usize>();
+        self.declared > MANY_KEYS || self.words.len() > MANY_WORDS || bytes() > MANY_BYTES
     }
 
     /// EXEC: whether something watched was touched.
@@ -290,11 +298,15 @@ pub struct Scripts {
 }
 
 fn write_log(level: i32, message: &[u8]) {
-    let text = String::from_utf8_lossy(message);
+    log::log!(log_level(level), "{}", String::from_utf8_lossy(message));
+}
+
+/// What a script's level is in our log.
+fn log_level(level: i32) -> log::Level {
     match level {
-        0 => log::debug!("{text}"),
-        1 | 2 => log::info!("{text}"),
-        _ => log::warn!("{text}"),
+        0 => log::Level::Debug,
+        1 | 2 => log::Level::Info,
+        _ => log::Level::Warn,
     }
 }
 
@@ -358,8 +370,7 @@ pub(crate) fn start(act: &mut Act<'_, '_>, run: ScriptRun, far: bool) -> Started
     if call::note_guard(act.local, holder) {
         return Started::Later;
     }
-    let many = run.declared > MANY_KEYS || run.words.len() > MANY_WORDS;
-    let far = far || many || server.scripts.is_long(&run.body);
+    let far = far || run.is_wide() || server.scripts.is_long(&run.body);
     let lacks = |name: &str, act: &mut Act<'_, '_>| !engine(act.server, act.local).has_function(name);
     let far = far || matches!(&run.body, Body::Function(name) if lacks(name, act));
     if far {

@@ -81,19 +81,26 @@ fn pcall(s: &mut State<'_>) -> Outcome {
     run_command(s, false)
 }
 
+/// A call is as much work as so many bytes, and each of its words besides its own.
+const CALL_BYTES: usize = 1500;
+const WORD_BYTES: usize = 200;
+
 /// `redis.call` and `redis.pcall`. Cost beside the command: about 100 ns plus the conversion of the reply; nothing is
 /// allocated once the session's buffers have grown. The reply is not converted if the script does nothing with it.
 fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
     let mut out = s.session().reply.take();
     out.clear();
+    let mut words = 0;
     let refused = match with_arguments(s, |s, args| {
         let resp3 = s.session().resp3.get();
+        words = args.iter().map(|word| WORD_BYTES + word.len()).sum();
         s.host_borrowed(|host| host.call(args, resp3, &mut out))
     }) {
         Ok(Some(())) => None,
         Ok(None) => return s.raise("script stopped"),
         Err(text) => Some(text),
     };
+    s.tick_bytes(CALL_BYTES + words + out.len())?;
     if let Some(text) = refused {
         push_error(s, text.as_bytes());
         return if raise { Err(Raise) } else { ONE };
@@ -194,6 +201,8 @@ fn sha1hex(s: &mut State<'_>) -> Outcome {
     }
     let bytes = s.len(1);
     s.heavy(bytes)?;
+    // Some nanoseconds a byte.
+    s.tick_bytes(4 * bytes)?;
     let digest = sha1_smol::Sha1::from(s.text(1).unwrap_or_default()).digest().bytes();
     s.push_bytes(&crate::Sha(digest).hex());
     ONE
@@ -219,7 +228,10 @@ fn log(s: &mut State<'_>) -> Outcome {
             message.extend_from_slice(text);
         }
     }
+    let bytes = message.len();
     s.host(|host| host.log(level as i32, &message))?;
+    drop(message);
+    s.tick_bytes(CALL_BYTES + 2 * bytes)?;
     Ok(0)
 }
 

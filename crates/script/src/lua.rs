@@ -552,6 +552,11 @@ unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
     }
 }
 
+unsafe extern "C-unwind" {
+    /// Counts work on so many bytes as instructions (`build.rs`).
+    fn evenkeel_charge(l: *mut lua_State, bytes: usize);
+}
+
 /// Calls upvalue 1 with all arguments, the table behind in place of a read-only one as the first. A long string or table
 /// there is announced to the host if upvalue 2 is true.
 unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
@@ -573,6 +578,7 @@ unsafe extern "C-unwind" fn through(l: *mut lua_State) -> c_int {
                 ffi::LUA_TSTRING => ffi::lua_objlen(l, 1),
                 _ => 0,
             };
+            evenkeel_charge(l, bytes);
             if bytes >= crate::HEAVY_BYTES {
                 shared.may_do(bytes);
             }

@@ -404,6 +404,7 @@ fn find_or_match(s: &mut State<'_>, is_find: bool) -> Outcome {
     let init = if init < 0 { init.saturating_add(len as i64 + 1) } else { init };
     let init = (init.saturating_sub(1).max(0) as usize).min(len);
     let plain = is_find && s.bool(4);
+    s.tick_bytes(len - init)?;
     let found = search(s, init, is_find, plain);
     let hit = match found {
         Ok(Some(hit)) => hit,

@@ -101,6 +101,88 @@ fn a_script_computes_and_returns() {
     );
 }
 
+/// What copies, hashes, compares or looks at 200 KB is as much as thousands of instructions: the host is asked each time.
+#[test]
+fn work_on_much_is_asked_about_each_time() {
+    let before = "local a = string.rep('x', 200000) .. 'a' local b = string.rep('x', 200000) .. 'b'
+        local z = string.rep('\\0', 200000) local zz = z .. 'b' z = z .. 'a'
+        local t = {} for i = 1, 7000 do t[i] = i end local h = {} for i = 1, 2000 do h['k' .. i] = i end
+        for i = 1, 100 do ";
+    for work in [
+        "local x = a < b",
+        "local x = z <= zz",
+        "local x = a .. i",
+        "local x = a:sub(-100000)",
+        "local x = a:upper()",
+        "local x = a:reverse()",
+        "local x = ('yz'):rep(100000 + i)",
+        "local x = a:find('b', 1, true)",
+        "local x = a:find('xb$')",
+        "local x = {a:byte(1, 7000)}",
+        "local x = select('#', unpack(t))",
+        "local x = redis.sha1hex(a)",
+        "local x = string.format('%s' .. i, a)",
+        "local x = table.concat({a, i})",
+        "local x = table.maxn(h)",
+        "local x = loadstring('return \"' .. a .. i .. '\"')",
+        "local x = pcall(error, a .. i)",
+        "local x = struct.pack('s', a)",
+        "local x = cjson.encode(a)",
+        "local x = cmsgpack.pack(a)",
+        "redis.call('ECHO', a)",
+        "redis.log(redis.LOG_WARNING, a)",
+        "local x = redis.status_reply(a)",
+        "local x = redis.error_reply(a)",
+        "h['k' .. i] = nil h['m' .. i] = i",
+        "table.remove(t, 1) table.insert(t, 1, i)",
+    ] {
+        let asked = |script: &str| {
+            let mut host = Map::default();
+            let reply = eval(&mut Engine::new(Limits::default()), &mut host, script, &[], &[]);
+            assert_eq!(reply, ":1\r\n", "{script}");
+            host.asked
+        };
+        let more = asked(&format!("{before}{work} end return 1")) - asked(&format!("{before}end return 1"));
+        // Every fourth time at least; a table that is full is made anew once.
+        assert!(more >= if work.starts_with("h[") { 1 } else { 25 }, "{work}: {more}");
+    }
+}
+
+#[test]
+fn strings_are_ordered_byte_by_byte() {
+    let texts: [&[u8]; 9] = [b"", b"\0", b"\0\0", b"\0a", b"a", b"a\0", b"a\0b", b"a\xffb", b"b"];
+    let long = |text: &[u8]| [&vec![b'a'; 1000], text].concat();
+    let texts: Vec<Vec<u8>> =
+        texts.iter().map(|text| text.to_vec()).chain(texts.iter().map(|t| long(t))).collect();
+    let mut engine = Engine::new(Limits::default());
+    for a in &texts {
+        for b in &texts {
+            let script = "local function n(x) return x and 1 or 0 end local a, b = ARGV[1], ARGV[2]
+                return n(a < b) * 8 + n(a <= b) * 4 + n(a > b) * 2 + n(a >= b)";
+            let expected =
+                [a < b, a <= b, a > b, a >= b].iter().fold(0, |bits, bit| bits * 2 + i32::from(*bit));
+            let reply = eval(&mut engine, &mut Map::default(), script, &[], &[a, b]);
+            assert_eq!(reply, format!(":{expected}\r\n"), "{a:?} {b:?}");
+        }
+    }
+}
+
+/// Between two instructions a sort may compare for long: it is ended there.
+#[test]
+fn a_sort_of_long_strings_can_be_ended() {
+    let script = "local t = {} for i = 1, 60 do t[i] = string.rep('x', 20000) .. i end redis.call('SET', 'a', 'b') table.sort(t) return 1";
+    let asked = |script: &str| {
+        let mut host = Map::default();
+        assert_eq!(eval(&mut Engine::new(Limits::default()), &mut host, script, &[], &[]), ":1\r\n");
+        host.asked
+    };
+    let (all, unsorted) = (asked(script), asked(&script.replace("table.sort(t)", "")));
+    assert!(all >= unsorted + 10, "{all} {unsorted}");
+    let mut host = Map { patience: Some(u32::try_from(unsorted + 5).expect("few")), ..Map::default() };
+    let ended = eval(&mut Engine::new(Limits::default()), &mut host, script, &[], &[]);
+    assert_eq!((ended.as_str(), host.asked), ("stopped: Killed", unsorted + 6));
+}
+
 #[test]
 fn numbers_are_written_as_printf_writes_them() {
     let script = "local function same(n)

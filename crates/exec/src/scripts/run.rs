@@ -609,7 +609,9 @@ impl Host for Runner<'_, '_, '_> {
     }
 
     fn log(&mut self, level: i32, message: &[u8]) {
-        self.told.deeds.push(Deed::Log(level, message.to_vec()));
+        if log_level(level) <= log::max_level() {
+            self.told.deeds.push(Deed::Log(level, message.to_vec()));
+        }
     }
 
     /// Copying or compressing so much takes a loop too long.

@@ -178,7 +178,9 @@ impl Transaction {
                 Ok(())
             }
             // It would not end in time.
-            Ok(Order::Run(script)) if limit.until_ns.is_some() && is_far(server, lua, &script.body) => {
+            Ok(Order::Run(script))
+                if limit.until_ns.is_some() && (script.is_wide() || is_far(server, lua, &script.body)) =>
+            {
                 Err(Halt::Elsewhere)
             }
             Ok(Order::Elsewhere) => Err(Halt::Elsewhere),
