@@ -96,8 +96,16 @@ pub(crate) static COMMANDS: &[Command] = &[
 
 // ----- costs ---------------------------------------------------------------------------------------------------------
 
-fn lens(view: &View<'_>, keys: Args<'_>) -> impl Iterator<Item = usize> {
-    keys.iter().map(|key| view.set(key).ok().flatten().map_or(0, Set::len))
+/// Members that are looked for elsewhere are hashed and compared: so many bytes of them are a step more.
+const BYTES_PER_STEP: usize = 1024;
+
+fn byte_steps(set: &Set) -> usize {
+    set.mem_bytes() / BYTES_PER_STEP
+}
+
+fn steps(view: &View<'_>, keys: Args<'_>) -> impl Iterator<Item = usize> {
+    let of = |set: &Set| set.len() + byte_steps(set);
+    keys.iter().map(move |key| view.set(key).ok().flatten().map_or(0, of))
 }
 
 fn present<'v>(view: &'v View<'_>, keys: Args<'v>) -> impl Iterator<Item = &'v Set> {
@@ -105,24 +113,25 @@ fn present<'v>(view: &'v View<'_>, keys: Args<'v>) -> impl Iterator<Item = &'v S
 }
 
 fn inter_steps(view: &View<'_>, keys: Args<'_>) -> usize {
-    lens(view, keys).min().unwrap_or(0) * keys.len().max(1)
+    steps(view, keys).min().unwrap_or(0) * keys.len().max(1)
 }
 
 /// Each element is looked for in all others, or what is in the others is taken away.
 fn diff_steps(view: &View<'_>, keys: Args<'_>) -> usize {
-    let first = lens(view, keys).next().unwrap_or(0);
+    let first = steps(view, keys).next().unwrap_or(0);
     let all = first.saturating_mul(keys.len().max(1));
-    if keys.len() > algebra::MANY { all.min(lens(view, keys).sum()) } else { all }
+    if keys.len() > algebra::MANY { all.min(steps(view, keys).sum()) } else { all }
 }
 
 fn sum_steps(view: &View<'_>, keys: Args<'_>) -> usize {
     // Of many a new set is made.
-    lens(view, keys).sum::<usize>() * if keys.len() > algebra::MANY { 8 } else { 2 }
+    steps(view, keys).sum::<usize>() * if keys.len() > algebra::MANY { 8 } else { 2 }
 }
 
 fn inter_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let sets = || present(view, args.from(1));
-    sets().min_by_key(|set| set.len()).map_or(0, |least| algebra::work(least, sets().skip(1)))
+    let least = sets().min_by_key(|set| set.len());
+    least.map_or(0, |least| algebra::work(least, sets().skip(1)) + byte_steps(least) * args.len())
 }
 
 fn inter_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
@@ -132,7 +141,7 @@ fn inter_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
 /// Dense integers are counted container by container, so no more than the bytes they take.
 fn card_cost(view: &View<'_>, args: Args<'_>) -> usize {
     let Some(keys) = numkeys(args) else { return 0 };
-    let one = |set: &Set| set.len().min(set.mem_bytes() / 8);
+    let one = |set: &Set| set.len().min(set.mem_bytes() / 8) + byte_steps(set);
     let least = keys.iter().map(|key| view.set(key).ok().flatten().map_or(0, one)).min();
     least.unwrap_or(0) * keys.len().max(1)
 }
@@ -143,7 +152,7 @@ fn diff_cost(view: &View<'_>, args: Args<'_>) -> usize {
         return diff_steps(view, keys);
     }
     let mut sets = present(view, keys);
-    sets.next().map_or(0, |first| algebra::work(first, sets))
+    sets.next().map_or(0, |first| byte_steps(first) * keys.len() + algebra::work(first, sets))
 }
 
 fn diff_store_cost(view: &View<'_>, args: Args<'_>) -> usize {

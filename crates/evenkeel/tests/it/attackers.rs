@@ -494,3 +494,22 @@ fn very_many_new_keys_are_set_or_none() {
     client.send(words("MSETNX", (0..20_001).map(|i| i.to_string())));
     client.expect_reply("-ERR wrong number of arguments for 'msetnx' command");
 }
+
+/// Few members, but of many bytes each: hashing and comparing them is what takes long.
+#[test]
+fn algebra_of_long_members() {
+    let Some(server) = laden() else { return };
+    let mut client = server.client();
+    for i in 0..150 {
+        let member = format!("{}{i:03}", "x".repeat(30_000));
+        assert_eq!(client.call_bytes(&[b"SADD", b"longs", member.as_bytes()]), ":1");
+        if i > 0 {
+            assert_eq!(client.call_bytes(&[b"SADD", b"other_longs", member.as_bytes()]), ":1");
+        }
+    }
+    assert!(held(&server, "job-start", "SDIFF longs other_longs").starts_with("[\"xxx"));
+    assert_eq!(held(&server, "job-start", "SINTERCARD 2 longs other_longs"), ":149");
+    assert_eq!(held(&server, "job-start", "SINTERSTORE into longs other_longs"), ":149");
+    assert_eq!(held(&server, "job-start", "SDIFFSTORE into longs other_longs"), ":1");
+    assert_eq!(held(&server, "job-start", "SUNIONSTORE into longs other_longs"), ":150");
+}
