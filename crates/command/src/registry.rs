@@ -279,6 +279,7 @@ pub fn find_sub(container: &'static Command, name: &[u8]) -> Option<&'static Com
 #[cfg(test)]
 mod tests {
     use super::*;
+    use resp::OwnedArgs;
 
     #[test]
     fn renamed_commands_are_found_under_the_new_name_only() {
@@ -332,6 +333,43 @@ mod tests {
             assert_eq!(find(name.as_bytes()).and_then(Command::first_key), Some(at), "{name}");
         }
         assert_eq!(find(b"ping").and_then(Command::first_key), None);
+    }
+
+    #[test]
+    fn keys_are_the_same_in_slices() {
+        let words = |second: &str| {
+            let mut words = OwnedArgs::new();
+            for i in 0..37 {
+                let text = i.to_string();
+                words.push(match i {
+                    1 => second.as_bytes(),
+                    2 => b"9",
+                    20 => b"STREAMS",
+                    _ => text.as_bytes(),
+                });
+            }
+            words
+        };
+        let mut seen = 0;
+        for (command, second) in all().flat_map(|command| [(command, "30"), (command, "8")]) {
+            let owned = words(second);
+            let args = owned.args();
+            let mut whole = Vec::new();
+            command.each_key(args, &mut |i, _| whole.push(i));
+            for slice in [1, 2, 3, 5, 8, 36] {
+                let mut parts = Vec::new();
+                for from in (0..args.len()).step_by(slice) {
+                    command.each_key_within(args, from..from + slice, &mut |i, _| parts.push(i));
+                }
+                // Keys of several specifications come in the order of their places.
+                parts.sort_unstable();
+                let mut whole = whole.clone();
+                whole.sort_unstable();
+                assert_eq!(parts, whole, "{} in slices of {slice}", command.name);
+            }
+            seen += whole.len();
+        }
+        assert!(seen > 1000, "{seen}");
     }
 
     #[test]

@@ -6,6 +6,7 @@
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::Args;
+use std::ops::Range;
 
 /// What a command does with its arguments and the keys it sees.
 pub type Handler = fn(&mut Cx<'_, '_>, Args<'_>) -> Result<(), Error>;
@@ -318,13 +319,27 @@ impl Command {
                 }
                 true
             }
-            specs => specs.iter().all(|spec| spec.each(args, f)),
+            _ => self.each_key_within(args, 0..usize::MAX, f),
         }
+    }
+
+    /// The same for those keys that stand within these words. Cost: O(keys within them), beyond finding a keyword.
+    pub fn each_key_within(
+        &self,
+        args: Args<'_>,
+        words: Range<usize>,
+        f: &mut dyn FnMut(usize, Use),
+    ) -> bool {
+        self.keys.iter().all(|spec| spec.each(args, &words, f))
     }
 }
 
 impl KeySpec {
-    fn each(&self, args: Args<'_>, f: &mut dyn FnMut(usize, Use)) -> bool {
+    fn each(&self, args: Args<'_>, words: &Range<usize>, f: &mut dyn FnMut(usize, Use)) -> bool {
+        let mut every = |first: usize, end: usize, step: usize| {
+            let passed = words.start.saturating_sub(first).div_ceil(step);
+            (first + passed * step..end.min(words.end)).step_by(step).for_each(|i| f(i, self.uses));
+        };
         let first = match self.begin {
             Begin::Index(at) => at,
             Begin::Keyword(word, from) => match find_keyword(args, word, from) {
@@ -343,18 +358,18 @@ impl KeySpec {
                     }
                     (last, _) => (args.len() as i64 + last as i64 + 1).max(0) as usize,
                 };
-                (first..end).step_by(step.max(1) as usize).for_each(|i| f(i, self.uses));
+                every(first, end, step.max(1) as usize);
                 true
             }
             Find::KeyNum { num, first: offset, step } => {
                 let Some(count) = args.get(first + num).and_then(stdx::num::parse_i64) else { return false };
                 let start = first + offset;
                 // With a step of 2 a value follows each key.
-                let words = count.checked_mul(step as i64).unwrap_or(i64::MAX);
-                if count < 1 || words as usize > args.len().saturating_sub(start) {
+                let taken = count.checked_mul(step as i64).unwrap_or(i64::MAX);
+                if count < 1 || taken as usize > args.len().saturating_sub(start) {
                     return false;
                 }
-                (0..count as usize).for_each(|i| f(start + i * step, self.uses));
+                every(start, start + taken as usize, step);
                 true
             }
         }

@@ -241,13 +241,16 @@ fn admit(
         true => sources::plan(server, session, command, args),
         false => Plan::Own,
     };
+    if let Plan::Later = plan {
+        return go_on(session, local);
+    }
     if server.memory.is_limited()
         && let Some(flow) = ration(server, local, session, command, out)
     {
         return flow;
     }
     if session.multi.is_some() && !runs_inside_multi(command) {
-        if let Some(error) = sources::unfit_for_queue(&plan, server, args) {
+        if let Some(error) = sources::unfit_for_queue(&plan, args) {
             return refuse(server, local, session, Some(command), &error, out);
         }
         if let Some(multi) = session.multi.as_mut().filter(|_| !matches!(plan, Plan::Own)) {
@@ -402,6 +405,7 @@ fn took_long(
     };
     if let Some(late) = &local.turn.late {
         (request.loop_ns, request.behind) = (late.ns, Some(late.culprit.clone()));
+        late.remembered.set(true);
     }
     session.info.remember(request.clone());
     Some(request)

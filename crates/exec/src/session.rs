@@ -217,6 +217,8 @@ pub struct Session {
     pub loading: Option<crate::sources::Loading>,
     /// Since when a command waited that now has its rows.
     pub loaded_since_ns: Option<u64>,
+    /// Its command has very many keys, and not all were asked for the source they belong to yet.
+    pub(crate) routing: Option<Box<crate::sources::Routing>>,
     /// What its command has found of several keys so far.
     pub(crate) fetch: Option<Box<crate::sources::Fetch>>,
     /// The source the keys of the command that runs belong to.
@@ -255,6 +257,7 @@ impl Session {
             short: false,
             loading: None,
             loaded_since_ns: None,
+            routing: None,
             fetch: None,
             source: None,
         }

@@ -225,6 +225,47 @@ fn writes_are_refused_unless_the_source_says_otherwise() {
 }
 
 #[test]
+fn the_sources_of_very_many_keys_are_looked_up_in_slices() {
+    let shop = shop("");
+    let mut client = shop.server.client();
+    let together = |key: &str| {
+        format!(
+            "-ERR key '{key}' is a row of source 'items' and cannot be used together with other keys, but by MGET and EXISTS"
+        )
+    };
+    let keys: Vec<String> = (0..30_000).map(|i| format!("own:{i}")).collect();
+    let names = |last: &'static str| keys.iter().map(String::as_str).chain([last]);
+    let words = |name: &str, last: &'static str| -> Vec<Vec<u8>> {
+        [name].into_iter().chain(names(last)).map(|word| word.as_bytes().to_vec()).collect()
+    };
+    let pairs = |last: &'static str| -> Vec<Vec<u8>> {
+        ["MSET"].into_iter().chain(names(last).flat_map(|key| [key, "v"])).map(|word| word.into()).collect()
+    };
+    let run = |client: &mut Client, words: &[Vec<u8>]| {
+        client.request(&words.iter().map(Vec::as_slice).collect::<Vec<_>>());
+        client.reply()
+    };
+    assert_eq!(run(&mut client, &pairs("item:1")), together("item:1"));
+    client.expect("DBSIZE", ":0");
+    assert_eq!(run(&mut client, &pairs("last")), "+OK");
+    assert_eq!(run(&mut client, &words("EXISTS", "last")), ":30001");
+    assert_eq!(run(&mut client, &words("DEL", "item:2")), together("item:2"));
+    let most = "-ERR at most 10000 keys can be named together with keys of sources";
+    assert_eq!(run(&mut client, &words("EXISTS", "item:3")), most);
+    client.expect("MULTI", "+OK");
+    assert_eq!(run(&mut client, &words("TOUCH", "last")), "+QUEUED");
+    assert_eq!(run(&mut client, &words("EXISTS", "item:3")), together("item:3"));
+    client.expect("EXEC", "-EXECABORT Transaction discarded because of previous errors.");
+    assert_eq!(run(&mut client, &words("UNLINK", "last")), ":30001");
+    // As many as may be named together, all of them rows; and then with a key of database 0 among them.
+    let mut rows: Vec<Vec<u8>> = (0..9_999).map(|i| format!("item:{}", i % 100 + 1).into_bytes()).collect();
+    rows.insert(0, b"EXISTS".to_vec());
+    assert_eq!(run(&mut client, &rows), ":9999");
+    rows[5000] = b"own".to_vec();
+    assert_eq!(run(&mut client, &rows), ":9998");
+}
+
+#[test]
 fn a_write_may_give_up_the_item() {
     let shop = shop("write evict feed off");
     let mut client = shop.server.client();

@@ -84,7 +84,9 @@ fn who_waited_for_a_loop_is_told_for_whom() {
     let why = control.call(&format!("EVENKEEL WHY {victim_id}"));
     assert!(why.contains("\"waited-for-loop\"") && why.contains(&named), "{why}");
     let own = control.call(&format!("EVENKEEL WHY {culprit_id}"));
-    assert!(own.contains("\"ran-on-loop\"") && own.contains("\"behind\", (nil)"), "{own}");
+    // On a busy machine it may itself have waited for the system.
+    let blames = |id: u64| own.contains(&format!("\"behind\", [\"client\", :{id}, "));
+    assert!(own.contains("\"ran-on-loop\"") && !blames(culprit_id) && !blames(victim_id), "{own}");
 
     let get = control.call("SLOWLOG GET -1");
     assert!(get.contains("[\"GET\", \"key\"]") && get.contains("[\"DEBUG\", \"STALL\"]"), "{get}");

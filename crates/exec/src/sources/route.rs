@@ -9,10 +9,14 @@ use crate::{Local, Server, Session};
 use command::{Command, Error};
 use resp::{Args, Reply};
 use source::Writes;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Words of a command whose rows are asked for ahead of time: there may be some thirty of them.
 const AHEAD: usize = 16;
+
+/// Words that are looked at in one go: a command of more is looked at in slices, one a turn of its loop.
+const SLICE: usize = 8192;
 
 /// How a command is run that may name keys of sources.
 pub(crate) enum Plan {
@@ -20,38 +24,101 @@ pub(crate) enum Plan {
     Own,
     /// All its keys belong to this source.
     In(Arc<Entry>),
-    /// MGET or the like of several keys, some of them of sources; where its keys begin.
-    Fetch(usize),
+    /// MGET or the like of several keys, some of them of sources. With the first of those if not all belong to one source.
+    Fetch(Option<(Arc<Entry>, usize)>),
     Refused(Error),
+    /// Not all its keys have been looked at: it is to be run again in the next turn.
+    Later,
 }
 
-/// Chooses the plan. Cost: O(keys · sources).
-pub(crate) fn plan(server: &Server, session: &Session, command: &Command, args: Args<'_>) -> Plan {
+/// Chooses the plan. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
+pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
     if session.db != 0 || command.keys.is_empty() || is_script(command) {
         return Plan::Own;
     }
-    let (mut found, mut others, mut key) = (None::<Arc<Entry>>, false, 0);
-    let mut mixed = false;
-    command.each_key(args, &mut |i, _| match server.sources.of(args.at(i)) {
-        None => others = true,
-        Some(entry) => {
-            key = if found.is_none() { i } else { key };
-            mixed |= found.as_ref().is_some_and(|found| found.db != entry.db);
-            found = Some(entry);
+    if session.fetch.is_some() {
+        // It goes on.
+        return Plan::Fetch(None);
+    }
+    let list = server.sources.list.load();
+    let mut named = Named::default();
+    if args.len() <= SLICE {
+        named.look(&list, command, args, 0..args.len());
+    } else {
+        let so_far = session.routing.take().filter(|routing| Arc::ptr_eq(&routing.list, &list));
+        let mut routing = so_far.unwrap_or_else(|| Routing::new(list.clone()));
+        if routing.is_unfinished(command, args) {
+            session.routing = Some(routing);
+            return Plan::Later;
         }
-    });
-    let Some(entry) = found else { return Plan::Own };
-    if let Some(first) = super::first_key(command)
-        && args.len() > first + 1
-    {
-        return Plan::Fetch(first);
+        named = routing.named;
     }
-    if mixed || others {
-        return Plan::Refused(not_together(&entry, args.at(key)));
+    named.plan(command, args)
+}
+
+/// The keys of a command of very many, of which some have been looked at.
+pub(crate) struct Routing {
+    /// The sources there were: with others it begins again.
+    list: Arc<Vec<Arc<Entry>>>,
+    /// The word to go on with.
+    next: usize,
+    named: Named,
+}
+
+impl Routing {
+    fn new(list: Arc<Vec<Arc<Entry>>>) -> Box<Routing> {
+        Box::new(Routing { list, next: 0, named: Named::default() })
     }
-    match refusal(&entry, command, args, args.at(key)) {
-        Some(error) => Plan::Refused(error),
-        None => Plan::In(entry),
+
+    /// Looks at some more words; false if none are left.
+    fn is_unfinished(&mut self, command: &Command, args: Args<'_>) -> bool {
+        let end = self.next + SLICE;
+        self.named.look(&self.list, command, args, self.next..end);
+        self.next = end;
+        end < args.len()
+    }
+}
+
+/// What a command names.
+#[derive(Default)]
+struct Named {
+    /// Keys that are of no source.
+    others: bool,
+    /// The source of the first key that has one, and where that stands.
+    first: Option<(Arc<Entry>, usize)>,
+    /// Keys of another source, too.
+    mixed: bool,
+}
+
+impl Named {
+    fn look(&mut self, list: &[Arc<Entry>], command: &Command, args: Args<'_>, words: Range<usize>) {
+        command.each_key_within(args, words, &mut |i, _| {
+            let key = args.at(i);
+            match list.iter().find(|entry| entry.spec().pattern.id(key).is_some()) {
+                None => self.others = true,
+                Some(entry) => {
+                    let (first, _) = self.first.get_or_insert_with(|| (entry.clone(), i));
+                    self.mixed |= first.db != entry.db;
+                }
+            }
+        });
+    }
+
+    fn plan(self, command: &Command, args: Args<'_>) -> Plan {
+        let Some((entry, key)) = self.first else { return Plan::Own };
+        let apart = self.mixed || self.others;
+        if let Some(first) = super::first_key(command)
+            && args.len() > first + 1
+        {
+            return Plan::Fetch(apart.then_some((entry, key)));
+        }
+        if apart {
+            return Plan::Refused(not_together(&entry, args.at(key)));
+        }
+        match refusal(&entry, command, args, args.at(key)) {
+            Some(error) => Plan::Refused(error),
+            None => Plan::In(entry),
+        }
     }
 }
 
@@ -124,19 +191,11 @@ fn db_of_source(server: &Server, command: &Command, args: Args<'_>) -> usize {
 }
 
 /// Why a command with keys of sources cannot be queued by MULTI, if so.
-pub(crate) fn unfit_for_queue(plan: &Plan, server: &Server, args: Args<'_>) -> Option<Error> {
+pub(crate) fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
     match plan {
-        Plan::Own | Plan::In(_) => None,
+        Plan::Own | Plan::In(_) | Plan::Later => None,
         Plan::Refused(error) => Some(error.clone()),
-        Plan::Fetch(first) => {
-            let mut entries = args.iter().skip(*first).map(|key| (key, server.sources.of(key)));
-            let (_, first) = entries.next()?;
-            let db = |entry: &Option<Arc<Entry>>| entry.as_ref().map(|entry| entry.db);
-            let other = entries.find(|(_, entry)| db(entry) != db(&first));
-            other?;
-            let key = args.iter().skip(1).find(|key| server.sources.of(key).is_some())?;
-            Some(not_together(&*server.sources.of(key)?, key))
-        }
+        Plan::Fetch(apart) => apart.as_ref().map(|(entry, key)| not_together(entry, args.at(*key))),
     }
 }
 

@@ -167,6 +167,14 @@ pub struct Late {
     pub culprit: Arc<Culprit>,
     /// The first of its commands is in the slow log.
     pub(crate) logged: Cell<bool>,
+    /// One of its commands was slow itself, and is remembered with this wait.
+    pub(crate) remembered: Cell<bool>,
+}
+
+impl Late {
+    fn new(ns: u64, culprit: Arc<Culprit>) -> Late {
+        Late { ns, culprit, logged: Cell::new(false), remembered: Cell::new(false) }
+    }
 }
 
 /// How much of a piece of work was spent waiting.
@@ -401,13 +409,13 @@ impl Local {
         let since = turn.before.as_ref().map_or(turn.began_ns, |(began_ns, _)| *began_ns);
         let ns = self.clock_ns.saturating_sub(since);
         turn.late = match longest {
-            Some(culprit) if ns >= SLOW_NS => Some(Late { ns, culprit, logged: Cell::new(false) }),
+            Some(culprit) if ns >= SLOW_NS => Some(Late::new(ns, culprit)),
             Some(_) => None,
             // Many short requests: one note a turn is enough.
             None if ns < STALL_NS || turn.kept > 0 || before.is_some() || !turn.pieces.is_empty() => None,
             None => {
                 let culprit = turn.culprit(self.clock_ns, ns);
-                Some(Late { ns, culprit, logged: Cell::new(false) })
+                Some(Late::new(ns, culprit))
             }
         };
     }
@@ -422,10 +430,10 @@ impl Local {
 
     #[cold]
     fn note_late(&mut self, server: &Server, client: &Arc<ClientInfo>) {
-        let Some(Late { ns, culprit, .. }) = self.turn.late.take() else { return };
+        let Some(Late { ns, culprit, remembered, .. }) = self.turn.late.take() else { return };
         self.recorder.phase(Phase::Loop, ns);
         let (command, unix_ms) = (client.command(), self.now_ms);
-        if self.turn.kept < super::PER_TURN {
+        if self.turn.kept < super::PER_TURN && !remembered.get() {
             client.remember(Request {
                 unix_ms,
                 command,
