@@ -33,7 +33,9 @@ pub use fill::Fill;
 pub(crate) use removal::empty;
 pub use removal::{Dropping, Queue};
 pub use route::ask_ahead;
-pub(crate) use route::{Plan, Routing, ask_ahead_for, db_for, keys_of, of_call, plan, preload, unfit_for_queue};
+pub(crate) use route::{
+    Plan, Routing, ask_ahead_for, db_for, keys_of, of_call, plan, preload, unfit_for_queue,
+};
 pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
 pub(crate) use wait::{after_write, before_write, is_known, look};

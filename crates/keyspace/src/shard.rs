@@ -22,10 +22,16 @@ pub(crate) struct Shard {
     pub(crate) intents: Intents,
 }
 
+/// What is set for somebody who watches a key, and how often its database had been exchanged before.
+type Mark = (Arc<AtomicBool>, u64);
+
+/// Watchers above which those who have been told are let go elsewhere.
+const FORGOTTEN_AT_ONCE: usize = 64;
+
 #[derive(Default)]
 struct Interested {
-    /// Their marks, and how often the database had been exchanged before.
-    watchers: Vec<(Arc<AtomicBool>, u64)>,
+    /// Their marks by address. Who was told of a touch is not among them any more.
+    watchers: HashMap<usize, Mark>,
     blocked: usize,
 }
 
@@ -41,11 +47,13 @@ impl Interest {
     }
 
     pub(crate) fn watch(&mut self, db: usize, key: &[u8], dirty: Arc<AtomicBool>, swaps: u64) {
-        self.map.entry((db, key.into())).or_default().watchers.push((dirty, swaps));
+        let address = Arc::as_ptr(&dirty) as usize;
+        self.map.entry((db, key.into())).or_default().watchers.insert(address, (dirty, swaps));
     }
 
     pub(crate) fn unwatch(&mut self, db: usize, key: &[u8], dirty: &Arc<AtomicBool>) {
-        self.update(db, key, |interested| interested.watchers.retain(|(w, _)| !Arc::ptr_eq(w, dirty)));
+        let address = Arc::as_ptr(dirty) as usize;
+        self.update(db, key, |interested| _ = interested.watchers.remove(&address));
     }
 
     pub(crate) fn block(&mut self, db: usize, key: &[u8]) {
@@ -66,16 +74,26 @@ impl Interest {
         }
     }
 
-    /// Marks the watchers of a touched key; true if somebody is blocked on it.
-    pub(crate) fn touch(&self, db: usize, key: &[u8]) -> bool {
-        let Some(interested) = self.map.get(&(db, Box::from(key))) else { return false };
-        interested.watchers.iter().for_each(|(w, _)| w.store(true, Ordering::Release));
-        interested.blocked > 0
+    /// Marks the watchers of a touched key, who are forgotten then; true if somebody is blocked on it. Cost: O(those who began
+    /// to watch it since it was last touched).
+    pub(crate) fn touch(&mut self, db: usize, key: &[u8]) -> bool {
+        let mut blocked = false;
+        self.update(db, key, |interested| {
+            let told = std::mem::take(&mut interested.watchers);
+            told.values().for_each(|(mark, _)| mark.store(true, Ordering::Release));
+            if told.len() > FORGOTTEN_AT_ONCE {
+                stdx::reclaim::defer(told.len() * size_of::<(usize, Mark)>(), move || drop(told));
+            }
+            blocked = interested.blocked > 0;
+        });
+        blocked
     }
 
     /// A key expired: marks those who watched it before its database was exchanged for the last time.
-    pub(crate) fn expire(&self, db: usize, key: &[u8], swaps: u64) {
-        let watchers = self.map.get(&(db, Box::from(key))).into_iter().flat_map(|i| &i.watchers);
-        watchers.filter(|(_, then)| *then != swaps).for_each(|(w, _)| w.store(true, Ordering::Release));
+    pub(crate) fn expire(&mut self, db: usize, key: &[u8], swaps: u64) {
+        self.update(db, key, |interested| {
+            let before = interested.watchers.values().filter(|(_, then)| *then != swaps);
+            before.for_each(|(mark, _)| mark.store(true, Ordering::Release));
+        });
     }
 }

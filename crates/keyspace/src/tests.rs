@@ -195,6 +195,25 @@ fn a_cursor_finds_every_key_that_stays_through_growth_and_shrinking() {
 }
 
 #[test]
+fn a_cursor_counts_a_long_key_as_many() {
+    let keyspace = Keyspace::new(1);
+    let long = "x".repeat(100_000);
+    (0..1_000).for_each(|i| drop(set(&keyspace, &format!("{long}{i}"), "v", None, 1)));
+    let (mut cursor, mut found, mut most) = (0, BTreeSet::new(), 0);
+    loop {
+        let before = found.len();
+        cursor = keyspace.scan(0, cursor, 1_000, 1, &mut |key, _| _ = found.insert(key.to_vec()));
+        most = most.max(found.len() - before);
+        if cursor == 0 {
+            break;
+        }
+    }
+    assert_eq!(found.len(), 1_000);
+    // A thousand short ones at once: no more than some five of them, and what shares a line with the last.
+    assert!(most < 50, "{most}");
+}
+
+#[test]
 fn an_expired_key_is_absent_at_once_and_the_sweep_finds_every_one() {
     let keyspace = Keyspace::new(3);
     for db in [0, 2] {

@@ -21,6 +21,29 @@ fn watchers_and_waiters_hear_of_touches_of_their_key_only() {
     assert!(set(&keyspace, "queue", "1", None, 1).ready.is_empty());
 }
 
+/// Of thousands who watch a key each is told once, and who stops to watch it has looked through none of the others.
+#[test]
+fn who_has_been_told_of_a_touch_is_kept_no_longer() {
+    let keyspace = Keyspace::new(1);
+    let watchers: Vec<_> = (0..10_000).map(|_| watch(&keyspace, 0, "hot").0).collect();
+    assert!(watchers.iter().all(|mark| Arc::strong_count(mark) == 2));
+    let (gone, stay) = watchers.split_at(5_000);
+    gone.iter().for_each(|mark| keyspace.unwatch(0, b"hot", mark));
+    put_in(&keyspace, 0, "hot", None);
+    assert!(gone.iter().all(|mark| !mark.load(Ordering::Relaxed)));
+    assert!(stay.iter().all(|mark| mark.load(Ordering::Relaxed)));
+    // They are let go elsewhere.
+    while watchers.iter().any(|mark| Arc::strong_count(mark) > 1) {
+        std::thread::yield_now();
+    }
+    // Who began later is told of what comes later; who gives it up once more takes nobody's place.
+    let (late, _) = watch(&keyspace, 0, "hot");
+    stay.iter().for_each(|mark| keyspace.unwatch(0, b"hot", mark));
+    assert!(!late.load(Ordering::Relaxed));
+    put_in(&keyspace, 0, "hot", None);
+    assert!(late.load(Ordering::Relaxed));
+}
+
 #[test]
 fn flushing_and_swapping_act_on_whole_databases() {
     let keyspace = Keyspace::new(2);

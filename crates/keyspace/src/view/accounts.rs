@@ -92,9 +92,10 @@ impl View<'_> {
         });
         self.keyspace.stats.evicted_keys.fetch_add(1, Ordering::Relaxed);
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
-        if let Some(shard) = self.shard(shard_of(hash)) {
+        let db = self.db;
+        if let Some(shard) = self.shard_mut(shard_of(hash)) {
             // Who waits for the key waits on.
-            shard.interest.touch(self.db, key);
+            shard.interest.touch(db, key);
         }
         self.push_event(self.db, key, Class::Evicted, "evicted");
         Some(bytes as u64)

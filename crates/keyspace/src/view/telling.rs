@@ -73,7 +73,7 @@ impl View<'_> {
         self.changes.dirty += times;
         let (db, shard) = (self.db, shard_of(self.hash_of(key)));
         if let Store::Locked(guard) = &mut self.store {
-            let interest = &guard.get(shard).interest;
+            let interest = &mut guard.get_mut(shard).interest;
             if !interest.is_empty() && interest.touch(db, key) {
                 self.changes.ready.push(Ready::Key(db, key.into()));
             }

@@ -55,10 +55,11 @@ impl View<'_> {
 
     /// Tells those who watch a key that has expired, if they have to be told: others look for themselves, and one that had expired
     /// when it was watched does not count.
-    pub(super) fn tell_expired(&self, hash: u64, key: &[u8]) {
-        let interest = self.shard(shard_of(hash)).map(|shard| &shard.interest);
+    pub(super) fn tell_expired(&mut self, hash: u64, key: &[u8]) {
+        let (db, (swaps, _)) = (self.db, self.keyspace.replaced(self.db));
+        let interest = self.shard_mut(shard_of(hash)).map(|shard| &mut shard.interest);
         if let Some(interest) = interest.filter(|interest| !interest.is_empty()) {
-            interest.expire(self.db, key, self.keyspace.replaced(self.db).0);
+            interest.expire(db, key, swaps);
         }
     }
 }

@@ -14,6 +14,8 @@ type Removed = HashMap<(usize, usize), TakenAway>;
 const FREED_TOGETHER: usize = 16;
 /// Keys of long commits that are folded under one lock of their shard.
 const FOLDED_TOGETHER: usize = 32;
+/// Bytes of a key for which SCAN counts a further one.
+const SCAN_BYTES: usize = 512;
 /// Shards ahead whose tables are fetched while they are all gone through.
 const AHEAD: usize = 4;
 
@@ -33,8 +35,8 @@ impl View<'_> {
         matches!(&self.store, Store::Overlay(overlay) if overlay.has_missing())
     }
 
-    /// One SCAN call: visits about `count` keys from `cursor` on, with their types, and returns the next cursor, 0 at the
-    /// end. Every key present from the first call to the last is visited. Expired keys are not. Needs the whole; an
+    /// One SCAN call: visits about `count` keys from `cursor` on, fewer where they are long, with their types, and returns the
+    /// next cursor, 0 at the end. Every key present from the first call to the last is visited. Expired keys are not. Needs the whole; an
     /// overlay may have to be given a chunk first (then the handler is run again).
     pub fn scan(&mut self, cursor: u64, count: usize, f: &mut dyn FnMut(&[u8], Kind)) -> u64 {
         let (db, now_ms) = (self.db, self.now_ms);
@@ -62,7 +64,7 @@ impl View<'_> {
             let directory = &guard.get(shard_of(position)).dbs[db];
             let mut visited = 0;
             let next = directory.visit_line(position, &mut |_, entry| {
-                visited += 1;
+                visited += scan_weight(entry.key());
                 if entry.expire_ms().is_none_or(|at| at > now_ms) {
                     f(entry.key(), entry.kind());
                 }
@@ -258,6 +260,11 @@ fn random_in<'a>(
     None
 }
 
+/// As how many keys one counts: what is to be copied or matched of a long one takes as long as many short ones.
+fn scan_weight(key: &[u8]) -> usize {
+    1 + key.len() / SCAN_BYTES
+}
+
 /// Walks lines from a cursor until about `count` keys were visited; `line` visits one and tells the next position in
 /// its shard and how many keys it saw.
 fn scan_lines(cursor: u64, count: usize, mut line: impl FnMut(u64) -> (Option<u64>, usize)) -> u64 {
@@ -304,7 +311,7 @@ impl Keyspace {
         let guard = self.shards.lock_one(shard);
         let mut visited = 0;
         let next = guard.get(shard).dbs[db].visit_line(position, &mut |_, entry| {
-            visited += 1;
+            visited += scan_weight(entry.key());
             if entry.expire_ms().is_none_or(|at| at > now_ms) {
                 f(entry.key(), entry.kind());
             }
