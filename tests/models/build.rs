@@ -88,15 +88,10 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "placed_unchecked",
         "intent.rs",
-        "if checked.is_ok() && relied_on && self.changed_since(db, key, s) {",
-        "if checked.is_ok() && relied_on && false {",
+        "&& let Some(by) = self.changed_since(db, key, s)",
+        "&& let Some(by) = None",
     ),
-    (
-        "older_not_spared",
-        "intent.rs",
-        "Fate::Open if placed.record.age < record.age => return Err(Conflict),",
-        "Fate::Open if placed.record.age < record.age => {}",
-    ),
+    ("older_not_spared", "intent.rs", "return Err(Conflict { by: placed.record.owner });", ""),
     (
         "younger_not_ended",
         "intent.rs",
@@ -171,9 +166,9 @@ const MISTAKES: &[(&str, &str, &str, &str)] = &[
     (
         "folded_later",
         "intent.rs",
-        "        self.write_at(n, db, hash, key, |view, key| match deed {",
+        "        let write = |view: &mut Self, key: &[u8]| match deed {",
         "        let n = self.keyspace().sequence.draw();\n        \
-         self.write_at(n, db, hash, key, |view, key| match deed {",
+         let write = |view: &mut Self, key: &[u8]| match deed {",
     ),
     (
         "withdrawn_undecided",

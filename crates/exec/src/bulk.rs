@@ -164,9 +164,11 @@ impl BulkJob {
         })
     }
 
-    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, commit: &Commit, now_ms: u64) {
+    pub(crate) fn lose(&mut self, server: &Server, commit: &Commit, now_ms: u64) {
         self.races.remember(|| commit.hashes());
-        self.races.lose(keyspace, self.client, now_ms);
+        let ns = stdx::clock::mono_ns().saturating_sub(self.races.age);
+        self.races.lose_to(server, commit.lost_to(), ns);
+        self.races.lose(&server.keyspace, self.client, now_ms);
     }
 
     /// It is committed, and found so many keys; None: it was refused.
@@ -196,7 +198,7 @@ impl BulkJob {
                 local.count_within(server, &mut tally);
             }
         }
-        let spent = Some(Box::new(Spent { lost: self.races.lost, ..self.spent }));
+        let spent = Some(Box::new(self.races.told(self.spent)));
         let delivery =
             Delivery { client: self.client, bytes: out.into_bytes(), stream, spent, selected: None };
         discard(self);

@@ -26,7 +26,7 @@ use crate::park::away::Wait;
 use crate::queue::{self, Queue};
 use crate::session::{ReplyMode, Watch};
 use crate::tally::Tally;
-use crate::waits::Spent;
+use crate::waits::{self, Ahead, Spent};
 use crate::works::{Owner, Work};
 use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
@@ -217,6 +217,8 @@ pub struct Job {
 #[derive(Default)]
 pub struct Races {
     pub lost: u32,
+    /// To whom the last was lost, and how long all that were took.
+    lost_to: Option<Ahead>,
     /// When the first attempt began: the older of two long commits wins.
     pub age: u64,
     /// An attempt has ended by an alarm.
@@ -237,6 +239,18 @@ impl Races {
         if self.lost + 1 >= PROTECT_FROM {
             self.hashes = Some(hashes());
         }
+    }
+
+    /// An attempt was in vain because of somebody's write (a word of `stdx::doing`); all attempts so far took so long.
+    pub(crate) fn lose_to(&mut self, server: &Server, by: u64, ns: u64) {
+        if let Some((client, command)) = waits::doer(server, by) {
+            self.lost_to = Some((client, command, ns));
+        }
+    }
+
+    /// What is told of them.
+    pub(crate) fn told(&self, spent: Spent) -> Spent {
+        Spent { lost: self.lost, lost_to: self.lost_to, ..spent }
     }
 
     /// Another race was lost: raises the protection it has earned (J3).
@@ -536,9 +550,7 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
 
 /// Takes a job back from its worker: reads what it asks for, commits what it did, or repeats it. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
-    if !matches!(job.state, State::NeedKeys(_)) {
-        job.alarm = None;
-    }
+    let alarm = if matches!(job.state, State::NeedKeys(_)) { None } else { job.alarm.take() };
     match std::mem::take(&mut job.state) {
         State::Ready => None,
         State::Dropped => {
@@ -551,7 +563,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
         }
         State::Doomed => {
-            job.overlay.take().into_iter().for_each(Overlay::dispose);
+            if let (Some(alarm), Some(overlay)) = (alarm, job.overlay.take()) {
+                job.races.lose_to(server, alarm.rung_by(overlay.snapshot().lsn()), job.spent.thread_ns);
+                overlay.dispose();
+            }
             job.races.doomed = true;
             submit(server, local, job);
             None
@@ -584,7 +599,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                 let current = overlay.snapshot().is_current();
                 overlay.dispose();
                 return match job.block {
-                    _ if !current => again(server, local, job),
+                    _ if !current => again(server, local, job, 0),
                     Some(block) => wait(server, local, job, block),
                     None => Some(deliver(server, local, job)),
                 };
@@ -600,9 +615,9 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
                     server.after(local, changes);
                     Some(deliver(server, local, job))
                 }
-                Err(keyspace::Lost(told)) => {
+                Err(keyspace::Lost { told, by }) => {
                     server.after(local, told);
-                    again(server, local, job)
+                    again(server, local, job, by)
                 }
             }
         }
@@ -613,7 +628,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
 fn wait(server: &Server, local: &Local, mut job: Box<Job>, block: Block) -> Option<Delivery> {
     job.place = None;
     if let Body::One(Call { command, args, .. }) = &job.body {
-        let (client, spent) = (job.client, Spent { lost: job.races.lost, ..job.spent });
+        let (client, spent) = (job.client, job.races.told(job.spent));
         let wait = Wait { client, command, args: args.clone(), block, since_ns: job.started_ns, spent };
         server.send(local.id, Mail::Wait(Box::new(wait)));
     }
@@ -647,7 +662,7 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> 
     job.place = None;
     local.count_within(server, &mut job.tally);
     forget_watched(server, local, &mut job);
-    let spent = Some(Box::new(Spent { lost: job.races.lost, ..job.spent }));
+    let spent = Some(Box::new(job.races.told(job.spent)));
     let State::Done(stream) = std::mem::take(&mut job.state) else {
         return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent, selected: None };
     };
@@ -657,11 +672,13 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> 
     delivery
 }
 
-/// A race was lost: the job runs again on a new snapshot. A watched key that was touched ends it.
-pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
+/// A race was lost to whose write that was (`stdx::doing`): the job runs again on a new snapshot. A watched key that was touched
+/// ends it.
+pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>, by: u64) -> Option<Delivery> {
     if was_touched(&job) {
         return Some(untrue(server, local, job));
     }
+    job.races.lose_to(server, by, job.spent.thread_ns);
     job.races.lose(&server.keyspace, job.client, local.now_ms);
     submit(server, local, job);
     None

@@ -340,6 +340,7 @@ impl Scripts {
             while let Some(mut job) = taker.take() {
                 let Some(server) = weak.upgrade() else { return };
                 bench.begin(&mut job.spent);
+                crate::waits::works_for(job.run.client);
                 run_on_thread(&server, &mut lua, &mut bench, job);
                 stdx::reclaim::flush();
             }
@@ -464,7 +465,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             run.forget_watched(&server, act.local);
             return Started::Done;
         }
-        if settle(&server, act.local, overlay, &mut told) {
+        if settle(&server, act.local, overlay, &mut told).is_ok() {
             act.local.count_within(&server, &mut lua.tally);
             run.forget_watched(&server, act.local);
             if deeds::do_few(&server, &mut told) {
@@ -551,8 +552,8 @@ impl Scripts {
     }
 }
 
-/// Commits; false if the race was lost.
-fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut Told) -> bool {
+/// Commits. Err: the race was lost, to whose write that was.
+fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut Told) -> Result<(), u64> {
     if overlay.is_dirty() {
         match overlay.commit(local.now_ms) {
             Ok(changes) => {
@@ -561,9 +562,9 @@ fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut 
                 }
                 server.after(local, changes);
             }
-            Err(keyspace::Lost(told)) => {
+            Err(keyspace::Lost { told, by }) => {
                 server.after(local, told);
-                return false;
+                return Err(by);
             }
         }
     } else {
@@ -571,10 +572,10 @@ fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut 
         overlay.dispose();
         if !current {
             // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
-            return false;
+            return Err(0);
         }
     }
-    true
+    Ok(())
 }
 
 fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
@@ -702,12 +703,12 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
         // It could not go on: what it asked for did not come.
         Err(Halt::Elsewhere) => {
-            return again(server, local, job);
+            return again(server, local, job, 0);
         }
         Ok(()) if job.run.is_touched() => return deliver_untrue(server, local, job),
         Ok(()) if job.told.is_outdated(server) => {
             job::discard((job.overlay.take(), job.commit.take(), std::mem::take(&mut job.told)));
-            return again(server, local, job);
+            return again(server, local, job, 0);
         }
         Ok(()) => {}
     }
@@ -720,10 +721,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         // Not for mere reads: only a flush makes those start over, and they may know very many keys.
         job.races.remember(|| overlay.hashes());
     }
-    if settle(server, local, overlay, &mut job.told) {
-        return deliver(server, local, job);
+    match settle(server, local, overlay, &mut job.told) {
+        Ok(()) => deliver(server, local, job),
+        Err(by) => again(server, local, job, by),
     }
-    again(server, local, job)
 }
 
 /// A script was killed: nothing of it has happened (C1).
@@ -756,7 +757,7 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     job.place = None;
     // Nearly all that scripts do besides their writes.
     let published = !job.told.deeds.is_empty();
-    let spent = Some(Box::new(Spent { lost: job.races.lost, published, ..job.spent }));
+    let spent = Some(Box::new(job.races.told(Spent { published, ..job.spent })));
     if deeds::do_few(server, &mut job.told) {
         let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
         let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };
@@ -769,14 +770,20 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     None
 }
 
-/// A race was lost: the script runs again on a new snapshot, unless it was killed.
-pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
+/// A race was lost to whose write that was (`stdx::doing`): the script runs again on a new snapshot, unless it was killed.
+pub(crate) fn again(
+    server: &Arc<Server>,
+    local: &mut Local,
+    mut job: Box<ScriptJob>,
+    by: u64,
+) -> Option<Delivery> {
     if job.is_killed() {
         return deliver_killed(server, local, job);
     }
     if job.run.is_touched() {
         return deliver_untrue(server, local, job);
     }
+    job.races.lose_to(server, by, job.spent.thread_ns);
     job.races.lose(&server.keyspace, job.run.client, local.now_ms);
     submit(server, local, job);
     None

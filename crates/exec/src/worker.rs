@@ -65,6 +65,7 @@ impl Tools {
         while let Some(mut job) = taker.take() {
             self.running.fetch_add(1, Ordering::Relaxed);
             bench.begin(&mut job.spent);
+            crate::waits::works_for(job.client);
             points::reach(Point::JobStart);
             {
                 let turn = self.turns.enter();

@@ -12,7 +12,7 @@ use crate::park::registering::Registering;
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
-use crate::{Local, Server, actions, sources, transaction};
+use crate::{Local, Server, actions, sources, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
 use std::collections::{HashMap, VecDeque};
@@ -204,6 +204,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
         }
         Work::Deliver(delivery) => Step::Over(Some(delivery)),
         Work::Bulk(commit, mut bulk) => {
+            waits::works_for(bulk.client);
             let mut commit = commit.unwrap_or_else(|| bulk.commit(&server.keyspace));
             let mut told = Vec::new();
             let progress = commit.advance(local.now_ms, KEYS, &mut told);
@@ -220,7 +221,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                     Step::Over(Some(bulk.deliver(server, local, None)))
                 }
                 Progress::Lost => {
-                    bulk.lose(&server.keyspace, &commit, local.now_ms);
+                    bulk.lose(server, &commit, local.now_ms);
                     job::discard(commit);
                     bulk::go_on(server, local, bulk);
                     Step::Over(None)
@@ -273,26 +274,39 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             {
                 commit.give_up();
             }
+            waits::works_for(owner.client());
             let mut told = Vec::new();
             let progress = commit.advance(local.now_ms, KEYS, &mut told);
             told.into_iter().for_each(|changes| server.after(local, changes));
             match progress {
                 Progress::More => Step::More(Work::Commit { commit, owner }),
                 ended => {
+                    let lost_to = (ended == Progress::Lost).then(|| commit.lost_to());
                     job::discard(commit);
-                    Step::Over(end(server, local, owner, ended != Progress::Lost))
+                    Step::Over(end(server, local, owner, lost_to))
                 }
             }
         }
     }
 }
 
-fn end(server: &Arc<Server>, local: &mut Local, owner: Owner, committed: bool) -> Option<Delivery> {
-    match (owner, committed) {
-        (Owner::Job(job), true) => Some(job::deliver(server, local, job)),
-        (Owner::Job(job), false) => job::again(server, local, job),
-        (Owner::Script(job), true) => scripts::deliver(server, local, job),
-        (Owner::Script(job), false) => scripts::again(server, local, job),
+impl Owner {
+    fn client(&self) -> u64 {
+        match self {
+            Owner::Job(job) => job.client,
+            Owner::Script(job) => job.run.client,
+            Owner::Keys(keys) => keys.client,
+        }
+    }
+}
+
+/// A commit is over. `lost_to`: it was lost, to whom.
+fn end(server: &Arc<Server>, local: &mut Local, owner: Owner, lost_to: Option<u64>) -> Option<Delivery> {
+    match (owner, lost_to) {
+        (Owner::Job(job), None) => Some(job::deliver(server, local, job)),
+        (Owner::Job(job), Some(by)) => job::again(server, local, job, by),
+        (Owner::Script(job), None) => scripts::deliver(server, local, job),
+        (Owner::Script(job), Some(by)) => scripts::again(server, local, job, by),
         // It only reads.
         (Owner::Keys(_), _) => None,
     }

@@ -379,6 +379,8 @@ pub struct Commit {
     flushed: Vec<usize>,
     swaps: Vec<(usize, usize)>,
     numbers: Arc<Numbers>,
+    /// Who made it lose.
+    lost_to: u64,
 }
 
 impl Commit {
@@ -406,6 +408,7 @@ impl Commit {
             flushed,
             swaps,
             numbers,
+            lost_to: 0,
         }
     }
 
@@ -431,6 +434,7 @@ impl Commit {
             flushed: Vec::new(),
             swaps: Vec::new(),
             numbers: Numbers::new(keyspace.all_databases()),
+            lost_to: 0,
         }
     }
 
@@ -442,6 +446,11 @@ impl Commit {
     /// Whether it was lost because a key is there that had to be new: to try again would be in vain.
     pub fn is_refused(&self) -> bool {
         self.bulk.as_ref().is_some_and(|bulk| bulk.refused.load(Ordering::Relaxed))
+    }
+
+    /// Whose write made it lose (`stdx::doing`); 0 if nobody's.
+    pub fn lost_to(&self) -> u64 {
+        self.lost_to
     }
 
     /// The hashes of all keys, sorted; to be asked before the first `advance`. Cost: O(keys).
@@ -507,14 +516,14 @@ impl Commit {
                         let s = self.snapshot.as_ref().map_or(0, Snapshot::lsn);
                         view.place((&self.record, &self.numbers), cells, (s, now_ms), keys)
                     }
-                    false => Err(Conflict),
+                    false => Err(Conflict { by: self.record.ended_by() }),
                 };
                 told.push(view.finish());
                 self.stage = match placed {
                     Ok(true) => Stage::Placing(part + 1),
                     Ok(false) => Stage::Placing(part),
-                    Err(Conflict) => {
-                        self.snapshot = None;
+                    Err(Conflict { by }) => {
+                        (self.snapshot, self.lost_to) = (None, by);
                         self.record.end(&keyspace.sequence);
                         Stage::Withdrawing(0)
                     }
@@ -570,6 +579,7 @@ impl Commit {
         match decided {
             Some(n) => self.stage = Stage::Folding(0, n),
             None => {
+                self.lost_to = self.record.ended_by();
                 self.record.end(&keyspace.sequence);
                 self.stage = Stage::Withdrawing(0);
             }
@@ -724,24 +734,26 @@ impl View<'_> {
                 |(i, placed)| {
                     let at = placed.find(db, hash, key).filter(|_| !placed.cells.only_read())?;
                     match placed.record.fate(&keyspace.sequence) {
-                        Fate::Committed(n) if n <= position => Some((i, at, n)),
+                        Fate::Committed(n) if n <= position => Some((i, at, n, placed.record.owner)),
                         _ => None,
                     }
                 },
             );
-            let Some((i, at, n)) = found else { return };
+            let Some((i, at, n, owner)) = found else { return };
             let Some(cells) = self.shard_mut(shard).map(|s| &mut s.intents.0[i].cells) else { return };
             let bulk = cells.bulk();
             let Some(deed) = cells.take(at, bulk.as_deref()) else { return };
-            self.fold(n, db, hash, key, deed);
+            self.fold((n, owner), db, hash, key, deed);
         }
     }
 
-    fn fold(&mut self, n: Lsn, db: usize, hash: u64, key: &[u8], deed: Deed<'_>) {
-        self.write_at(n, db, hash, key, |view, key| match deed {
+    /// `owner`: whose commit it is. Somebody else may have come first to fold it.
+    fn fold(&mut self, (n, owner): (Lsn, u64), db: usize, hash: u64, key: &[u8], deed: Deed<'_>) {
+        let write = |view: &mut Self, key: &[u8]| match deed {
             Deed::Cell(cell) => apply(view, key, cell),
             Deed::Word(bulk, word) => bulk.apply(view, key, word),
-        });
+        };
+        stdx::doing::within(owner, || self.write_at(n, db, hash, key, write));
     }
 
     /// Places up to `keys` more of a record's intents; whether all are placed.
@@ -752,8 +764,9 @@ impl View<'_> {
         (s, now_ms): (Lsn, u64),
         keys: usize,
     ) -> Result<bool, Conflict> {
-        let Some(shard) = self.held().iter().next() else { return Err(Conflict) };
-        let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(Conflict) };
+        let none = Conflict { by: 0 };
+        let Some(shard) = self.held().iter().next() else { return Err(none) };
+        let Some(intents) = self.shard_mut(shard).map(|s| &mut s.intents) else { return Err(none) };
         let mut mine = intents.remove_some(record, cells.only_read()).unwrap_or_else(|| {
             let none = cells.none_like();
             let cells = std::mem::replace(cells, none);
@@ -781,8 +794,11 @@ impl View<'_> {
                 Cells::Bulk(..) => false,
                 Cells::Read(..) => true,
             };
-            if checked.is_ok() && relied_on && self.changed_since(db, key, s) {
-                checked = Err(Conflict);
+            if checked.is_ok()
+                && relied_on
+                && let Some(by) = self.changed_since(db, key, s)
+            {
+                checked = Err(Conflict { by });
             }
             if let Cells::Bulk(bulk, _) = &mine.cells
                 && asks
@@ -790,7 +806,7 @@ impl View<'_> {
                 && self.is_there(db, hash, key, now_ms)
             {
                 bulk.refused.store(true, Ordering::Relaxed);
-                checked = Err(Conflict);
+                checked = Err(Conflict { by: 0 });
             }
             mine.upto += usize::from(checked.is_ok());
         }
@@ -828,7 +844,9 @@ impl View<'_> {
             let Some(at) = placed.find(db, hash, key) else { continue };
             match placed.record.fate(&keyspace.sequence) {
                 Fate::Open if !writes && !placed.cells.writes(at) => {}
-                Fate::Open if placed.record.age < record.age => return Err(Conflict),
+                Fate::Open if placed.record.age < record.age => {
+                    return Err(Conflict { by: placed.record.owner });
+                }
                 Fate::Open => folds |= matches!(placed.record.end(&keyspace.sequence), Fate::Committed(_)),
                 Fate::Committed(_) => folds = true,
                 Fate::Aborted => {}
@@ -892,18 +910,18 @@ impl View<'_> {
 
     /// Does nothing if the table is gone (I9). `bulk`: whose these are.
     fn fold_at(&mut self, n: Lsn, placed: &mut Placed, i: usize, bulk: Option<&Bulk>) {
-        let hash = placed.cells.hash(i);
+        let (hash, at) = (placed.cells.hash(i), (n, placed.record.owner));
         let Some(db) = placed.cells.db(i).and_then(|known| placed.numbers.now(known)) else { return };
         match (&mut placed.cells, bulk) {
             (Cells::Full(cells), _) => {
                 let Intent { key, cell, .. } = &mut cells[i];
                 if let Some(cell) = cell.take() {
-                    self.fold(n, db, hash, key, Deed::Cell(cell));
+                    self.fold(at, db, hash, key, Deed::Cell(cell));
                 }
             }
             (Cells::Bulk(_, list), Some(bulk)) => {
                 let word = list[i].1 as usize;
-                self.fold(n, db, hash, bulk.words.key(word), Deed::Word(bulk, word));
+                self.fold(at, db, hash, bulk.words.key(word), Deed::Word(bulk, word));
             }
             (Cells::Bulk(..) | Cells::Read(..), _) => {}
         }

@@ -355,6 +355,12 @@ impl Keyspace {
         self.shards.lock_one(shard).get_mut(shard).interest.block(db, key);
     }
 
+    /// Whose write was the first to a key since that LSN, as long as a snapshot of then is open. O(1).
+    pub fn changed_by(&self, db: usize, key: &[u8], since: Lsn) -> Option<u64> {
+        let shard = shard_of(hash_bytes(key));
+        self.shards.lock_one(shard).get(shard).pre.changed_by(db, key, since)
+    }
+
     pub fn unblock(&self, db: usize, key: &[u8]) {
         let shard = shard_of(hash_bytes(key));
         self.shards.lock_one(shard).get_mut(shard).interest.unblock(db, key);

@@ -177,11 +177,19 @@ impl<'a> From<&'a Owned> for Seen<'a> {
 
 /// Why a commit did not happen: a key that was read has changed meanwhile. Run again on a new snapshot.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Conflict;
+pub struct Conflict {
+    /// Whose write that was (`stdx::doing`); 0 if nobody's.
+    pub by: u64,
+}
 
-/// A commit that did not happen, and what must be told nevertheless: it wrote to the table what others had committed.
+/// A commit that did not happen.
 #[derive(Debug)]
-pub struct Lost(pub Changes);
+pub struct Lost {
+    /// What must be told nevertheless: it wrote to the table what others had committed.
+    pub told: Changes,
+    /// Whose write had changed what it read; 0 if nobody's.
+    pub by: u64,
+}
 
 /// Overlays of so many keys are dropped where they are: the reclaimer would have to be woken for each.
 const FEW_KEYS: usize = 32;
@@ -651,7 +659,7 @@ impl Overlay {
     pub fn commit(mut self, now_ms: u64) -> Result<Changes, Lost> {
         self.adopt_read();
         if !self.snapshot.is_current() {
-            return Err(Lost(Changes::default()));
+            return Err(Lost { told: Changes::default(), by: 0 });
         }
         let keyspace = self.snapshot.keyspace().clone();
         let swaps = self.swaps();
@@ -669,12 +677,13 @@ impl Overlay {
         for Slot { db, key, cell, .. } in self.slots.iter() {
             // What had expired before the run was absent to it.
             let due = crate::intent::expiry_relied_on(cell, self.ran_ms).is_some_and(|at| at <= now_ms);
-            if cell.loaded && (due || view.changed_since(*db, key, self.snapshot.lsn())) {
-                return Err(Lost(view.finish()));
+            let changed = view.changed_since(*db, key, self.snapshot.lsn());
+            if cell.loaded && (due || changed.is_some()) {
+                return Err(Lost { told: view.finish(), by: changed.unwrap_or(0) });
             }
         }
         if !self.snapshot.is_current() {
-            return Err(Lost(view.finish()));
+            return Err(Lost { told: view.finish(), by: 0 });
         }
         for db in &self.flushed {
             view.flush(Some(*db));

@@ -14,9 +14,11 @@ use crate::sequence::Lsn;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// What a write replaced: the LSN of that write, the entry before it, and how many bytes that keeps alive at most.
+/// What a write replaced: the LSN of that write, what its thread was doing (`stdx::doing`), the entry before it, and how many
+/// bytes that keeps alive at most.
 struct PreImage {
     lsn: Lsn,
+    by: u64,
     before: Option<Owned>,
     bytes: usize,
 }
@@ -24,7 +26,7 @@ struct PreImage {
 type KeyId = (usize, Box<[u8]>);
 
 /// Bytes of a kept key beside its text and value.
-pub(crate) const KEPT: usize = 112;
+pub(crate) const KEPT: usize = 120;
 
 #[derive(Default)]
 struct Images {
@@ -109,7 +111,7 @@ impl PreImages {
             // A commit is folded at an LSN that may be older than what others wrote since.
             young.newest = young.newest.max(lsn);
             let chain = chain.or_default();
-            chain.push(PreImage { lsn, before: before(), bytes: 0 });
+            chain.push(PreImage { lsn, by: stdx::doing::now(), before: before(), bytes: 0 });
             chain.last_mut()
         } else if let Entry::Occupied(chain) = chain {
             chain.into_mut().last_mut()
@@ -125,10 +127,18 @@ impl PreImages {
         *sum += bytes - std::mem::replace(&mut image.bytes, bytes);
     }
 
+    /// Whose write was the first after `s`, as far as one is kept: None if nothing changed since.
+    pub(crate) fn changed_by(&self, db: usize, key: &[u8], s: Lsn) -> Option<u64> {
+        Some(self.first_after(db, key, s)?.by)
+    }
+
+    fn first_after(&self, db: usize, key: &[u8], s: Lsn) -> Option<&PreImage> {
+        self.old.first_after(db, key, s).or_else(|| self.young.first_after(db, key, s))
+    }
+
     /// What was there at `s`: None if nothing changed since, so that the table answers.
     pub(crate) fn at(&self, db: usize, key: &[u8], s: Lsn) -> Option<Option<&Owned>> {
-        let image = self.old.first_after(db, key, s).or_else(|| self.young.first_after(db, key, s))?;
-        Some(image.before.as_ref())
+        Some(self.first_after(db, key, s)?.before.as_ref())
     }
 
     /// Keys kept, as far as a snapshot at `s` may have to look at them.

@@ -30,6 +30,9 @@ pub(crate) struct Record {
     announce: Mutex<Option<Announce>>,
     /// When the work began that this is an attempt of: the older of two wins.
     pub(crate) age: u64,
+    /// Whose it is, and who aborted it (`stdx::doing`).
+    pub(crate) owner: u64,
+    ended_by: std::sync::atomic::AtomicU64,
 }
 
 /// What a record is to somebody who met it.
@@ -42,7 +45,8 @@ pub(crate) enum Fate {
 
 impl Record {
     pub(crate) fn new(age: u64, announce: Option<Announce>) -> Arc<Record> {
-        Arc::new(Record { word: AtomicU64::new(PREPARING), announce: Mutex::new(announce), age })
+        let (word, announce) = (AtomicU64::new(PREPARING), Mutex::new(announce));
+        Arc::new(Record { word, announce, age, owner: stdx::doing::now(), ended_by: Default::default() })
     }
 
     /// What became of it; finishes a decision that is under way (I2).
@@ -71,7 +75,16 @@ impl Record {
     /// Aborts it if it is undecided; what became of it.
     pub(crate) fn end(&self, sequence: &Sequence) -> Fate {
         let aborted = self.word.compare_exchange(PREPARING, ABORTED, Ordering::SeqCst, Ordering::SeqCst);
-        if aborted.is_ok() { Fate::Aborted } else { self.fate(sequence) }
+        if aborted.is_err() {
+            return self.fate(sequence);
+        }
+        self.ended_by.store(stdx::doing::now(), Ordering::Relaxed);
+        Fate::Aborted
+    }
+
+    /// Who aborted it; 0 if that is not known, or not yet.
+    pub(crate) fn ended_by(&self) -> u64 {
+        self.ended_by.load(Ordering::Relaxed)
     }
 
     /// Commits it if it is undecided, at an LSN drawn now.

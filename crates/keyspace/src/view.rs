@@ -851,10 +851,10 @@ impl<'k> View<'k> {
         true
     }
 
-    /// For commits: has the key a pre-image later than `s`?
-    pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> bool {
-        let Store::Locked(guard) = &self.store else { return false };
-        guard.get(shard_of(hash_bytes(key))).pre.at(db, key, s).is_some()
+    /// For commits: has the key a pre-image later than `s`? Whose write that was.
+    pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> Option<u64> {
+        let Store::Locked(guard) = &self.store else { return None };
+        guard.get(shard_of(hash_bytes(key))).pre.changed_by(db, key, s)
     }
 
     // ----- the keyspace as a whole ---------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 pub mod bits;
 pub mod cache;
 pub mod clock;
+pub mod doing;
 pub mod glob;
 pub mod hash;
 pub mod letterbox;

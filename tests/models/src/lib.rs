@@ -55,6 +55,16 @@ mod stdx {
         }
     }
 
+    pub(crate) mod doing {
+        pub(crate) fn now() -> u64 {
+            0
+        }
+
+        pub(crate) fn within<T>(_: u64, f: impl FnOnce() -> T) -> T {
+            f()
+        }
+    }
+
     pub(crate) mod cache {
         pub(crate) fn prefetch_at<T>(_: *const T) {}
     }

@@ -27,7 +27,9 @@ pub(crate) fn shard_of(hash: u64) -> usize {
 }
 
 #[derive(Debug)]
-pub struct Conflict;
+pub struct Conflict {
+    pub by: u64,
+}
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Owned {
@@ -193,8 +195,8 @@ impl<'k> View<'k> {
         self.shard(shard_of(hash_bytes(key))).unwrap().dbs[self.db].0.as_ref()
     }
 
-    pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> bool {
-        self.shard(shard_of(hash_bytes(key))).unwrap().pre.at(db, key, s).is_some()
+    pub(crate) fn changed_since(&self, db: usize, key: &[u8], s: Lsn) -> Option<u64> {
+        self.shard(shard_of(hash_bytes(key))).unwrap().pre.changed_by(db, key, s)
     }
 
     pub(crate) fn write_at(

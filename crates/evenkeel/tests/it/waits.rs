@@ -6,6 +6,7 @@
 //!
 //! No time is measured: a stall lasts until the watchdog has seen it.
 
+use crate::held::Hold;
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
 
@@ -102,6 +103,52 @@ fn who_waited_for_a_loop_is_told_for_whom() {
         said.contains("stalled for") && said.contains("name \"the-culprit\"), DEBUG")
     });
     assert!(control.call("EVENKEEL PHASES").starts_with("[\"ran\", [\"count\", :"));
+}
+
+/// A long write whose attempt was in vain is told for whose write: found when it commits, met while it is placed, or rung by an alarm.
+#[test]
+fn who_made_an_attempt_vain_is_told() {
+    if foreign() {
+        return;
+    }
+    let read = "local n = redis.call('GET', KEYS[1]) for i = 1, 3000000 do end redis.call('SET', KEYS[1], 'mine') return n";
+    let many = "for i = 1, 3000 do redis.call('SET', 'k:' .. i, 'mine') end return 'done'";
+    let elements: Vec<String> = (0..50_000).map(|i| i.to_string()).collect();
+    let script: &[&[u8]] = &[b"EVAL", read.as_bytes(), b"1", b"hot"];
+    let scattered: &[&[u8]] = &[b"EVAL", many.as_bytes(), b"0"];
+    let job: &[&[u8]] = &[b"SORT", b"list", b"STORE", b"sorted"];
+    // One of very many keys is covered already when a commit is half placed.
+    let covered: Vec<String> = (1..=60).map(|i| format!("SET k:{i} theirs")).collect();
+    let cases = [
+        ("script-end", script, vec!["SET hot theirs".to_owned()], "\"set\""),
+        ("commit-place", scattered, covered, "\"set\""),
+        ("job-end", job, vec!["RPUSH list 1".to_owned()], "\"rpush\""),
+    ];
+    for (point, loser_words, writes, command) in cases {
+        let server = Server::start();
+        let (mut control, mut loser, mut winner) = (server.client(), server.client(), server.client());
+        let id = |client: &mut Client| client.call("CLIENT ID").trim_start_matches(':').to_owned();
+        let (loser_id, winner_id) = (id(&mut loser), id(&mut winner));
+        winner.expect("CLIENT SETNAME the-winner", "+OK");
+        elements.chunks(5_000).for_each(|some| drop(control.call(&format!("RPUSH list {}", some.join(" ")))));
+        let mut hold = Hold::first_at(&server, point);
+        loser.request(loser_words);
+        hold.await_victim();
+        writes.iter().for_each(|write| assert!(!winner.call(write).starts_with('-')));
+        std::thread::sleep(Duration::from_millis(3));
+        hold.release();
+        assert!(!loser.reply().starts_with('-'), "{point}");
+        let mut why = String::new();
+        until("the lost race is noted", || {
+            why = control.call(&format!("EVENKEEL WHY {loser_id}"));
+            why.contains("\"for\", \"race\"")
+        });
+        let race = &why[why.find("\"for\", \"race\"").unwrap()..];
+        let named = format!("\"behind\", [\"client\", :{winner_id}, \"addr\", \"127.0.0.1:");
+        assert!(race.contains(&named) && race.contains("\"the-winner\""), "{point}: {why}");
+        assert!(race.contains(&format!("\"command\", {command}")), "{point}: {why}");
+        assert!(why.contains("\"lost-attempts\", :1"), "{point}: {why}");
+    }
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn needed(pattern: &[u8]) -> Option<&[u8]> {
 
 /// KEYS: one segment, of at most 1,000 keys, is gone through under one lock and in one slice.
 pub struct Keys {
-    client: u64,
+    pub(crate) client: u64,
     spent: Spent,
     snapshot: Option<Snapshot>,
     server: Arc<Server>,

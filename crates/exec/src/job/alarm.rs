@@ -63,6 +63,12 @@ impl Alarm {
         Some(alarm)
     }
 
+    /// Who made it ring: whose write was the first to one of its keys since that LSN, of which a snapshot is open. O(keys).
+    pub(crate) fn rung_by(&self, since: u64) -> u64 {
+        let by = self.keys.iter().find_map(|key| self.keyspace.changed_by(self.db, key, since));
+        by.unwrap_or(0)
+    }
+
     /// What is set when it rings.
     pub(crate) fn mark(&self) -> Arc<AtomicBool> {
         self.mark.clone()

@@ -26,6 +26,7 @@ pub mod watchdog;
 
 pub use request::{Ahead, Away, Request, Spent};
 pub use turn::{Part, Pulse, Turn};
+pub(crate) use turn::{doer, works_for};
 
 use crate::session::ClientInfo;
 use command::places;
@@ -60,6 +61,8 @@ pub enum What {
     Lock,
     /// The keys of the culprit's long commit, which was protected or came first.
     Commit,
+    /// Nobody: it had read what the culprit wrote before it could commit, and so much of its work was in vain.
+    Race,
     /// A worker or a script's thread, all of which were busy.
     Thread,
     /// The client itself, which gave the reclaimer more to free than may wait for that, or writes while more than `maxmemory` is
@@ -76,11 +79,12 @@ pub enum What {
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 11] = [
+pub const WHATS: [(What, &str); 12] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
     (What::Commit, "commit"),
+    (What::Race, "race"),
     (What::Thread, "thread"),
     (What::Reclaim, "reclaim"),
     (What::Messages, "messages"),
@@ -137,13 +141,18 @@ impl Culprit {
                 } else {
                     format!(", name \"{}\"", name.escape_ascii())
                 };
-                format!("client {} ({}{named}), {command}, {us} us", client.id, client.address)
+                let what = match self.what {
+                    What::Race => "which wrote what it had read".to_owned(),
+                    _ => format!("{us} us"),
+                };
+                format!("client {} ({}{named}), {command}, {what}", client.id, client.address)
             }
             (None, What::Crowd) => format!("many short requests, {us} us together"),
             (None, What::Os) if self.command == What::Os.name() => {
                 format!("what else the machine ran, {us} us")
             }
             (None, What::Unknown) => format!("unknown, {us} us"),
+            (None, What::Race) => format!("the server's own {command}, which wrote what it had read"),
             (None, _) => format!("the server's own {command}, {us} us"),
         }
     }

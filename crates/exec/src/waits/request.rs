@@ -129,6 +129,8 @@ pub struct Spent {
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
+    /// To whom it lost last, and how long the attempts in vain took.
+    pub lost_to: Option<Ahead>,
     /// It has published messages, probably.
     pub published: bool,
     /// What a thread did before this, if there was a wait for one.
@@ -220,7 +222,17 @@ pub fn ended(
     let total_ns = now.saturating_sub(away.began_ns);
     let is_job = spent.is_some() && away.counts;
     let Spent {
-        queued_ns, snapshot_ns, line_ns, line_behind, thread_ns, os_ns, lost, behind, published, ..
+        queued_ns,
+        snapshot_ns,
+        line_ns,
+        line_behind,
+        thread_ns,
+        os_ns,
+        lost,
+        lost_to,
+        behind,
+        published,
+        ..
     } = *spent.unwrap_or_default();
     let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + line_ns + thread_ns);
     let mut request = Request {
@@ -262,7 +274,11 @@ pub fn ended(
     if line_ns > 0 {
         local.recorder.phase(Phase::Guard, line_ns);
     }
-    let waits = [(What::Thread, queued_ns + snapshot_ns, behind), (What::Commit, line_ns, line_behind)];
+    let waits = [
+        (What::Thread, queued_ns + snapshot_ns, behind),
+        (What::Commit, line_ns, line_behind),
+        (What::Race, lost_to.map_or(0, |(_, _, ns)| ns), lost_to),
+    ];
     request.behind = note_waits(server, local, &session.info, away.command.name, waits);
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
@@ -278,7 +294,7 @@ fn note_waits(
     local: &mut Local,
     info: &Arc<ClientInfo>,
     command: &'static str,
-    mut waits: [(What, u64, Option<Ahead>); 2],
+    mut waits: [(What, u64, Option<Ahead>); 3],
 ) -> Option<Arc<Culprit>> {
     waits.sort_unstable_by_key(|(_, ns, _)| *ns);
     let mut longest = None;

@@ -97,6 +97,22 @@ pub(crate) fn decode(doing: u64) -> (u64, &'static str) {
     (doing >> 16, name)
 }
 
+/// From now on what this thread does is the long work of a client.
+pub(crate) fn works_for(client: u64) {
+    stdx::doing::set(client << 16 | Part::Works.number());
+}
+
+/// Whose work a word of `stdx::doing` tells of, and what it was: of long work its client's command. None: nobody's.
+pub(crate) fn doer(server: &Server, doing: u64) -> Option<(u64, &'static str)> {
+    if doing == 0 {
+        return None;
+    }
+    let (client, what) = decode(doing);
+    let is_part = doing & 0xffff >= PARTS;
+    let command = server.clients.get(client).filter(|_| is_part).map(|client| client.command());
+    Some((client, command.unwrap_or(what)))
+}
+
 /// What the watchdog sees of a loop (T3).
 #[derive(Debug, Default)]
 #[repr(align(128))]
@@ -316,13 +332,17 @@ impl Local {
     #[inline]
     pub(crate) fn begin_command(&mut self, client: u64, number: usize) {
         self.turn.commands += 1;
-        self.waits.pulses[self.id].serve(encode(client, number), self.clock_ns);
+        let doing = encode(client, number);
+        stdx::doing::set(doing);
+        self.waits.pulses[self.id].serve(doing, self.clock_ns);
     }
 
     /// The loop turns to something else than a command.
     #[inline]
     pub fn enter(&self, part: Part, client: u64) -> Mark {
-        self.waits.pulses[self.id].serve(client << 16 | part.number(), self.clock_ns);
+        let doing = client << 16 | part.number();
+        stdx::doing::set(doing);
+        self.waits.pulses[self.id].serve(doing, self.clock_ns);
         Mark(self.clock_ns, self.turn.noted)
     }
 
