@@ -551,6 +551,8 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
 /// Takes a job back from its worker: reads what it asks for, commits what it did, or repeats it. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
     let alarm = if matches!(job.state, State::NeedKeys(_)) { None } else { job.alarm.take() };
+    // It rings for nobody any more; who rang it is asked below.
+    let alarm = alarm.filter(|_| matches!(job.state, State::Doomed));
     match std::mem::take(&mut job.state) {
         State::Ready => None,
         State::Dropped => {
@@ -563,8 +565,9 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
         }
         State::Doomed => {
-            if let (Some(alarm), Some(overlay)) = (alarm, job.overlay.take()) {
-                job.races.lose_to(server, alarm.rung_by(overlay.snapshot().lsn()), job.spent.thread_ns);
+            if let Some(overlay) = job.overlay.take() {
+                let by = alarm.map_or(0, |alarm| alarm.rung_by(overlay.snapshot().lsn()));
+                job.races.lose_to(server, by, job.spent.thread_ns);
                 overlay.dispose();
             }
             job.races.doomed = true;

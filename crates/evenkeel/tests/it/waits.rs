@@ -105,7 +105,7 @@ fn who_waited_for_a_loop_is_told_for_whom() {
     assert!(control.call("EVENKEEL PHASES").starts_with("[\"ran\", [\"count\", :"));
 }
 
-/// A long write whose attempt was in vain is told for whose write: found when it commits, met while it is placed, or rung by an alarm.
+/// A long write whose attempt was in vain is told for whose write: found when it commits, or met while it is placed.
 #[test]
 fn who_made_an_attempt_vain_is_told() {
     if foreign() {
@@ -149,6 +149,38 @@ fn who_made_an_attempt_vain_is_told() {
         assert!(race.contains(&format!("\"command\", {command}")), "{point}: {why}");
         assert!(why.contains("\"lost-attempts\", :1"), "{point}: {why}");
     }
+}
+
+/// The second attempt of a long write has its keys watched and ends at once: whoever wrote them then is named, and no longer who wrote first.
+#[test]
+fn who_rang_the_alarm_of_an_attempt_is_told() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let [mut control, mut loser, mut first, mut second] = std::array::from_fn(|_| server.client());
+    let elements: Vec<String> = (0..20_000).map(|i| i.to_string()).collect();
+    elements.chunks(5_000).for_each(|some| drop(control.call(&format!("RPUSH list {}", some.join(" ")))));
+    let loser_id = loser.call("CLIENT ID");
+    second.expect("CLIENT SETNAME the-second", "+OK");
+    let mut end = Hold::first_at(&server, "job-end");
+    loser.send("SORT list STORE sorted\r\n");
+    end.await_victim();
+    first.expect("RPUSH list 1", ":20001");
+    let mut start = Hold::first_at(&server, "job-start");
+    end.release();
+    start.await_victim();
+    second.expect("LPUSH list 1", ":20002");
+    std::thread::sleep(Duration::from_millis(3));
+    start.release();
+    loser.expect_reply(":20002");
+    let mut why = String::new();
+    until("the lost race is noted", || {
+        why = control.call(&format!("EVENKEEL WHY {}", loser_id.trim_start_matches(':')));
+        why.contains("\"for\", \"race\"")
+    });
+    let race = &why[why.find("\"for\", \"race\"").unwrap()..];
+    assert!(race.contains("\"the-second\"") && race.contains("\"command\", \"lpush\""), "{why}");
 }
 
 #[test]
