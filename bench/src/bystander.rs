@@ -14,7 +14,9 @@
 //!    no allocation of the attackers' side reaches it, it asks for SCHED_FIFO and locked memory, sleeps in ppoll to
 //!    the nanosecond, and keeps its own lateness, reported as send lag.
 //! 3. A virtual machine's host gives its cores to others for milliseconds, which no program on it can help or see but in the
-//!    kernel's account of stolen time: that of the time watched is kept beside what was seen.
+//!    kernel's account of stolen time. It is read every [`SLICE`]; what was asked in a slice in which it stands still, and
+//!    still does a slice later (the account is kept in steps of 10 ms, so that it may come late), is also counted by
+//!    itself, as undisturbed. A slice is chosen by that account alone and never by what was seen in it.
 //! 4. A request that has no answer when patience ends counts with the time it has waited so far.
 
 use crate::random::Random;
@@ -37,6 +39,10 @@ const PER_SECOND: f64 = 1000.0;
 pub const KEYS: u64 = 100;
 /// How long the last answers are waited for.
 const PATIENCE: Duration = Duration::from_secs(60);
+/// How often the account of stolen time is read.
+const SLICE: Duration = Duration::from_millis(100);
+/// Answers in undisturbed slices from which a quantile of 99.9 % says something.
+const ENOUGH: u64 = 1000;
 /// The part of this program that is the bystander process.
 pub const PART: &str = "bystander-process";
 
@@ -44,6 +50,8 @@ pub const PART: &str = "bystander-process";
 #[derive(Clone)]
 pub struct Seen {
     pub latency: Histogram<u64>,
+    /// The same, of what was asked while the host gave nothing to others.
+    pub undisturbed: Histogram<u64>,
     pub lag: Histogram<u64>,
     /// Whether the sender ran SCHED_FIFO.
     pub punctual: bool,
@@ -59,13 +67,15 @@ pub struct Seen {
 }
 
 /// Column heads that go with [`Seen::cells`].
-pub const HEAD: [&str; 7] = ["p50", "p99", "p99.9", "max", "lag p99.9", "lag max", "stolen"];
+pub const HEAD: [&str; 10] =
+    ["p50", "p99", "p99.9", "max", "lag p99.9", "lag max", "stolen", "undisturbed", "its p99.9", "its max"];
 
 impl Seen {
     pub fn new() -> io::Result<Seen> {
         let histogram = || Histogram::new_with_bounds(1, 3_600_000_000_000, 3).map_err(io::Error::other);
         Ok(Seen {
             latency: histogram()?,
+            undisturbed: histogram()?,
             lag: histogram()?,
             punctual: false,
             locked: false,
@@ -83,21 +93,45 @@ impl Seen {
         self.stolen.as_secs_f64() / (self.watched.as_secs_f64() * cores as f64).max(1e-9)
     }
 
-    /// Nanoseconds at quantile `q` of the latencies.
+    /// The latencies that say most of the server: the undisturbed ones, if they are enough.
+    fn telling(&self) -> &Histogram<u64> {
+        if self.undisturbed.len() < ENOUGH { &self.latency } else { &self.undisturbed }
+    }
+
+    /// Nanoseconds at quantile `q` of these.
     pub fn at(&self, q: f64) -> u64 {
-        self.latency.value_at_quantile(q)
+        self.telling().value_at_quantile(q)
+    }
+
+    /// The longest of these, in nanoseconds.
+    pub fn longest(&self) -> u64 {
+        self.telling().max()
+    }
+
+    /// 99.9 % and the longest of these, in words.
+    pub fn tail(&self) -> String {
+        format!("{} / {}", time(self.at(0.999) as f64), self.faults(time(self.longest() as f64)))
     }
 
     pub fn cells(&self) -> Vec<String> {
-        let at = |q| time(self.at(q) as f64);
+        let at = |q| time(self.latency.value_at_quantile(q) as f64);
         let lag = time(self.lag.value_at_quantile(0.999) as f64);
         let stolen = format!("{:.1} %", 100.0 * self.stolen_part());
-        vec![at(0.5), at(0.99), at(0.999), self.worst(), lag, time(self.lag.max() as f64), stolen]
+        let undisturbed = &self.undisturbed;
+        let part = 100.0 * undisturbed.len() as f64 / (self.latency.len() as f64).max(1.0);
+        let quiet = time(undisturbed.value_at_quantile(0.999) as f64);
+        let lag_max = time(self.lag.max() as f64);
+        let mut cells = vec![at(0.5), at(0.99), at(0.999), self.worst(), lag, lag_max, stolen];
+        cells.extend([format!("{part:.0} %"), quiet, time(undisturbed.max() as f64)]);
+        cells
     }
 
     /// The longest wait in words, and what was not answered at all or with errors.
     pub fn worst(&self) -> String {
-        let mut max = time(self.latency.max() as f64);
+        self.faults(time(self.latency.max() as f64))
+    }
+
+    fn faults(&self, mut max: String) -> String {
         if self.unanswered > 0 {
             max = format!("≥ {max}, {} unanswered", self.unanswered);
         }
@@ -110,6 +144,7 @@ impl Seen {
     /// Adds what another bystander saw.
     pub fn merge(&mut self, other: &Seen) -> io::Result<()> {
         self.latency.add(&other.latency).map_err(io::Error::other)?;
+        self.undisturbed.add(&other.undisturbed).map_err(io::Error::other)?;
         self.lag.add(&other.lag).map_err(io::Error::other)?;
         self.punctual = other.punctual;
         self.locked = other.locked;
@@ -136,7 +171,8 @@ impl Seen {
     }
 
     fn print(&self, mut out: impl Write) -> io::Result<()> {
-        for (name, histogram) in [("latency", &self.latency), ("lag", &self.lag)] {
+        let histograms = [("latency", &self.latency), ("undisturbed", &self.undisturbed), ("lag", &self.lag)];
+        for (name, histogram) in histograms {
             for value in histogram.iter_recorded() {
                 writeln!(out, "{name} {} {}", value.value_iterated_to(), value.count_at_value())?;
             }
@@ -161,6 +197,7 @@ impl Seen {
             let times = second.parse().unwrap_or(0);
             match name {
                 "latency" => seen.latency.saturating_record_n(number, times),
+                "undisturbed" => seen.undisturbed.saturating_record_n(number, times),
                 "lag" => seen.lag.saturating_record_n(number, times),
                 "errors" => (seen.errors, seen.error) = (number, second.to_string()),
                 "unanswered" => seen.unanswered = number,
@@ -252,7 +289,49 @@ struct Conn {
     waiting: VecDeque<Instant>,
 }
 
+/// What the kernel says was stolen, slice by slice, and what was seen in which.
+struct Slices {
+    began: Instant,
+    /// What had been stolen when each slice began, so far as they have.
+    stolen: Vec<Duration>,
+    /// Slice in which a request should have left, and its latency in nanoseconds.
+    seen: Vec<(u32, u64)>,
+}
+
+impl Slices {
+    fn new() -> Slices {
+        Slices { began: Instant::now(), stolen: Vec::new(), seen: Vec::with_capacity(1 << 16) }
+    }
+
+    fn of(&self, moment: Instant) -> usize {
+        (moment.saturating_duration_since(self.began).as_nanos() / SLICE.as_nanos()) as usize
+    }
+
+    /// Reads the account if a slice has begun since the last time. Slices slept through get what is read after them, and
+    /// so does the one before: they are not told apart.
+    fn tick(&mut self, now: Instant) {
+        let slice = self.of(now);
+        if slice >= self.stolen.len() {
+            self.stolen.resize(slice + 1, sys::stolen());
+        }
+    }
+
+    fn saw(&mut self, intended: Instant, latency: u64) {
+        self.seen.push((self.of(intended) as u32, latency));
+    }
+
+    /// Latencies of what was asked in slices that nothing was stolen in, nor in the one after. The last two are not known.
+    fn undisturbed(&self) -> impl Iterator<Item = u64> {
+        let still = |slice: usize| match (self.stolen.get(slice), self.stolen.get(slice + 2)) {
+            (Some(before), Some(after)) => before == after,
+            _ => false,
+        };
+        self.seen.iter().filter(move |(slice, _)| still(*slice as usize)).map(|(_, latency)| *latency)
+    }
+}
+
 struct Traffic {
+    slices: Slices,
     conns: Vec<Conn>,
     polled: Vec<Polled>,
     random: Random,
@@ -278,6 +357,7 @@ impl Traffic {
             out
         };
         Ok(Traffic {
+            slices: Slices::new(),
             polled: Vec::with_capacity(CONNS),
             conns,
             random: Random(u64::from(port)),
@@ -288,11 +368,13 @@ impl Traffic {
     }
 
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
+        self.slices = Slices::new();
         let mut next = Instant::now();
         let mut turn = 0;
         let mut give_up = None;
         loop {
             let now = Instant::now();
+            self.slices.tick(now);
             let wait = if stop.load(Ordering::Relaxed) {
                 let end = *give_up.get_or_insert(now + PATIENCE);
                 if now > end || self.conns.iter().all(|conn| conn.waiting.is_empty()) {
@@ -317,8 +399,11 @@ impl Traffic {
         }
         for intended in self.conns.iter().flat_map(|conn| &conn.waiting) {
             self.seen.unanswered += 1;
-            self.seen.latency.saturating_record(intended.elapsed().as_nanos() as u64);
+            let latency = intended.elapsed().as_nanos() as u64;
+            self.seen.latency.saturating_record(latency);
+            self.slices.saw(*intended, latency);
         }
+        self.slices.undisturbed().for_each(|latency| self.seen.undisturbed.saturating_record(latency));
         for conn in &self.conns {
             let (errors, text) = conn.scanner.errors();
             if errors > 0 {
@@ -354,7 +439,9 @@ impl Traffic {
         };
         for _ in 0..conn.scanner.feed(&self.buffer[..n]) {
             let intended = conn.waiting.pop_front().ok_or(io::ErrorKind::InvalidData)?;
-            self.seen.latency.saturating_record(intended.elapsed().as_nanos() as u64);
+            let latency = intended.elapsed().as_nanos() as u64;
+            self.seen.latency.saturating_record(latency);
+            self.slices.saw(intended, latency);
         }
         Ok(())
     }
@@ -393,6 +480,7 @@ mod tests {
         let mut seen = Seen::new().unwrap();
         for n in [1, 500, 70_000, 12_345_678_901] {
             seen.latency.saturating_record(n);
+            seen.undisturbed.saturating_record(n / 2);
             seen.lag.saturating_record(n / 7 + 1);
         }
         (seen.unanswered, seen.errors, seen.punctual) = (3, 2, true);
@@ -401,9 +489,22 @@ mod tests {
         seen.print(&mut text).unwrap();
         let read = Seen::read(&text[..]).unwrap();
         assert_eq!(read.latency, seen.latency);
+        assert_eq!(read.undisturbed, seen.undisturbed);
         assert_eq!(read.lag, seen.lag);
         assert_eq!((read.unanswered, read.errors, read.punctual, read.locked), (3, 2, true, false));
         assert_eq!(read.error, seen.error);
         assert!(Seen::read(&text[..20]).is_err());
+    }
+
+    #[test]
+    fn what_is_asked_in_a_slice_with_stolen_time_or_just_before_one_is_disturbed() {
+        let mut slices = Slices::new();
+        let ticks = [0, 0, 0, 1, 1, 1, 1, 1];
+        slices.stolen = ticks.map(|n| Duration::from_millis(10 * n)).to_vec();
+        for slice in 0..9u32 {
+            slices.saw(slices.began + SLICE * slice + SLICE / 2, u64::from(slice));
+        }
+        // Something was stolen between the beginnings of the third and the fourth; what came after the last two is unknown.
+        assert_eq!(slices.undisturbed().collect::<Vec<_>>(), [0, 3, 4, 5]);
     }
 }

@@ -78,7 +78,7 @@ impl Phase {
         if seen.at(0.999) > nobody.at(0.999) + P999_GOAL_NS {
             missed.push("p99.9");
         }
-        if seen.latency.max() > nobody.latency.max() + MAX_GOAL_NS || seen.unanswered + seen.errors > 0 {
+        if seen.longest() > nobody.longest() + MAX_GOAL_NS || seen.unanswered + seen.errors > 0 {
             missed.push("max");
         }
         if self.late {
