@@ -158,6 +158,8 @@ pub(crate) struct Conn {
     /// The loop's submission with which its last send goes out: there is one send per connection in each.
     pub(crate) sent_with: u64,
     pub(crate) state: State,
+    /// The peer will send no more than what is still to be received.
+    pub(crate) half: bool,
     /// The peer will send no more; what came is still run.
     eof: bool,
     /// The peer will send no more, and what came is run.
@@ -217,6 +219,7 @@ impl Conn {
             doomed: false,
             sent_with: 0,
             state: State::Running,
+            half: false,
             eof: false,
             orphaned: false,
             ended: false,

@@ -1,7 +1,8 @@
 //! The transport that runs everywhere: epoll says which sockets are ready, and calls are made at once.
 //!
 //! Connections are level-triggered, so that a loop may leave bytes for its next turn; listeners and
-//! the mailbox are edge-triggered (T3).
+//! the mailbox are edge-triggered (T3). Where no input is wanted a peer that will send no more is told of, until the loop has
+//! heard it.
 
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, SEND_MAX, Sent, Transport};
@@ -28,6 +29,8 @@ pub(crate) struct Epoll {
 struct Interest {
     input: bool,
     output: bool,
+    /// The loop knows that the peer will send no more.
+    half: bool,
     /// The system was told of it.
     told: bool,
 }
@@ -37,6 +40,7 @@ impl Interest {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, self.input);
         flags.set(epoll::EventFlags::OUT, self.output);
+        flags.set(epoll::EventFlags::RDHUP, !self.input && !self.half);
         flags
     }
 }
@@ -82,6 +86,10 @@ impl Transport for Epoll {
 
     fn set_input(&mut self, slot: usize, socket: &Socket, wanted: bool) -> io::Result<()> {
         self.set(slot, socket, Interest { input: wanted, ..self.interest[slot] })
+    }
+
+    fn heard_half(&mut self, slot: usize, socket: &Socket) -> io::Result<()> {
+        self.set(slot, socket, Interest { half: true, ..self.interest[slot] })
     }
 
     fn receive<'a>(
@@ -170,6 +178,8 @@ impl Transport for Epoll {
                 events.push(Event::Readable(slot));
             } else if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
                 events.push(Event::Broken(slot));
+            } else if !input && flags.contains(epoll::EventFlags::RDHUP) {
+                events.push(Event::Half(slot));
             }
         }
     }

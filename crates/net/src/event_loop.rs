@@ -419,9 +419,10 @@ impl EventLoop {
                 self.events.extend(io.done(event));
             }
             Event::Ended(slot) => self.end(slot),
-            // Who waits for others might wait for ever, and take what a living client is to have.
             Event::Half(slot) => {
-                if self.conns[slot].as_ref().is_some_and(|conn| conn.is_blocked()) {
+                let Some(conn) = self.conns[slot].as_mut() else { return };
+                conn.half = true;
+                if conn.is_blocked() || io.heard_half(slot, &conn.socket).is_err() {
                     self.lose(slot);
                 }
             }
@@ -533,6 +534,10 @@ impl EventLoop {
             Next::Close if self.conns[slot].as_ref().is_some_and(|c| c.pending_out() > 0) => {}
             Next::Close => self.doom(slot),
             Next::Continue => self.queue(slot),
+            // It might wait for ever, and take what a living client is to have.
+            Next::Wait if self.conns[slot].as_ref().is_some_and(|c| c.half && c.is_blocked()) => {
+                self.lose(slot)
+            }
             Next::Wait => {}
         }
         self.note_served(slot);

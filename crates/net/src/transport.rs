@@ -72,6 +72,11 @@ pub(crate) trait Transport {
     /// Whether to receive from a connection. What is on its way already still comes.
     fn set_input(&mut self, slot: usize, socket: &Socket, wanted: bool) -> io::Result<()>;
 
+    /// [`Event::Half`] of this connection has been heard and need not come again.
+    fn heard_half(&mut self, _slot: usize, _socket: &Socket) -> io::Result<()> {
+        Ok(())
+    }
+
     /// What came with [`Event::Readable`] or [`Event::Arrived`]. `direct`: a buffer that is to get at most so many bytes
     /// more; a transport may use it to save a copy.
     fn receive<'a>(
