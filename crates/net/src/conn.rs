@@ -385,6 +385,11 @@ impl Conn {
         matches!(self.state, State::Parked(_)) && flags & flag::BLOCKED != 0
     }
 
+    /// Whether its peer will send no more than it has.
+    pub(crate) fn is_left(&self) -> bool {
+        self.half || self.eof
+    }
+
     /// Keeps bytes that cannot be run now.
     pub(crate) fn keep(&mut self, bytes: &[u8]) {
         if bytes.is_empty() || self.session.closing {

@@ -535,7 +535,7 @@ impl EventLoop {
             Next::Close => self.doom(slot),
             Next::Continue => self.queue(slot),
             // It might wait for ever, and take what a living client is to have.
-            Next::Wait if self.conns[slot].as_ref().is_some_and(|c| c.half && c.is_blocked()) => {
+            Next::Wait if self.conns[slot].as_ref().is_some_and(|c| c.is_left() && c.is_blocked()) => {
                 self.lose(slot)
             }
             Next::Wait => {}

@@ -149,7 +149,7 @@ fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
             await_blocked(&mut control, 1);
         }
         // No more than the system takes over: the end comes behind it.
-        waiter.send(encode_line("PING").repeat(13_000));
+        waiter.send(encode_line("PING").repeat(10_500));
         waiter.end_sending();
         until("he is gone", || control.call("INFO clients").contains("connected_clients:1\\r"));
         control.expect("RPUSH nosuch a", ":1");
