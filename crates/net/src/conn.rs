@@ -385,9 +385,9 @@ impl Conn {
         matches!(self.state, State::Parked(_)) && flags & flag::BLOCKED != 0
     }
 
-    /// Whether its peer will send no more than it has.
-    pub(crate) fn is_left(&self) -> bool {
-        self.half || self.eof
+    /// Whether it waits for what others do, although its peer will send no more.
+    pub(crate) fn waits_in_vain(&self) -> bool {
+        (self.half || self.eof) && self.is_blocked()
     }
 
     /// Keeps bytes that cannot be run now.

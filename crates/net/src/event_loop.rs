@@ -535,7 +535,9 @@ impl EventLoop {
             Next::Close => self.doom(slot),
             Next::Continue => self.queue(slot),
             // It might wait for ever, and take what a living client is to have.
-            Next::Wait if self.conns[slot].as_ref().is_some_and(|c| c.is_left() && c.is_blocked()) => {
+            Next::Wait
+                if self.conns[slot].as_ref().is_some_and(|c| c.waits_in_vain() && c.pending_out() == 0) =>
+            {
                 self.lose(slot)
             }
             Next::Wait => {}
@@ -633,12 +635,16 @@ impl EventLoop {
             self.part(slot);
             return false;
         }
+        if flushed == Flushed::All && conn.waits_in_vain() {
+            self.lose(slot);
+            return false;
+        }
         if flushed == Flushed::Blocked && self.exceeds_output_limit(slot) {
             return false;
         }
         let Some(conn) = self.conns[slot].as_mut() else { return false };
         let again = match flushed {
-            Flushed::Queued if conn.is_finished() => {
+            Flushed::Queued if conn.is_finished() || conn.waits_in_vain() => {
                 self.leaving.push(slot);
                 false
             }

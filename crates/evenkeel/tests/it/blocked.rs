@@ -158,6 +158,19 @@ fn who_goes_with_much_sent_behind_his_wait_waits_no_more() {
     }
 }
 
+/// What was answered before such a wait is heard by who still reads.
+#[test]
+fn who_says_that_nothing_more_comes_hears_what_was_answered_before_his_wait() {
+    let server = Server::start();
+    for before in [1, 500] {
+        let mut client = server.client();
+        client.send([encode_line("ECHO last").repeat(before), encode_line("BLPOP nosuch 0")].concat());
+        client.end_sending();
+        (0..before).for_each(|_| client.expect_reply("\"last\""));
+        client.expect_reply("(closed)");
+    }
+}
+
 /// Registered for half of its keys it is served, called off or gone as if it had them all, and nothing of it is left.
 #[test]
 fn who_is_not_registered_for_all_its_keys_yet_may_be_served_or_leave() {
