@@ -242,8 +242,7 @@ pub(crate) fn park(
     block: Block,
     out: &mut Reply,
 ) -> Flow {
-    let parked =
-        server.park.park(server, local, session.id, command, args.to_owned(), session.db, block, out);
+    let parked = server.park.park(server, local, session, command, args.to_owned(), block, out);
     match parked {
         Parked::Waiting => {
             session.set_flag(flag::BLOCKED, true);

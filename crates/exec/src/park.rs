@@ -10,6 +10,7 @@
 //! - P4: of those who wait for a key the longest waiting is served first; the writer serves before it runs another
 //!   command, but for what is more than [`AT_A_STRETCH`]: that follows with its loop's next mail.
 //! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
+//!   What is for the living no dead client gets: who left is passed over and taken out, also before its loop has come to it.
 //! - P6: who is served has one look at the key that was filled: nobody is asked when there is nothing left.
 //! - P7: who would take longer than a loop has is taken out, and a job serves it (`away.rs`).
 //! - P8: when a database was exchanged, those who wait for its keys are gone through in slices, and the keys that are there now are
@@ -25,7 +26,7 @@ pub mod registering;
 use crate::call::INLINE_STEPS;
 use crate::claim::Claim;
 use crate::mail::Mail;
-use crate::{Local, Server};
+use crate::{Local, Server, Session};
 use command::table::RW_INSERT;
 use command::{Block, Budget, Caller, Command, Cx, Outcome, Run, Stream};
 use keyspace::{Changes, Keyspace, Ready, View};
@@ -33,7 +34,7 @@ use parking_lot::Mutex;
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::points::{self, Point};
 use value::Kind;
 
@@ -65,6 +66,8 @@ pub struct Waiter {
     kind: Kind,
     number: u64,
     claim: Claim,
+    /// Its client has left, and its loop has not come to it yet.
+    gone: Arc<AtomicBool>,
     /// It is not registered for all its keys yet. Changes under the lock of the tables.
     registering: AtomicBool,
 }
@@ -209,13 +212,13 @@ impl Park {
         &self,
         server: &Server,
         local: &mut Local,
-        client: u64,
+        session: &Session,
         command: &'static Command,
         args: OwnedArgs,
-        db: usize,
         block: Block,
         out: &mut Reply,
     ) -> Parked {
+        let (client, db) = (session.id, session.db);
         let (mut keys, mut seen): (Vec<KeyId>, _) = (Vec::new(), HashSet::new());
         command.each_key(args.args(), &mut |i, uses| {
             // Nobody waits for the key something is moved to.
@@ -250,6 +253,7 @@ impl Park {
                 kind,
                 number,
                 claim,
+                gone: session.cancel.clone(),
                 registering: true.into(),
             };
             let waiter = Arc::new(waiter);
@@ -278,6 +282,7 @@ impl Park {
             kind: Kind::List,
             number: 0,
             claim: Claim::new(),
+            gone: Arc::default(),
             registering: false.into(),
         };
         self.tables.lock().by_client.insert(client, Arc::new(waiter));
@@ -327,6 +332,12 @@ impl Park {
                 }
                 left -= 1;
                 after = waiter.number;
+                if waiter.gone.load(Ordering::Relaxed) {
+                    if waiter.claim.take() {
+                        self.forget(server, local, &waiter);
+                    }
+                    continue;
+                }
                 if !waiter.claim.take_or_note() {
                     continue;
                 }

@@ -314,7 +314,8 @@ impl Conn {
         event: &Event,
     ) -> std::io::Result<Received<'a>> {
         let argument = self.expects_much();
-        let straight = matches!(event, Event::Readable(_)) && (argument || self.unread() >= READ_BULK);
+        let straight =
+            matches!(event, Event::Readable(_) | Event::Last(_)) && (argument || self.unread() >= READ_BULK);
         if self.session.closing || !straight {
             return io.receive(event, &mut self.socket, None);
         }

@@ -1,8 +1,7 @@
 //! The transport that runs everywhere: epoll says which sockets are ready, and calls are made at once.
 //!
 //! Connections are level-triggered, so that a loop may leave bytes for its next turn; listeners and
-//! the mailbox are edge-triggered (T3). Where no input is wanted a peer that will send no more is told of, until the loop has
-//! heard it.
+//! the mailbox are edge-triggered (T3). A peer that will send no more is told of, until the loop has heard it.
 
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, SEND_MAX, Sent, Transport};
@@ -40,7 +39,7 @@ impl Interest {
         let mut flags = epoll::EventFlags::empty();
         flags.set(epoll::EventFlags::IN, self.input);
         flags.set(epoll::EventFlags::OUT, self.output);
-        flags.set(epoll::EventFlags::RDHUP, !self.input && !self.half);
+        flags.set(epoll::EventFlags::RDHUP, !self.half);
         flags
     }
 }
@@ -62,14 +61,17 @@ impl Epoll {
     }
 
     fn set(&mut self, slot: usize, socket: &Socket, wanted: Interest) -> io::Result<()> {
-        let known = self.interest[slot];
-        if known != wanted {
-            self.interest[slot] = Interest { told: true, ..wanted };
-            let (data, flags) = (epoll::EventData::new_u64(slot as u64), wanted.flags());
-            match known.told {
-                true => epoll::modify(&self.epoll, socket, data, flags)?,
-                false => epoll::add(&self.epoll, socket, data, flags)?,
-            }
+        if std::mem::replace(&mut self.interest[slot], wanted) != wanted {
+            self.tell(slot, socket)?;
+        }
+        Ok(())
+    }
+
+    fn tell(&mut self, slot: usize, socket: &Socket) -> io::Result<()> {
+        let (data, flags) = (epoll::EventData::new_u64(slot as u64), self.interest[slot].flags());
+        match std::mem::replace(&mut self.interest[slot].told, true) {
+            true => epoll::modify(&self.epoll, socket, data, flags)?,
+            false => epoll::add(&self.epoll, socket, data, flags)?,
         }
         Ok(())
     }
@@ -92,25 +94,42 @@ impl Transport for Epoll {
         self.set(slot, socket, Interest { half: true, ..self.interest[slot] })
     }
 
+    /// What is ready and not served keeps its place in the line of those that are told of.
+    fn put_off(&mut self, slot: usize, socket: &Socket) {
+        if std::mem::take(&mut self.interest[slot].told) {
+            let _ = epoll::delete(&self.epoll, socket);
+        }
+    }
+
     fn receive<'a>(
         &'a mut self,
-        _: &Event,
+        event: &Event,
         socket: &mut Socket,
         direct: Option<(&mut Vec<u8>, usize)>,
     ) -> io::Result<Received<'a>> {
+        let lent = direct.is_some();
         let read = match direct {
             Some((buffer, room)) => socket.read_into(buffer, room).map(Received::Appended),
             None => {
                 self.scratch.clear();
-                socket.read_into(&mut self.scratch, READ).map(|n| Received::Bytes(&self.scratch[..n]))
+                socket.read_into(&mut self.scratch, READ).map(Received::Appended)
             }
         };
-        match read {
-            Ok(Received::Appended(0) | Received::Bytes(&[])) => Ok(Received::Ended),
+        let read = match read {
+            Ok(Received::Appended(0)) => return Ok(Received::Ended),
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
-                Ok(Received::Nothing)
+                Received::Nothing
             }
-            read => read,
+            read => read?,
+        };
+        if let Event::Last(slot) = event
+            && !self.interest[*slot].told
+        {
+            self.tell(*slot, socket)?;
+        }
+        match read {
+            Received::Appended(_) if !lent => Ok(Received::Bytes(&self.scratch)),
+            read => Ok(read),
         }
     }
 
@@ -175,12 +194,52 @@ impl Transport for Epoll {
             if input
                 && flags.intersects(epoll::EventFlags::IN | epoll::EventFlags::HUP | epoll::EventFlags::ERR)
             {
-                events.push(Event::Readable(slot));
+                let ends = flags.intersects(epoll::EventFlags::RDHUP | epoll::EventFlags::HUP);
+                events.push(if ends { Event::Last(slot) } else { Event::Readable(slot) });
             } else if flags.intersects(epoll::EventFlags::HUP | epoll::EventFlags::ERR) {
                 events.push(Event::Broken(slot));
             } else if !input && flags.contains(epoll::EventFlags::RDHUP) {
                 events.push(Event::Half(slot));
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::os::fd::AsFd;
+    use std::os::unix::net::UnixStream;
+
+    /// What is put off is told of once, and again when only some of it was taken.
+    #[test]
+    fn a_last_word_that_is_put_off_is_not_told_again_until_it_was_looked_at() {
+        const BYTES: usize = READ + 100;
+        let (mailbox, _far) = UnixStream::pair().unwrap();
+        let mut io = Epoll::new(mailbox.as_fd(), &[]).unwrap();
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let mut socket = Socket::unix(near).unwrap();
+        io.add(0, &socket).unwrap();
+        io.set_input(0, &socket, true).unwrap();
+        let (mut events, mut pool) = (Vec::new(), Pool::default());
+        far.write_all(&[7; BYTES]).unwrap();
+        io.wait(Duration::ZERO, &mut events, &mut pool);
+        assert!(matches!(events[..], [Event::Readable(0)]));
+        drop(far);
+        for left in [BYTES, BYTES - READ] {
+            events.clear();
+            io.wait(Duration::ZERO, &mut events, &mut pool);
+            assert!(matches!(events[..], [Event::Last(0)]));
+            io.put_off(0, &socket);
+            events.clear();
+            io.wait(Duration::ZERO, &mut events, &mut pool);
+            assert!(events.is_empty());
+            match io.receive(&Event::Last(0), &mut socket, None).unwrap() {
+                Received::Bytes(bytes) => assert_eq!(bytes, vec![7; left.min(READ)]),
+                _ => panic!("nothing came"),
+            }
+        }
+        assert!(matches!(io.receive(&Event::Last(0), &mut socket, None).unwrap(), Received::Ended));
     }
 }

@@ -24,6 +24,7 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stdx::queue::Queue;
 
@@ -46,6 +47,8 @@ impl Listeners {
 /// Fresh requests are served for so long, or so many, before what they got is sent and the next ones are looked for.
 const FRESH_NS: u64 = 200_000;
 const FRESH: usize = 64;
+/// Events that wait to be served from which on those of connections that end are served after the others.
+const ENDINGS: usize = 16;
 /// What is not fresh has so long per turn, all of it together but for what cannot be cut; each kind of it half of that.
 const CHORES_NS: u64 = 100_000;
 const CHORE_NS: u64 = 50_000;
@@ -94,8 +97,8 @@ pub(crate) struct EventLoop {
     arrived: Vec<Event>,
     /// Events taken off the queue so far.
     taken: u64,
-    /// Slots of closed connections, and the event from which on none is about them any more.
-    resting: VecDeque<(u64, usize)>,
+    /// What may come after others' requests, and how many events come before it: see [`EventLoop::sort_in`].
+    endings: VecDeque<(u64, Event)>,
     /// The kind of chore that comes first in the next turn.
     chore: usize,
     continued: VecDeque<usize>,
@@ -185,7 +188,7 @@ impl EventLoop {
             events: VecDeque::new(),
             arrived: Vec::with_capacity(256),
             taken: 0,
-            resting: VecDeque::new(),
+            endings: VecDeque::new(),
             chore: 0,
             continued: VecDeque::new(),
             dirty: Vec::new(),
@@ -258,6 +261,7 @@ impl EventLoop {
                 self.do_chores(io);
                 self.write_all(io);
             }
+            self.hear_endings(io);
             self.close_some(io);
             self.move_some(io);
             self.keep_house();
@@ -282,7 +286,7 @@ impl EventLoop {
                     self.serve(io, event)
                 }
                 // It is told again and again until somebody reads.
-                Event::Readable(slot) => {
+                Event::Readable(slot) | Event::Last(slot) => {
                     let Some(conn) = self.conns[slot].as_mut() else { continue };
                     match std::mem::replace(&mut conn.ready, true) {
                         true => {}
@@ -291,13 +295,52 @@ impl EventLoop {
                             conn.bulky = true;
                             self.bulky.push_back(slot);
                         }
-                        false => self.events.push_back(event),
+                        false => self.sort_in(io, event),
                     }
                 }
-                event => self.events.push_back(event),
+                event => self.sort_in(io, event),
             }
         }
         self.arrived = arrived;
+    }
+
+    /// Where many go at once, others' requests come first: each ending costs its connection and its slot some microseconds. Endings
+    /// keep their order, and come after what was told before them. Who waits in a command takes nothing from now on.
+    fn sort_in<T: Transport>(&mut self, io: &mut T, event: Event) {
+        let behind = match event {
+            Event::Ended(slot) | Event::Broken(slot) | Event::Half(slot) | Event::Last(slot) => {
+                if let Some(conn) = self.conns[slot].as_ref().filter(|conn| conn.is_blocked()) {
+                    conn.session.cancel.store(true, Ordering::Relaxed);
+                }
+                self.events.len() >= ENDINGS || !self.endings.is_empty()
+            }
+            Event::Free(_) => true,
+            _ => false,
+        };
+        if !behind {
+            return self.events.push_back(event);
+        }
+        if let Event::Last(slot) = event
+            && let Some(conn) = &self.conns[slot]
+        {
+            io.put_off(slot, &conn.socket);
+        }
+        self.endings.push_back((self.taken + self.events.len() as u64, event));
+    }
+
+    /// Hears of those who go, for one chore's time.
+    fn hear_endings<T: Transport>(&mut self, io: &mut T) {
+        if self.endings.is_empty() {
+            return;
+        }
+        let until = self.local.lap() + CHORE_NS;
+        while self.endings.front().is_some_and(|(after, _)| *after <= self.taken) {
+            let Some((_, event)) = self.endings.pop_front() else { return };
+            self.serve(io, event);
+            if self.local.lap() >= until {
+                return;
+            }
+        }
     }
 
     /// Serves those who just asked for something, in the order they came.
@@ -313,12 +356,6 @@ impl EventLoop {
             if now >= until {
                 break;
             }
-        }
-        while let Some((from, slot)) = self.resting.front().copied()
-            && from <= self.taken
-        {
-            self.resting.pop_front();
-            self.free.push(slot);
         }
     }
 
@@ -392,7 +429,7 @@ impl EventLoop {
             || !self.dirty.is_empty()
             || !self.leaving.is_empty()
             || !self.closing.is_empty()
-            || !self.resting.is_empty()
+            || !self.endings.is_empty()
             || self.moves.soon
             || self.local.follows_slow_turn()
             || self.has_chores();
@@ -411,7 +448,7 @@ impl EventLoop {
                 Some(accepting) => *accepting = true,
                 None => self.calling = true,
             },
-            Event::Readable(slot) | Event::Arrived(slot, _) => {
+            Event::Readable(slot) | Event::Last(slot) | Event::Arrived(slot, _) => {
                 if let Some(conn) = self.conns[slot].as_mut() {
                     conn.ready = false;
                 }
@@ -441,7 +478,7 @@ impl EventLoop {
                 }
             }
             Event::Broken(slot) => self.lose(slot),
-            // Nothing before it in the queue is about the slot's next connection.
+            // Nothing before it in the queues is about the slot's next connection.
             Event::Free(slot) => self.free.push(slot),
         }
     }

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others; fresh short requests go
-//!   before continued slices, and before the first requests of connections: a crowd that arrives waits for itself (`porch.rs`).
+//!   before continued slices, and before the first requests of connections: a crowd that arrives waits for itself
+//!   (`porch.rs`), and so does one that leaves.
 //! - N2: output is written once per turn and connection; a client that does not read is not read from either, once
 //!   [`OUT_HIGH`] bytes wait for it.
 //! - N3: a loop touches only its own connections; others talk to it by mail.

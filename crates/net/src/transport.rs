@@ -28,6 +28,8 @@ pub(crate) enum Event {
     Listener(usize),
     /// There is something to `receive`.
     Readable(usize),
+    /// The same, and the peer will send nothing after it.
+    Last(usize),
     /// Bytes came: they are `receive`d and then given back with `done`.
     Arrived(usize, Lease),
     /// The peer will send no more.
@@ -77,7 +79,10 @@ pub(crate) trait Transport {
         Ok(())
     }
 
-    /// What came with [`Event::Readable`] or [`Event::Arrived`]. `direct`: a buffer that is to get at most so many bytes
+    /// [`Event::Last`] of this connection will be served later and need not come again before.
+    fn put_off(&mut self, _slot: usize, _socket: &Socket) {}
+
+    /// What came with [`Event::Readable`], [`Event::Last`] or [`Event::Arrived`]. `direct`: a buffer that is to get at most so many bytes
     /// more; a transport may use it to save a copy.
     fn receive<'a>(
         &'a mut self,

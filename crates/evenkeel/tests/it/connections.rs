@@ -74,6 +74,43 @@ fn a_crowd_that_comes_asks_and_leaves_at_once_is_answered() {
     }
 }
 
+/// What comes while the loop is away comes at once: those who are gone by then are heard whole, however late, but who waited in a
+/// command takes nothing any more.
+#[test]
+fn many_who_go_at_once_are_heard_whole_and_take_nothing() {
+    if foreign() {
+        return;
+    }
+    const CROWD: usize = 200;
+    for backend in ["io_uring", "epoll"] {
+        let server = Server::start_with(&["--io-backend", backend, "--event-loops", "1"]);
+        let (mut here, mut holder) = (server.client(), server.client());
+        let mut crowd: Vec<Client> = (0..CROWD).map(|_| server.client()).collect();
+        crowd.iter_mut().for_each(|client| client.expect("PING", "+PONG"));
+        let mut waiting: Vec<Client> = (0..CROWD / 4).map(|_| server.client()).collect();
+        waiting.iter_mut().for_each(|client| client.send(encode_line("BLPOP jobs 0")));
+        let waiters = format!("blocked_clients:{}\\r", waiting.len());
+        until("all wait", || here.call("INFO clients").contains(&waiters));
+        here.expect("DEBUG POINT loop DELAY 200000", "+OK");
+        holder.send(encode_line("DEBUG STALL"));
+        // More than is read at once, and nothing at all.
+        let value = vec![b'v'; 40_000];
+        for (n, client) in crowd.iter_mut().enumerate().filter(|(n, _)| n % 2 == 0) {
+            client.request(&[b"SET", format!("crowd:{n}").as_bytes(), &value]);
+            client.send(encode_line("INCR left"));
+        }
+        drop((crowd, waiting));
+        here.expect("RPUSH jobs a", ":1");
+        here.expect("LLEN jobs", ":1");
+        holder.expect_reply("+OK");
+        until("all are gone", || here.call("INFO clients").contains("connected_clients:2\\r"));
+        here.expect("GET left", &format!("\"{}\"", CROWD / 2));
+        for n in (0..CROWD).step_by(2) {
+            here.expect(&format!("STRLEN crowd:{n}"), ":40000");
+        }
+    }
+}
+
 /// Clients that talk at once, each from a thread of its own.
 const CLIENTS: usize = 6;
 

@@ -5,7 +5,7 @@
 use super::{CHORE_NS, EventLoop};
 use crate::conn::{self, Conn};
 use crate::socket::{self, Socket};
-use crate::transport::Transport;
+use crate::transport::{Event, Transport};
 use exec::Session;
 use exec::mail::Mail;
 use exec::session::ClientInfo;
@@ -200,13 +200,14 @@ impl EventLoop {
         if let Some(conn) = self.conns[slot].as_mut()
             && !std::mem::replace(&mut conn.doomed, true)
         {
+            conn.session.cancel.store(true, Ordering::Relaxed);
             self.closing.push_back(slot);
         }
     }
 
-    /// A slot is used again when everything in the queue that may be about it has been looked at.
-    pub(super) fn rest(&mut self, slot: usize) {
-        self.resting.push_back((self.taken + self.events.len() as u64, slot));
+    /// A slot is used again when everything in the queues that may be about it has been looked at.
+    pub(super) fn rest<T: Transport>(&mut self, io: &mut T, slot: usize) {
+        self.sort_in(io, Event::Free(slot));
     }
 
     /// Closes some of those that are to be closed: each costs the kernel some microseconds.
@@ -222,7 +223,7 @@ impl EventLoop {
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
             if io.remove(slot, conn.dismiss()) {
-                self.rest(slot);
+                self.rest(io, slot);
             }
             if self.local.lap() >= until {
                 return;

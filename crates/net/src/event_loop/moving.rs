@@ -177,7 +177,7 @@ impl EventLoop {
         self.by_id.remove(&conn.session.id);
         self.https -= usize::from(conn.is_http());
         if io.part(slot, &conn.socket) {
-            self.rest(slot);
+            self.rest(io, slot);
         }
         conn.pack(self.moves.window + SETTLES);
         self.local.recorder.add(Counter::ConnectionsMoved, 1);
