@@ -315,8 +315,9 @@ impl Bench<'_> {
         section.note(
             "Stolen: what the host gave of the cores to others. An interval with more than 0.2 % of it is watched again, up \
              to so many times as --tries says, and that with the least is shown. Undisturbed: what was asked in the tenths of a \
-             second, and this part of all, in which and after which the kernel's account of it stood still; goals and the \
-             short table are of these, where they are 1000 answers at least.",
+             second, and this part of all, in which and after which the kernel's account of it stood still and threads of \
+             the highest priority, one on each core, were woken at most 3 ms late; goals and the short table are \
+             of these, where they are 1000 answers at least.",
         );
         section.note(
             "Own time: mean from sending an operation to the last byte of its reply. Attacks that destroy something \

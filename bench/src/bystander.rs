@@ -16,7 +16,10 @@
 //! 3. A virtual machine's host gives its cores to others for milliseconds, which no program on it can help or see but in the
 //!    kernel's account of stolen time. It is read every [`SLICE`]; what was asked in a slice in which it stands still, and
 //!    still does a slice later (the account is kept in steps of 10 ms, so that it may come late), is also counted by
-//!    itself, as undisturbed. A slice is chosen by that account alone and never by what was seen in it.
+//!    itself, as undisturbed. Not every host tells of all it takes: so on each core a *canary*, a thread above all others
+//!    (SCHED_FIFO) that does nothing but sleep for a millisecond at a time, notes when it is woken more than [`LATE`] too late, and
+//!    what was asked in such a slice or in the one before is disturbed too. What a server does cannot keep a canary waiting so long: the
+//!    kernel delivers packets for 2 ms in one go. Slices are chosen by account and canaries alone and never by what was seen in them.
 //! 4. A request that has no answer when patience ends counts with the time it has waited so far.
 
 use crate::random::Random;
@@ -29,8 +32,8 @@ use std::collections::VecDeque;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 const CONNS: usize = 8;
@@ -41,6 +44,9 @@ pub const KEYS: u64 = 100;
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often the account of stolen time is read.
 const SLICE: Duration = Duration::from_millis(100);
+/// How long a canary sleeps, and by how much more it may.
+const NAP: Duration = Duration::from_millis(1);
+const LATE: Duration = Duration::from_millis(3);
 /// Answers in undisturbed slices from which a quantile of 99.9 % says something.
 const ENOUGH: u64 = 1000;
 /// The part of this program that is the bystander process.
@@ -269,7 +275,8 @@ pub fn process(port: &str) -> io::Result<()> {
         stopped.store(true, Ordering::Relaxed);
     });
     traffic.seen.locked = sys::lock_memory();
-    traffic.seen.punctual = sys::become_punctual();
+    traffic.seen.punctual = sys::become_punctual(1);
+    traffic.slices.stops = watch_cores();
     println!("ready");
     match traffic.run(&stop) {
         Ok(()) => traffic.seen.print(io::stdout().lock()),
@@ -289,9 +296,35 @@ struct Conn {
     waiting: VecDeque<Instant>,
 }
 
+/// When a core was found to have stood still: from when it should have woken its canary until it did.
+type Stops = Arc<Mutex<Vec<(Instant, Instant)>>>;
+
+/// A canary on each core (3), for as long as the process lives.
+fn watch_cores() -> Stops {
+    let stops = Stops::default();
+    for core in 0..std::thread::available_parallelism().map_or(1, usize::from) {
+        let stops = stops.clone();
+        std::thread::spawn(move || {
+            if !(sys::pin(core) && sys::become_punctual(2)) {
+                return;
+            }
+            loop {
+                let due = Instant::now() + NAP;
+                std::thread::sleep(NAP);
+                let woken = Instant::now();
+                if woken > due + LATE {
+                    stops.lock().unwrap_or_else(PoisonError::into_inner).push((due, woken));
+                }
+            }
+        });
+    }
+    stops
+}
+
 /// What the kernel says was stolen, slice by slice, and what was seen in which.
 struct Slices {
     began: Instant,
+    stops: Stops,
     /// What had been stolen when each slice began, so far as they have.
     stolen: Vec<Duration>,
     /// Slice in which a request should have left, and its latency in nanoseconds.
@@ -299,8 +332,8 @@ struct Slices {
 }
 
 impl Slices {
-    fn new() -> Slices {
-        Slices { began: Instant::now(), stolen: Vec::new(), seen: Vec::with_capacity(1 << 16) }
+    fn new(stops: Stops) -> Slices {
+        Slices { began: Instant::now(), stops, stolen: Vec::new(), seen: Vec::with_capacity(1 << 16) }
     }
 
     fn of(&self, moment: Instant) -> usize {
@@ -320,10 +353,16 @@ impl Slices {
         self.seen.push((self.of(intended) as u32, latency));
     }
 
-    /// Latencies of what was asked in slices that nothing was stolen in, nor in the one after. The last two are not known.
+    /// Latencies of what was asked in slices that nothing was stolen in and no core stood still, nor in the one after. The last
+    /// two are not known.
     fn undisturbed(&self) -> impl Iterator<Item = u64> {
-        let still = |slice: usize| match (self.stolen.get(slice), self.stolen.get(slice + 2)) {
-            (Some(before), Some(after)) => before == after,
+        let mut stood = vec![false; self.stolen.len()];
+        for (from, to) in self.stops.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            let slices = self.of(*from).saturating_sub(1)..=self.of(*to);
+            stood.iter_mut().take(slices.end() + 1).skip(*slices.start()).for_each(|stood| *stood = true);
+        }
+        let still = move |slice: usize| match (self.stolen.get(slice), self.stolen.get(slice + 2)) {
+            (Some(before), Some(after)) => before == after && !stood[slice],
             _ => false,
         };
         self.seen.iter().filter(move |(slice, _)| still(*slice as usize)).map(|(_, latency)| *latency)
@@ -357,7 +396,7 @@ impl Traffic {
             out
         };
         Ok(Traffic {
-            slices: Slices::new(),
+            slices: Slices::new(Stops::default()),
             polled: Vec::with_capacity(CONNS),
             conns,
             random: Random(u64::from(port)),
@@ -368,7 +407,7 @@ impl Traffic {
     }
 
     fn run(&mut self, stop: &AtomicBool) -> io::Result<()> {
-        self.slices = Slices::new();
+        self.slices = Slices::new(self.slices.stops.clone());
         let mut next = Instant::now();
         let mut turn = 0;
         let mut give_up = None;
@@ -498,7 +537,7 @@ mod tests {
 
     #[test]
     fn what_is_asked_in_a_slice_with_stolen_time_or_just_before_one_is_disturbed() {
-        let mut slices = Slices::new();
+        let mut slices = Slices::new(Stops::default());
         let ticks = [0, 0, 0, 1, 1, 1, 1, 1];
         slices.stolen = ticks.map(|n| Duration::from_millis(10 * n)).to_vec();
         for slice in 0..9u32 {
@@ -506,5 +545,9 @@ mod tests {
         }
         // Something was stolen between the beginnings of the third and the fourth; what came after the last two is unknown.
         assert_eq!(slices.undisturbed().collect::<Vec<_>>(), [0, 3, 4, 5]);
+        // A core stood still from the end of the fifth until the beginning of the sixth.
+        let end = slices.began + SLICE * 5;
+        slices.stops.lock().unwrap().push((end - LATE, end + LATE));
+        assert_eq!(slices.undisturbed().collect::<Vec<_>>(), [0]);
     }
 }

@@ -112,15 +112,29 @@ pub fn wait_any(polled: &mut [Polled], timeout: Duration) -> io::Result<()> {
     Ok(())
 }
 
-/// Puts the calling thread into SCHED_FIFO at the lowest real-time priority and takes away its timer slack.
+/// Puts the calling thread into SCHED_FIFO at a real-time priority, of which 1 is the lowest, and takes away its timer slack.
 /// Returns whether the kernel allowed the class.
-pub fn become_punctual() -> bool {
-    let param = libc::sched_param { sched_priority: 1 };
+pub fn become_punctual(priority: i32) -> bool {
+    let param = libc::sched_param { sched_priority: priority };
     // SAFETY: pid 0 is the calling thread; `param` lives through the call.
     let fifo = unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) } == 0;
     // SAFETY: PR_SET_TIMERSLACK takes one integer and touches only the calling thread.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1, 0, 0, 0) };
     fifo
+}
+
+/// Keeps the calling thread on one core. Returns whether the kernel allowed it.
+pub fn pin(core: usize) -> bool {
+    if core >= libc::CPU_SETSIZE as usize {
+        return false;
+    }
+    // SAFETY: an all-zero set is an empty one.
+    let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
+    // SAFETY: the index was checked against the size of the set; pid 0 is the calling thread, and `set` lives through the call.
+    unsafe {
+        libc::CPU_SET(core, &mut set);
+        libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
+    }
 }
 
 /// Keeps the memory this process has now in RAM. Returns whether the kernel allowed it.

@@ -94,6 +94,8 @@ const DOOMED: Attack = Attack {
     refill: |stage| {
         let mut client = stage.server.client()?;
         for k in 0..stage.attackers {
+            // What the last round left there may be no set.
+            client.words(&format!("DEL doomed:{k}"))?;
             reads::set(stage, format!("doomed:{k}").as_bytes(), stage.own_share(HUGE), 0)?;
             client.words(&format!("SET small:{k} one"))?;
         }

@@ -307,22 +307,20 @@ impl EventLoop {
     /// Where many go at once, others' requests come first: each ending costs its connection and its slot some microseconds. Endings
     /// keep their order, and come after what was told before them. Who waits in a command takes nothing from now on.
     fn sort_in<T: Transport>(&mut self, io: &mut T, event: Event) {
-        let behind = match event {
-            Event::Ended(slot) | Event::Broken(slot) | Event::Half(slot) | Event::Last(slot) => {
-                if let Some(conn) = self.conns[slot].as_ref().filter(|conn| conn.is_blocked()) {
-                    conn.session.cancel.store(true, Ordering::Relaxed);
-                }
-                self.events.len() >= ENDINGS || !self.endings.is_empty()
-            }
-            Event::Free(_) => true,
-            _ => false,
+        let goes = match event {
+            Event::Ended(slot) | Event::Broken(slot) | Event::Half(slot) | Event::Last(slot) => Some(slot),
+            Event::Free(_) => None,
+            _ => return self.events.push_back(event),
         };
-        if !behind {
-            return self.events.push_back(event);
-        }
-        if let Event::Last(slot) = event
+        if let Some(slot) = goes
             && let Some(conn) = &self.conns[slot]
         {
+            if conn.is_blocked() {
+                conn.session.cancel.store(true, Ordering::Relaxed);
+            }
+            if self.events.len() < ENDINGS && self.endings.is_empty() {
+                return self.events.push_back(event);
+            }
             io.put_off(slot, &conn.socket);
         }
         self.endings.push_back((self.taken + self.events.len() as u64, event));

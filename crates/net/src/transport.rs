@@ -79,7 +79,7 @@ pub(crate) trait Transport {
         Ok(())
     }
 
-    /// [`Event::Last`] of this connection will be served later and need not come again before.
+    /// What was told of the end of this connection will be served later, and need not come again before.
     fn put_off(&mut self, _slot: usize, _socket: &Socket) {}
 
     /// What came with [`Event::Readable`], [`Event::Last`] or [`Event::Arrived`]. `direct`: a buffer that is to get at most so many bytes

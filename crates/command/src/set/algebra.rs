@@ -8,7 +8,7 @@ use crate::options::{int, is};
 use crate::table::{
     Begin, Command, DENYOOM, Find, KeySpec, MOVABLEKEYS, OW_UPDATE, READONLY, RO_ACCESS, Run, WRITE, acl,
 };
-use crate::{Cx, Error, STREAM_FROM, Stream};
+use crate::{Budget, Cx, Error, STREAM_FROM, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::ops::ControlFlow::{self, Break, Continue};
@@ -176,13 +176,19 @@ static EMPTY: Set = Set::new();
 
 /// Counts the look-ups of some keys as hits and misses, up to the first of another type.
 fn count_lookups(view: &mut View<'_>, keys: Args<'_>) {
+    let mut hits = 0;
     for key in keys.iter() {
-        let kind = view.kind(key);
-        view.count_lookup(key, kind.is_some());
-        if kind.is_some_and(|kind| kind != Kind::Set) {
-            return;
+        match view.kind(key) {
+            Some(kind) => {
+                hits += 1;
+                if kind != Kind::Set {
+                    break;
+                }
+            }
+            None => view.count_lookup(key, false),
         }
     }
+    view.count_hits(hits);
 }
 
 /// The sets of some keys; a missing one is empty. Every key's type is checked.
@@ -236,12 +242,10 @@ impl<'a> Taker<'a> for Writer<'_> {
 }
 
 /// Writes the result of a kernel as it comes, its length afterwards.
-fn answer(cx: &mut Cx<'_, '_>, keys: Args<'_>, kernel: Kernel) -> Result<(), Error> {
-    let sets = sets(cx.view, keys)?;
-    let (out, budget) = (&mut *cx.out, &mut cx.budget);
+fn answer(out: &mut Reply, budget: &mut Budget<'_>, sets: &[&Set], kernel: Kernel) -> Result<(), Error> {
     let (mark, mut refused) = (out.mark(), None);
     let mut writer = Writer { out, count: 0, end: usize::MAX };
-    let _ = kernel(&sets, pause!(budget, refused), &mut writer);
+    let _ = kernel(sets, pause!(budget, refused), &mut writer);
     if let Some(error) = refused {
         return Err(error);
     }
@@ -301,7 +305,7 @@ fn sinter(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut all = sets(cx.view, keys)?;
     all.sort_by_key(|set| set.len());
     if !is_large(cx, all[0].len()) {
-        return answer(cx, keys, algebra::inter_to);
+        return answer(cx.out, &mut cx.budget, &all, algebra::inter_to);
     }
     let mut refused = None;
     let found = algebra::inter_answer(all[0], &all[1..], pause!(cx.budget, refused));
@@ -321,7 +325,7 @@ fn sdiff(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return whole(cx, found, refused);
     }
     if !is_large(cx, all[0].len()) {
-        return answer(cx, keys, diff_kernel);
+        return answer(cx.out, &mut cx.budget, &all, diff_kernel);
     }
     let found = algebra::diff_answer(all[0], &all[1..], pause!(cx.budget, refused));
     stream_one(cx, found, refused)
@@ -354,7 +358,7 @@ fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         return whole(cx, found, refused);
     }
     if !is_large(cx, all.iter().map(|set| set.len()).sum()) {
-        return answer(cx, keys, algebra::union_to);
+        return answer(cx.out, &mut cx.budget, &all, algebra::union_to);
     }
     let (mut refused, mut parts, mut count) = (None, Vec::new(), 0);
     for (i, set) in all.iter().enumerate() {

@@ -115,6 +115,11 @@ impl View<'_> {
         }
     }
 
+    /// Counts look-ups that found something.
+    pub fn count_hits(&self, hits: u64) {
+        self.keyspace.count_lookups(hits, 0);
+    }
+
     /// Counts a look-up for `keyspace_hits` and `keyspace_misses`; a miss may be notified.
     #[inline]
     pub fn count_lookup(&mut self, key: &[u8], hit: bool) {
