@@ -200,7 +200,8 @@ mod tests {
                     prop_assert!(body.len() < text.len() + 16);
                     prop_assert_eq!(read(&body), text);
                 }
-                None => prop_assert!(text.len() <= 20 || times < 3 || word.len() > 100),
+                // The two triples of a word of two bytes may have one place in the packer's table, and displace each other.
+                None => prop_assert!(text.len() <= 20 || times < 3 || word.len() == 2 || word.len() > 100),
             }
         }
     }
