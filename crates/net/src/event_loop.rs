@@ -26,6 +26,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
+use stdx::points::{self, Point};
 use stdx::queue::Queue;
 
 /// What the first loop accepts from.
@@ -265,9 +266,9 @@ impl EventLoop {
             self.close_some(io);
             self.move_some(io);
             self.keep_house();
-            stdx::reclaim::flush();
+            self.hand_over(io);
             // What others take of it belongs to this turn: who comes meanwhile is told what he waited for.
-            self.offer_core();
+            self.offer_core(io);
             self.local.end_turn(&self.server, self.taken);
         }
         self.say_goodbye(io);
@@ -326,6 +327,22 @@ impl EventLoop {
         self.endings.push_back((self.taken + self.events.len() as u64, event));
     }
 
+    /// Sends what was answered, if it only stands in the transport's queue: what comes next may take long, or the core.
+    fn submit<T: Transport>(&mut self, io: &mut T) {
+        if std::mem::take(&mut self.unsubmitted) {
+            self.wait(io, Duration::ZERO);
+        }
+    }
+
+    /// Gives the reclaimer what is to be freed. It is woken by that, perhaps on this core.
+    fn hand_over<T: Transport>(&mut self, io: &mut T) {
+        if stdx::reclaim::is_due() {
+            self.submit(io);
+            points::hold_up(Point::Leave);
+            stdx::reclaim::flush();
+        }
+    }
+
     /// Hears of those who go, for one chore's time.
     fn hear_endings<T: Transport>(&mut self, io: &mut T) {
         if self.endings.is_empty() {
@@ -379,9 +396,7 @@ impl EventLoop {
 
     /// Does a slice of what is not fresh. Replies to fresh requests are on their way before.
     fn do_chores<T: Transport>(&mut self, io: &mut T) {
-        if std::mem::take(&mut self.unsubmitted) {
-            self.wait(io, Duration::ZERO);
-        }
+        self.submit(io);
         let until = self.local.lap() + CHORES_NS;
         const CHORES: [Part; 8] = [
             Part::Accept,
@@ -754,7 +769,7 @@ impl EventLoop {
     }
 
     /// Others may have the core that the loop has had for long.
-    fn offer_core(&mut self) {
+    fn offer_core<T: Transport>(&mut self, io: &mut T) {
         let now = self.local.clock_ns;
         // The clock of the turn may be a little behind the system's, by which a spell begins.
         let lasted_ns = now.saturating_sub(self.spell.began_ns);
@@ -762,6 +777,7 @@ impl EventLoop {
         if !work && now.saturating_sub(self.kept_since_ns) < KEEP_NS {
             return;
         }
+        self.submit(io);
         let mark = self.local.enter(Part::Offer, 0);
         if work {
             self.leave_core(now);

@@ -7,7 +7,7 @@
 //! - N1: while nothing is set a point costs one relaxed load.
 //! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
 //!   is to stay where it is ([`stays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
-//!   and [`Point::Serve`]: there a loop is really held up ([`hold_up`]).
+//!   [`Point::Serve`] and [`Point::Leave`]: there a loop is really held up ([`hold_up`]).
 //! - N3: HOLD n holds the first n to arrive, and lets others pass.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -56,9 +56,11 @@ pub enum Point {
     SourceFill,
     /// Items of a source whose rows changed are about to be removed.
     SourceDrop,
+    /// An event loop is about to wake the reclaimer, which may take its core; the loop itself is busy here.
+    Leave,
 }
 
-const POINTS: [(&str, Point); 19] = [
+const POINTS: [(&str, Point); 20] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -78,6 +80,7 @@ const POINTS: [(&str, Point); 19] = [
     ("source-ask", Point::SourceAsk),
     ("source-fill", Point::SourceFill),
     ("source-drop", Point::SourceDrop),
+    ("leave", Point::Leave),
 ];
 
 /// What happens at a point.

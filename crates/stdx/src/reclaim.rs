@@ -93,6 +93,12 @@ pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
     }
 }
 
+/// Whether this thread has anything to hand over.
+#[inline]
+pub fn is_due() -> bool {
+    LOCAL.try_with(|local| !local.borrow().0.is_empty()).unwrap_or(false)
+}
+
 /// Hands this thread's batch to the reclaimer. An event loop calls it once per turn.
 #[inline]
 pub fn flush() {

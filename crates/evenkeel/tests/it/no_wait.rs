@@ -7,7 +7,8 @@
 //! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
 
 use crate::held::{Hold, MANY, PURE, READS, WRITES, eval, eventually, held, laden, others_are_served};
-use crate::support::{Client, PATIENCE, Server};
+use crate::support::{Client, PATIENCE, Server, foreign};
+use crate::waits;
 use std::time::{Duration, Instant};
 
 #[test]
@@ -266,6 +267,24 @@ fn freeing_large_values_is_nobodys_business() {
             std::thread::sleep(Duration::from_millis(2));
         }
     }
+}
+
+/// Over io_uring replies stood in the loop's queue while it woke the reclaimer, which took its core: a client that removed
+/// something large was answered a millisecond later, and so was everybody else of that turn.
+#[test]
+fn who_is_answered_does_not_wait_for_the_reclaimer_to_be_woken() {
+    if foreign() {
+        return;
+    }
+    let (server, mut control) = waits::server();
+    let (mut attacker, _) = waits::astray(&server, &mut control, "attacker");
+    let members: String = (0..MANY).map(|i| format!(" m{i}")).collect();
+    control.expect(&format!("SADD big{members}"), &format!(":{MANY}"));
+    control.expect("DEBUG POINT leave HOLD 1", "+OK");
+    attacker.expect("UNLINK big", ":1");
+    waits::until("the loop is about to wake it", || control.call("DEBUG POINT leave") == ":1");
+    control.expect("DEBUG POINT leave OFF", "+OK");
+    attacker.expect("EXISTS big", ":0");
 }
 
 /// How many of `zother` and `hash` are there after that command.

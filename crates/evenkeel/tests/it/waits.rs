@@ -11,7 +11,7 @@ use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use std::time::{Duration, Instant};
 
 /// A server with two loops, and a client on the first.
-fn server() -> (Server, Client) {
+pub fn server() -> (Server, Client) {
     let server =
         Server::start_with(&["--event-loops", "2", "--latency-tracking", "yes", "--slowlog-max-len", "1000"]);
     // On a busy machine a new client goes to the idler loop, which here may be the one to be held up.
@@ -22,7 +22,7 @@ fn server() -> (Server, Client) {
 }
 
 /// A client on the second loop, with a name; and its id.
-fn astray(server: &Server, control: &mut Client, name: &str) -> (Client, u64) {
+pub fn astray(server: &Server, control: &mut Client, name: &str) -> (Client, u64) {
     control.expect("DEBUG POINT accept HOLD 1", "+OK");
     let mut client = server.client();
     client.expect(&format!("CLIENT SETNAME {name}"), "+OK");
