@@ -153,6 +153,9 @@ pub(crate) struct Conn {
     pub(crate) ready: bool,
     /// So it is, and stands with those that send long words.
     pub(crate) bulky: bool,
+    /// Buffers of its bytes among what others asked, and what of it waits behind that, in order.
+    pub(crate) among: u32,
+    pub(crate) arrears: u32,
     /// It is about to be closed.
     pub(crate) doomed: bool,
     /// The loop's submission with which its last send goes out: there is one send per connection in each.
@@ -216,6 +219,8 @@ impl Conn {
             notified: false,
             ready: false,
             bulky: false,
+            among: 0,
+            arrears: 0,
             doomed: false,
             sent_with: 0,
             state: State::Running,

@@ -50,6 +50,8 @@ const FRESH_NS: u64 = 200_000;
 const FRESH: usize = 64;
 /// Events that wait to be served from which on those of connections that end are served after the others.
 const ENDINGS: usize = 16;
+/// So many buffers of bytes from one connection that wait to be served are among what others asked; further ones come behind it.
+const AMONG: u32 = 2;
 /// What is not fresh has so long per turn, all of it together but for what cannot be cut; each kind of it half of that.
 const CHORES_NS: u64 = 100_000;
 const CHORE_NS: u64 = 50_000;
@@ -100,6 +102,9 @@ pub(crate) struct EventLoop {
     taken: u64,
     /// What may come after others' requests, and how many events come before it: see [`EventLoop::sort_in`].
     endings: VecDeque<(u64, Event)>,
+    /// What came from connections that have bytes enough to be served, and how many events come before it: see
+    /// [`EventLoop::sort_bytes`].
+    arrears: VecDeque<(u64, Event)>,
     /// The kind of chore that comes first in the next turn.
     chore: usize,
     continued: VecDeque<usize>,
@@ -190,6 +195,7 @@ impl EventLoop {
             arrived: Vec::with_capacity(256),
             taken: 0,
             endings: VecDeque::new(),
+            arrears: VecDeque::new(),
             chore: 0,
             continued: VecDeque::new(),
             dirty: Vec::new(),
@@ -291,18 +297,63 @@ impl EventLoop {
                     let Some(conn) = self.conns[slot].as_mut() else { continue };
                     match std::mem::replace(&mut conn.ready, true) {
                         true => {}
-                        // The rest of a long word is no request yet: those of others need not stand behind it.
-                        false if conn.expects_much() => {
+                        false if conn.arrears > 0 => self.stand_behind(slot, event),
+                        // The rest of a long word is no request yet, nor is what comes behind requests that had their quantum: those of
+                        // others need not stand behind it.
+                        false if conn.expects_much() || conn.queued => {
                             conn.bulky = true;
                             self.bulky.push_back(slot);
                         }
                         false => self.sort_in(io, event),
                     }
                 }
+                Event::Arrived(slot, _) => self.sort_bytes(slot, event),
                 event => self.sort_in(io, event),
             }
         }
         self.arrived = arrived;
+    }
+
+    /// Who sends much has many buffers filled at once, ten of them 128: others' requests do not stand behind more than [`AMONG`] of
+    /// each. What is told of a connection stays in order.
+    fn sort_bytes(&mut self, slot: usize, event: Event) {
+        match self.conns[slot].as_mut() {
+            Some(conn) if conn.arrears > 0 || conn.queued || conn.among >= AMONG => {
+                self.stand_behind(slot, event)
+            }
+            Some(conn) => {
+                conn.among += 1;
+                self.events.push_back(event);
+            }
+            None => self.events.push_back(event),
+        }
+    }
+
+    fn stand_behind(&mut self, slot: usize, event: Event) {
+        if let Some(conn) = self.conns[slot].as_mut() {
+            conn.arrears += 1;
+        }
+        self.arrears.push_back((self.taken + self.events.len() as u64, event));
+    }
+
+    /// Takes in bytes that came behind others, for one chore's time.
+    fn serve_arrears<T: Transport>(&mut self, io: &mut T) {
+        if self.arrears.is_empty() {
+            return;
+        }
+        let until = self.local.lap() + CHORE_NS;
+        while self.arrears.front().is_some_and(|(after, _)| *after <= self.taken) {
+            let Some((_, event)) = self.arrears.pop_front() else { return };
+            if let Some(slot) = event.slot()
+                && let Some(conn) = self.conns[slot].as_mut()
+            {
+                conn.arrears -= 1;
+            }
+            self.serve(io, event);
+            if self.local.lap() >= until {
+                return;
+            }
+        }
     }
 
     /// Where many go at once, others' requests come first: each ending costs its connection and its slot some microseconds. Endings
@@ -314,10 +365,13 @@ impl EventLoop {
             _ => return self.events.push_back(event),
         };
         if let Some(slot) = goes
-            && let Some(conn) = &self.conns[slot]
+            && let Some(conn) = self.conns[slot].as_mut()
         {
             if conn.is_blocked() {
                 conn.session.cancel.store(true, Ordering::Relaxed);
+            }
+            if conn.arrears > 0 {
+                return self.stand_behind(slot, event);
             }
             if self.events.len() < ENDINGS && self.endings.is_empty() {
                 return self.events.push_back(event);
@@ -352,7 +406,11 @@ impl EventLoop {
         let until = self.local.lap() + CHORE_NS;
         while self.endings.front().is_some_and(|(after, _)| *after <= self.taken) {
             let Some((_, event)) = self.endings.pop_front() else { return };
-            self.serve(io, event);
+            match event {
+                // What is left of the slot's connection comes first.
+                Event::Free(_) if !self.arrears.is_empty() => self.arrears.push_back((self.taken, event)),
+                event => self.serve(io, event),
+            }
             if self.local.lap() >= until {
                 return;
             }
@@ -365,6 +423,11 @@ impl EventLoop {
         for _ in 0..FRESH {
             let Some(event) = self.events.pop_front() else { break };
             self.taken += 1;
+            if let Event::Arrived(slot, _) = event
+                && let Some(conn) = self.conns[slot].as_mut()
+            {
+                conn.among = conn.among.saturating_sub(1);
+            }
             let before = self.local.clock_ns;
             self.serve(io, event);
             // Whoever ran a command has read the clock after it.
@@ -384,6 +447,7 @@ impl EventLoop {
             || self.server.mailbox(self.local.id).is_rung()
             || !self.continued.is_empty()
             || !self.bulky.is_empty()
+            || !self.arrears.is_empty()
             || self.local.works.any()
             || !self.local.arrived.is_empty()
             || !self.publishing.is_empty()
@@ -423,6 +487,7 @@ impl EventLoop {
                 1 => self.read_mail(io),
                 2 => {
                     self.continue_some();
+                    self.serve_arrears(io);
                     self.read_bulky(io);
                 }
                 3 => self.do_works(),
@@ -467,7 +532,12 @@ impl EventLoop {
                     conn.ready = false;
                 }
                 self.receive(io, slot, &event);
-                self.events.extend(io.done(event));
+                if let Some(event) = io.done(event) {
+                    match self.conns[slot].as_mut() {
+                        Some(conn) if conn.arrears > 0 => self.stand_behind(slot, event),
+                        _ => self.events.push_back(event),
+                    }
+                }
             }
             Event::Ended(slot) => self.end(slot),
             Event::Half(slot) => {

@@ -46,6 +46,20 @@ pub(crate) enum Event {
     Free(usize),
 }
 
+impl Event {
+    /// The connection it tells of, unless it is gone.
+    pub(crate) fn slot(&self) -> Option<usize> {
+        match self {
+            Event::Mail | Event::Listener(_) | Event::Free(_) => None,
+            Event::Readable(slot) | Event::Last(slot) | Event::Arrived(slot, _) => Some(*slot),
+            Event::Ended(slot) | Event::Half(slot) | Event::Broken(slot) | Event::Writable(slot) => {
+                Some(*slot)
+            }
+            Event::Unsent { slot, .. } => Some(*slot),
+        }
+    }
+}
+
 /// What became of bytes given to `send`.
 pub(crate) enum Sent {
     /// They went out; the buffer can be used again.

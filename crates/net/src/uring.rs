@@ -7,11 +7,13 @@
 //!
 //! Whoever sends faster than the loop reads would have all buffers filled, and others' bytes would wait for his to be read: a
 //! pipeline or a request of 50 MB held up everybody for 60–90 ms. Of a connection that has [`LEASES_MAX`] filled buffers nothing
-//! is received in this way until its socket is empty: the loop reads from it itself, a piece at a time, others in between.
+//! is received in this way: the loop reads from it itself, a piece at a time, others in between, until it has sent little
+//! [`CALM`] times in a row. Not until its socket is empty: ten that send so had all buffers again with every pause.
 //!
 //! A crowd that sends at once takes all buffers, and whoever finds none is told so. If all of them asked anew in each turn, with
-//! 8,000 connections a turn would take 10 ms and serve a hundred. They form a line instead, in which only so many ask that half of the
-//! buffers and more are left to those who still have a receive in place.
+//! 8,000 connections a turn would take 10 ms and serve a hundred. They form a line instead, of which the loop reads from so many
+//! sockets at a time that those who still have a receive in place do not wait long behind them. It does so whether or not there are
+//! buffers again: who asked for one again had to wait until ten large requests had given theirs back, 6 ms, and they took them anew.
 //!
 //! - U1: a slot is free when it was removed and every request in flight for it has had its last completion.
 //! - U2: a connection's descriptor stays open until the entries that name it have been submitted.
@@ -42,6 +44,7 @@ const WRITABLE: u64 = 2 << 32;
 const GONE: u64 = 3 << 32;
 const LISTENER: u64 = 4 << 32;
 const MAILBOX: u64 = 5 << 32;
+const READABLE: u64 = 6 << 32;
 const SLOT: u64 = (1 << 32) - 1;
 
 /// What a poll says of a connection that is over in both directions.
@@ -49,10 +52,15 @@ const ENDS: u32 = (libc::POLLERR | libc::POLLHUP | libc::POLLNVAL) as u32;
 
 /// Filled buffers of one connection that the loop has not read: 128 KB. With the next completions it may become some 64.
 const LEASES_MAX: usize = 16;
-/// Filled buffers above which nobody who found none asks anew: these are what others' bytes wait for, up to 0.1 ms each.
-const ASKED_AGAIN: usize = 32;
+/// Of those who found no buffer so many are read from at a time: these are what others' bytes wait for, up to 0.1 ms each.
+const CALLED: usize = 16;
+/// Filled buffers with which one who finds no further one is not of the crowd, but who has taken them.
+const GREEDY: usize = 4;
 /// Bytes read at once from a connection that sends faster than they are read: some 20 µs.
 const READ: usize = 64 * 1024;
+/// So many reads in a row of at most so many bytes, and a connection is received from as others are.
+const CALM: u8 = 16;
+const LITTLE: usize = 4096;
 
 pub(crate) struct Uring {
     ring: Ring,
@@ -67,8 +75,8 @@ pub(crate) struct Uring {
     due: Vec<usize>,
     /// Those that found no buffer, the first of them first.
     crowd: VecDeque<usize>,
-    /// Filled buffers that the loop has.
-    leases: usize,
+    /// Of these, how many the loop has been told to read from, and has not come to.
+    called: usize,
 }
 
 /// A connection as the ring sees it.
@@ -84,12 +92,18 @@ struct Line {
     receive: Receive,
     /// Its buffers that the loop has.
     leases: usize,
-    /// It sends faster than the loop reads, which therefore reads itself (U4).
+    /// It sends faster than the loop reads, which therefore reads itself (U4) ...
     floods: bool,
+    /// ... and after this goes on to do so when told that something came, until it was little as often as this says.
+    bulk: u8,
+    /// Something that comes is told of.
+    polled: bool,
     /// The loop has read, and there may be more.
     again: bool,
     /// The loop has been told to read, and has not come to it (U5).
     told: bool,
+    /// As one of those who found no buffer.
+    called: bool,
     /// Somebody waits for room in the socket.
     writable: bool,
     /// Somebody waits for its end: while nothing is received nothing else would tell.
@@ -107,8 +121,15 @@ enum Receive {
 }
 
 impl Line {
+    /// The loop has read `n` bytes of at most `room`.
+    fn was_read(&mut self, n: usize, room: usize) {
+        self.floods = n >= room;
+        let much = self.floods || self.bulk > 0 && n > LITTLE;
+        self.bulk = if much { CALM } else { self.bulk.saturating_sub(1) };
+    }
+
     fn is_quiet(&self) -> bool {
-        matches!(self.receive, Receive::Off | Receive::Due) && !self.writable && !self.gone
+        matches!(self.receive, Receive::Off | Receive::Due) && !self.writable && !self.gone && !self.polled
     }
 }
 
@@ -128,7 +149,7 @@ impl Uring {
             leaving: Vec::new(),
             due: Vec::new(),
             crowd: VecDeque::new(),
-            leases: 0,
+            called: 0,
         };
         uring.watch(MAILBOX);
         (0..listeners.len()).for_each(|i| uring.watch(LISTENER | i as u64));
@@ -146,15 +167,29 @@ impl Uring {
 
     fn begin_receiving(&mut self, slot: usize) {
         let line = &mut self.lines[slot];
-        line.receive = Receive::On;
-        self.ring.receive(RECEIVE | slot as u64, line.file);
+        if line.bulk == 0 {
+            line.receive = Receive::On;
+            return self.ring.receive(RECEIVE | slot as u64, line.file);
+        }
+        line.receive = Receive::Off;
+        if !std::mem::replace(&mut line.polled, true) {
+            self.ring.poll(READABLE | slot as u64, line.file, libc::POLLIN as u32, false);
+        }
     }
 
-    /// Begins a receive that is still due.
-    fn begin_due(&mut self, slot: usize) -> bool {
-        let is_due = self.lines[slot].open && self.lines[slot].receive == Receive::Due;
+    /// Has the loop read from the socket.
+    fn tell(&mut self, slot: usize, events: &mut Vec<Event>) {
+        if !std::mem::replace(&mut self.lines[slot].told, true) {
+            events.push(Event::Readable(slot));
+        }
+    }
+
+    /// Whether a receive of it is still due, and none any more.
+    fn take_due(&mut self, slot: usize) -> bool {
+        let line = &mut self.lines[slot];
+        let is_due = line.open && line.receive == Receive::Due;
         if is_due {
-            self.begin_receiving(slot);
+            line.receive = Receive::Off;
         }
         is_due
     }
@@ -178,6 +213,21 @@ impl Uring {
                 }
             }
             RECEIVE => self.received(at, done, events),
+            READABLE => {
+                let line = &mut self.lines[at];
+                line.polled = false;
+                match done.result {
+                    _ if !line.open || !line.wanted => {}
+                    // It was cancelled because input was not welcome; meanwhile it is.
+                    Err(Errno::CANCELED) => self.begin_receiving(at),
+                    Err(_) => events.push(Event::Broken(at)),
+                    Ok(_) => {
+                        line.floods = true;
+                        self.tell(at, events);
+                    }
+                }
+                self.free_if_quiet(at, events);
+            }
             kind => {
                 let line = &mut self.lines[at];
                 *(if kind == WRITABLE { &mut line.writable } else { &mut line.gone }) = false;
@@ -204,7 +254,6 @@ impl Uring {
         match done.lease {
             Some(lease) if open && done.result.is_ok_and(|n| n > 0) => {
                 line.leases += 1;
-                self.leases += 1;
                 events.push(Event::Arrived(slot, lease));
             }
             Some(lease) => self.ring.give_back(lease),
@@ -212,7 +261,7 @@ impl Uring {
         }
         if done.more {
             if line.leases >= LEASES_MAX && line.receive == Receive::On {
-                (line.floods, line.receive) = (true, Receive::Ending);
+                (line.floods, line.bulk, line.receive) = (true, CALM, Receive::Ending);
                 self.ring.cancel(RECEIVE | slot as u64);
             }
             return;
@@ -230,13 +279,14 @@ impl Uring {
                 false
             }
         };
+        if done.result == Err(Errno::NOBUFS) && line.leases >= GREEDY {
+            (line.floods, line.bulk) = (true, CALM);
+        }
         // At the end there is nothing left to be read.
         line.floods &= again;
         if open && again && line.wanted {
             if line.floods {
-                if !std::mem::replace(&mut line.told, true) {
-                    events.push(Event::Readable(slot));
-                }
+                self.tell(slot, events);
             } else {
                 line.receive = Receive::Due;
                 match done.result {
@@ -274,11 +324,11 @@ impl Uring {
                 Ok(Received::Ended)
             }
             Ok(Received::Appended(n)) => {
-                line.floods = n >= room;
+                line.was_read(n, room);
                 Ok(Received::Appended(n))
             }
             Ok(Received::Bytes(bytes)) => {
-                line.floods = bytes.len() >= room;
+                line.was_read(bytes.len(), room);
                 Ok(Received::Bytes(bytes))
             }
             Err(e) if matches!(e.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted) => {
@@ -300,7 +350,13 @@ impl Uring {
     fn leave(&mut self, slot: usize, socket: Option<Socket>) {
         let line = &mut self.lines[slot];
         line.open = false;
-        let waits = [(RECEIVE, line.receive == Receive::On), (WRITABLE, line.writable), (GONE, line.gone)];
+        self.called -= usize::from(std::mem::take(&mut line.called));
+        let waits = [
+            (RECEIVE, line.receive == Receive::On),
+            (READABLE, line.polled),
+            (WRITABLE, line.writable),
+            (GONE, line.gone),
+        ];
         for (kind, _) in waits.iter().filter(|(_, on)| *on) {
             self.ring.cancel(kind | slot as u64);
         }
@@ -361,8 +417,11 @@ impl Transport for Uring {
             receive: Receive::Off,
             leases: 0,
             floods: false,
+            bulk: 0,
+            polled: false,
             again: false,
             told: false,
+            called: false,
             writable: false,
             gone: false,
         };
@@ -383,7 +442,10 @@ impl Transport for Uring {
         let line = &mut self.lines[slot];
         line.wanted = wanted;
         let floods = line.receive == Receive::Off && std::mem::take(&mut line.floods);
-        let read_here = floods || line.again;
+        let read_here = floods || line.again || line.bulk > 0;
+        if !wanted && line.polled {
+            self.ring.cancel(READABLE | slot as u64);
+        }
         match (wanted, line.receive) {
             (true, _) if line.gone => {
                 let off = line.receive == Receive::Off;
@@ -427,13 +489,13 @@ impl Transport for Uring {
         match event {
             Event::Arrived(slot, lease) => {
                 self.ring.give_back(lease);
-                self.leases -= 1;
                 let line = &mut self.lines[slot];
                 line.leases = line.leases.saturating_sub(1);
             }
             Event::Readable(slot) => {
                 let line = &mut self.lines[slot];
                 line.told = false;
+                self.called -= usize::from(std::mem::take(&mut line.called));
                 let again = std::mem::take(&mut line.again);
                 // What came before it is looked at first.
                 let early = line.leases > 0 && line.floods;
@@ -470,7 +532,7 @@ impl Transport for Uring {
     fn is_still(&self, slot: usize) -> bool {
         let line = &self.lines[slot];
         let receives = line.receive != Receive::Off || line.leases > 0 || line.told || line.again;
-        !line.wanted && !receives && !line.writable
+        !line.wanted && !receives && !line.polled && !line.writable
     }
 
     fn part(&mut self, slot: usize, _: &Socket) -> bool {
@@ -480,13 +542,19 @@ impl Transport for Uring {
 
     fn wait(&mut self, timeout: Duration, events: &mut Vec<Event>, pool: &mut Pool) {
         for slot in std::mem::take(&mut self.due) {
-            self.begin_due(slot);
+            if self.take_due(slot) {
+                self.begin_receiving(slot);
+            }
         }
-        let mut asking = self.leases;
-        while asking < ASKED_AGAIN
+        while self.called < CALLED
             && let Some(slot) = self.crowd.pop_front()
         {
-            asking += usize::from(self.begin_due(slot));
+            if self.take_due(slot) {
+                let line = &mut self.lines[slot];
+                line.floods = true;
+                self.called += usize::from(!std::mem::replace(&mut line.called, true));
+                self.tell(slot, events);
+            }
         }
         // What leaves, or stands in line, is not to be kept waiting for the next event.
         let leaving = self.leaving.len();
@@ -604,7 +672,7 @@ mod tests {
             }
             let asking = io.crowd.len();
             io.wait(Duration::from_millis(1), &mut events, &mut pool);
-            assert!(asking.saturating_sub(io.crowd.len()) <= ASKED_AGAIN);
+            assert!(asking.saturating_sub(io.crowd.len()) <= CALLED);
             queue.extend(events.drain(..));
             most = most.max(io.crowd.len());
             for _ in 0..5 {
@@ -618,7 +686,80 @@ mod tests {
         }
         assert!(most > CROWD / 2, "{most} in line");
         assert!(heard > 20 && said - heard <= 1, "{heard} of {said}");
-        assert_eq!(io.leases, queue.iter().filter(|event| matches!(event, Event::Arrived(..))).count());
+        let leases: usize = io.lines.iter().map(|line| line.leases).sum();
+        assert_eq!(leases, queue.iter().filter(|event| matches!(event, Event::Arrived(..))).count());
+    }
+
+    /// Large requests have all buffers, and nobody comes to read them: who asks meanwhile is told of. Who has sent much once takes
+    /// no buffers with the next.
+    #[test]
+    fn who_finds_no_buffer_needs_none() {
+        const FLOODERS: usize = 10;
+        let (mailbox, _far) = UnixStream::pair().unwrap();
+        let Ok(mut io) = Uring::new(mailbox.as_fd(), &[], 64) else { return };
+        let (mut far, mut near): (Vec<UnixStream>, Vec<Socket>) = (0..=FLOODERS)
+            .map(|_| UnixStream::pair().unwrap())
+            .map(|(far, near)| (far, Socket::unix(near).unwrap()))
+            .unzip();
+        for (slot, socket) in near.iter().enumerate() {
+            io.add(slot, socket).unwrap();
+            io.set_input(slot, socket, true).unwrap();
+        }
+        let (mut events, mut pool) = (Vec::new(), Pool::default());
+        io.wait(Duration::ZERO, &mut events, &mut pool);
+        far.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+        let flood = |far: &mut [UnixStream]| {
+            far[..FLOODERS].iter_mut().for_each(|stream| while stream.write(&[7; 8192]).is_ok() {});
+        };
+        flood(&mut far);
+        let asked = |event: &Event| matches!(event, Event::Readable(FLOODERS) | Event::Arrived(FLOODERS, _));
+        let mut queue = Vec::new();
+        for _ in 0..10 {
+            io.wait(Duration::ZERO, &mut events, &mut pool);
+            queue.append(&mut events);
+        }
+        assert_eq!(queue.iter().filter(|event| matches!(event, Event::Arrived(..))).count(), 128);
+        far[FLOODERS].write_all(b"a").unwrap();
+        for _ in 0..3 {
+            io.wait(Duration::ZERO, &mut events, &mut pool);
+            queue.append(&mut events);
+        }
+        let mine = queue.iter().position(asked).expect("it is told of");
+        match io.receive(&queue[mine], &mut near[FLOODERS], None).unwrap() {
+            Received::Bytes(bytes) => assert_eq!(bytes, b"a"),
+            _ => panic!("nothing came"),
+        }
+        // All is read, and they send again.
+        let mut heard = |io: &mut Uring, mut queue: VecDeque<Event>| {
+            let mut leases = 0;
+            loop {
+                io.wait(Duration::ZERO, &mut events, &mut pool);
+                queue.extend(events.drain(..));
+                let Some(event) = queue.pop_front() else { return leases };
+                if let Event::Readable(slot) | Event::Arrived(slot, _) = event {
+                    io.receive(&event, &mut near[slot], None).unwrap();
+                    leases += usize::from(matches!(event, Event::Arrived(..)));
+                }
+                queue.extend(io.done(event));
+            }
+        };
+        heard(&mut io, queue.into());
+        assert!(io.lines[..FLOODERS].iter().filter(|line| line.bulk > 0).count() >= FLOODERS / 2);
+        let polite = io.lines.iter().filter(|line| line.bulk == 0).count();
+        flood(&mut far);
+        assert!(heard(&mut io, VecDeque::new()) <= polite * 128);
+        assert!(io.lines[..FLOODERS].iter().all(|line| line.bulk > 0));
+        flood(&mut far);
+        assert_eq!(heard(&mut io, VecDeque::new()), 0);
+        // Little, often enough, and they are received from like everybody.
+        for _ in 0..=CALM {
+            far.iter_mut().for_each(|stream| stream.write_all(b"b").unwrap());
+            heard(&mut io, VecDeque::new());
+        }
+        assert!(io.lines.iter().all(|line| line.bulk == 0));
+        far.iter_mut().for_each(|stream| stream.write_all(b"c").unwrap());
+        assert_eq!(heard(&mut io, VecDeque::new()), FLOODERS + 1);
+        assert_eq!(io.called, 0);
     }
 
     /// Input that is switched off and on left an event behind by which later bytes were read before earlier ones (U4).

@@ -111,6 +111,65 @@ fn many_who_go_at_once_are_heard_whole_and_take_nothing() {
     }
 }
 
+/// Of those who have sent much, most stands behind others' requests: none of it is overtaken by what its client sent later, nor
+/// lost when the client leaves.
+#[test]
+fn what_stands_behind_others_requests_stays_in_order() {
+    if foreign() {
+        return;
+    }
+    const MANY: usize = 16;
+    const EACH: usize = 800;
+    const ROUNDS: usize = 12;
+    for backend in ["io_uring", "epoll"] {
+        let server = Server::start_with(&["--io-backend", backend, "--event-loops", "1"]);
+        let (mut here, mut holder) = (server.client(), server.client());
+        let mut many = Vec::new();
+        for round in 0..ROUNDS {
+            // Who has sent much before is read from in another way.
+            if round % 4 != 3 {
+                many = (0..MANY).map(|_| server.client()).collect();
+                many.iter_mut().for_each(|client: &mut Client| client.expect("PING", "+PONG"));
+            }
+            here.expect("DEBUG POINT loop DELAY 50000", "+OK");
+            holder.send(encode_line("DEBUG STALL"));
+            std::thread::scope(|scope| {
+                for (n, client) in many.iter_mut().enumerate() {
+                    scope.spawn(move || {
+                        let asked = (0..EACH).flat_map(|i| {
+                            // Words that are longer than what is read at once, too.
+                            let long = if i % 400 == 7 { 30_000 } else { i % 90 };
+                            encode(&[b"ECHO", format!("{n}:{round}:{i}:{}", "x".repeat(long)).as_bytes()])
+                        });
+                        client.send(asked.collect::<Vec<u8>>());
+                        client.send(encode_line(&format!("INCR done:{n}")));
+                        for i in 0..EACH {
+                            let long = if i % 400 == 7 { 30_000 } else { i % 90 };
+                            client.expect_reply(&format!("\"{n}:{round}:{i}:{}\"", "x".repeat(long)));
+                        }
+                        client.expect_reply(&format!(":{}", round + 1));
+                    });
+                }
+            });
+            holder.expect_reply("+OK");
+        }
+        // They leave, and what they had sent is heard.
+        holder.send(encode_line("DEBUG STALL"));
+        for (n, client) in many.iter_mut().enumerate() {
+            // A reply to who has left would end the connection before it is heard whole.
+            client.send(encode_line("CLIENT REPLY OFF"));
+            client.send(encode_line("PING").repeat(5000));
+            client.send(encode_line(&format!("INCR done:{n}")));
+        }
+        drop(many);
+        holder.expect_reply("+OK");
+        until("all are gone", || here.call("INFO clients").contains("connected_clients:2\\r"));
+        for n in 0..MANY {
+            here.expect(&format!("GET done:{n}"), &format!("\"{}\"", ROUNDS + 1));
+        }
+    }
+}
+
 /// Clients that talk at once, each from a thread of its own.
 const CLIENTS: usize = 6;
 
