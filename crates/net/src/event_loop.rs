@@ -465,9 +465,10 @@ impl EventLoop {
         let until = self.local.lap() + CHORES_NS;
         const CHORES: [Part; 8] = [
             Part::Accept,
+            // By mail comes what works then do, and those whom that answers go on.
             Part::Mail,
-            Part::Continue,
             Part::Works,
+            Part::Continue,
             Part::Publish,
             Part::Messages,
             Part::Housekeeping,
@@ -485,12 +486,12 @@ impl EventLoop {
                     self.accept(io);
                 }
                 1 => self.read_mail(io),
-                2 => {
+                2 => self.do_works(),
+                3 => {
                     self.continue_some();
                     self.serve_arrears(io);
                     self.read_bulky(io);
                 }
-                3 => self.do_works(),
                 4 => self.publish_some(),
                 5 => self.send_messages(io),
                 6 => self.look_around(),
