@@ -385,7 +385,9 @@ impl EventLoop {
     #[inline(never)] // So that `wait` stays part of `run`: pipelines got 5 % less done otherwise.
     fn submit<T: Transport>(&mut self, io: &mut T) {
         if std::mem::take(&mut self.unsubmitted) {
+            let mark = self.local.enter(Part::Submit, 0);
             self.wait(io, Duration::ZERO);
+            self.local.leave(&self.server, Part::Submit, 0, mark);
         }
     }
 

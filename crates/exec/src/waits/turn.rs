@@ -50,9 +50,11 @@ pub enum Part {
     Offer,
     /// Connections go to another loop.
     Move,
+    /// Replies that stand in the transport's queue go out before something that may take long.
+    Submit,
 }
 
-const PART_NAMES: [&str; 14] = [
+const PART_NAMES: [&str; 15] = [
     "begin of a turn",
     "accepting",
     "mail",
@@ -67,6 +69,7 @@ const PART_NAMES: [&str; 14] = [
     "eviction",
     "offering its core",
     "moving connections",
+    "submitting replies",
 ];
 
 /// The begin of a part: when, and how many long pieces there were before it.
