@@ -298,9 +298,9 @@ impl EventLoop {
                     match std::mem::replace(&mut conn.ready, true) {
                         true => {}
                         false if conn.arrears > 0 => self.stand_behind(slot, event),
-                        // The rest of a long word is no request yet, nor is what comes behind requests that had their quantum: those of
+                        // The rest of a long request is none yet, nor is what comes behind requests that had their quantum: those of
                         // others need not stand behind it.
-                        false if conn.expects_much() || conn.queued => {
+                        false if conn.expects_much() || conn.holds_much() || conn.queued => {
                             conn.bulky = true;
                             self.bulky.push_back(slot);
                         }
@@ -318,7 +318,7 @@ impl EventLoop {
     /// each. What is told of a connection stays in order.
     fn sort_bytes(&mut self, slot: usize, event: Event) {
         match self.conns[slot].as_mut() {
-            Some(conn) if conn.arrears > 0 || conn.queued || conn.among >= AMONG => {
+            Some(conn) if conn.arrears > 0 || conn.queued || conn.holds_much() || conn.among >= AMONG => {
                 self.stand_behind(slot, event)
             }
             Some(conn) => {

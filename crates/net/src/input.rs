@@ -45,6 +45,12 @@ impl Input {
         self.room(fresh.len(), expected).extend_from_slice(fresh);
     }
 
+    /// Whether `n` further bytes have [`PACE`] times as many copied.
+    pub(crate) fn moves_with(&self, n: usize) -> bool {
+        let (len, capacity) = (self.bytes.len(), self.bytes.capacity());
+        len + n > SMALL && (self.next.is_some() || len + n > capacity - capacity / PACE)
+    }
+
     /// The bytes, with room for `n` more.
     pub(crate) fn room(&mut self, n: usize, expected: usize) -> &mut Vec<u8> {
         let (len, capacity) = (self.bytes.len(), self.bytes.capacity());
@@ -55,7 +61,7 @@ impl Input {
             self.bytes.reserve(n);
             return &mut self.bytes;
         }
-        if self.next.is_none() && len + n > capacity - capacity / PACE {
+        if self.next.is_none() && self.moves_with(n) {
             let expected = expected.min((len + n).saturating_mul(BELIEVED));
             self.next = Some(Vec::with_capacity((expected + expected / 4).max(2 * (len + n))));
         }

@@ -283,7 +283,9 @@ impl Uring {
             (line.floods, line.bulk) = (true, CALM);
         }
         // At the end there is nothing left to be read.
-        line.floods &= again;
+        if !again {
+            (line.floods, line.bulk) = (false, 0);
+        }
         if open && again && line.wanted {
             if line.floods {
                 self.tell(slot, events);
@@ -320,7 +322,7 @@ impl Uring {
         line.again = true;
         match read {
             Ok(Received::Appended(0) | Received::Bytes(&[])) => {
-                (line.floods, line.again) = (false, false);
+                (line.floods, line.again, line.bulk) = (false, false, 0);
                 Ok(Received::Ended)
             }
             Ok(Received::Appended(n)) => {

@@ -66,8 +66,15 @@ impl KeyBatches {
         let full = |batch: &KeyBatch| {
             batch.db != db || batch.keys.len() >= BATCH_KEYS || batch.bytes.len() >= BATCH_BYTES
         };
-        if self.batches.last().is_none_or(full) {
-            self.batches.push(KeyBatch { db, ..KeyBatch::default() });
+        match self.batches.last() {
+            None => self.batches.push(KeyBatch { db, ..KeyBatch::default() }),
+            // Where there were so many keys there are more: it has its room at once.
+            Some(last) if full(last) => {
+                let (keys, bytes) = (last.keys.len().min(BATCH_KEYS), last.bytes.len());
+                let (bytes, keys) = (Vec::with_capacity(bytes + bytes / 8), Vec::with_capacity(keys));
+                self.batches.push(KeyBatch { db, bytes, keys, upto: 0 });
+            }
+            Some(_) => {}
         }
         self.len += 1;
         let last = self.batches.len() - 1;

@@ -1,5 +1,6 @@
 //! What keys were at a snapshot: one, several, a part of the hash order.
 
+use super::near::KeyBatch;
 use super::{Found, KeyBatches, Visitor};
 use crate::entry::{EntryRef, Owned};
 use crate::segment::SHARD_BITS;
@@ -7,8 +8,14 @@ use crate::sequence::{Lsn, Sequence};
 use crate::shard::Shard;
 use crate::{Keyspace, shard_of};
 use smallvec::SmallVec;
+use std::ops::Range;
 use stdx::hash::hash_bytes;
-use stdx::locks::Bits;
+use stdx::locks::{Bits, Guard};
+
+/// Keys whose shards are locked together: as many as a core fetches into its cache at once. With 32 in 256 shards two loops that
+/// read for scripts always met, and so did others' requests: they waited until the one that had the lock had its core again, for up to
+/// 3.7 ms.
+const AT_ONCE: usize = 8;
 
 /// What a key was at `s`: the first pre-image with a later LSN, else what a commit up to `s` made of it, else the table.
 pub(crate) fn read_at(
@@ -31,6 +38,12 @@ pub(crate) fn read_at(
 }
 
 impl Keyspace {
+    fn lock_all(&self, hashes: impl Iterator<Item = u64>) -> Guard<'_, Shard> {
+        let mut shards = Bits::EMPTY;
+        hashes.for_each(|hash| shards.insert(shard_of(hash)));
+        self.shards.lock(shards)
+    }
+
     /// As [`read_at`]; the key counts as used at that time, if one is named.
     pub(super) fn read_in(
         &self,
@@ -101,22 +114,37 @@ impl Keyspace {
         }
     }
 
-    /// What some keys were at `s`, in their order: hash and name. `used_ms`: as for [`Keyspace::read_batch`]. Locks all their
-    /// shards for a moment, and fetches the keys into the cache together. Cost: O(keys), some 0.1 µs each.
+    /// What some keys were at `s`, in their order: hash and name. `used_ms`: as for [`Keyspace::read_batch`]. Locks the
+    /// shards of [`AT_ONCE`] of them at a time, and fetches these into the cache together. Cost: O(keys), some 0.1 µs each.
     pub fn read_many<'a>(
         &self,
         s: Lsn,
         used_ms: Option<u64>,
         db: usize,
-        keys: impl Iterator<Item = (u64, &'a [u8])> + Clone,
+        mut keys: impl Iterator<Item = (u64, &'a [u8])>,
         found: &mut KeyBatches,
     ) {
-        let mut shards = Bits::EMPTY;
-        keys.clone().for_each(|(hash, _)| shards.insert(shard_of(hash)));
-        let guard = self.shards.lock(shards);
-        keys.clone().for_each(|(hash, _)| guard.get(shard_of(hash)).dbs[db].prefetch_line(hash));
-        keys.clone().for_each(|(hash, _)| guard.get(shard_of(hash)).dbs[db].prefetch_entry(hash));
-        for (hash, key) in keys {
+        loop {
+            let some: SmallVec<[(u64, &[u8]); AT_ONCE]> = keys.by_ref().take(AT_ONCE).collect();
+            if some.is_empty() {
+                return;
+            }
+            self.read_together(s, used_ms, db, &some, found);
+        }
+    }
+
+    fn read_together(
+        &self,
+        s: Lsn,
+        used_ms: Option<u64>,
+        db: usize,
+        keys: &[(u64, &[u8])],
+        found: &mut KeyBatches,
+    ) {
+        let guard = self.lock_all(keys.iter().map(|(hash, _)| *hash));
+        keys.iter().for_each(|(hash, _)| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+        keys.iter().for_each(|(hash, _)| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+        for &(hash, key) in keys {
             let shard = guard.get(shard_of(hash));
             let before = shard.pre.at(db, key, s);
             let made = match before.is_none() && !shard.intents.is_empty() {
@@ -136,40 +164,44 @@ impl Keyspace {
     }
 
     /// Reads the next `count` keys at most of which the names alone are known, as they were at `s`; true when all are read.
-    /// Locks all their shards for a moment, and fetches the keys into the cache together. Cost: O(count), some 0.1 µs each.
+    /// Locks the shards of [`AT_ONCE`] of them at a time, and fetches these into the cache together. Cost: O(count), some 0.1 µs each.
     pub fn read_asked(&self, s: Lsn, used_ms: Option<u64>, keys: &mut KeyBatches, count: usize) -> bool {
         if let Some((batch, which)) = keys.unread(count) {
-            let db = batch.db;
-            let hashes: SmallVec<[u64; 64]> = which.clone().map(|i| batch.named(i).0).collect();
-            let mut shards = Bits::EMPTY;
-            hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
-            let guard = self.shards.lock(shards);
-            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
-            hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
-            for i in which {
-                let (hash, key) = batch.named(i);
-                let shard = guard.get(shard_of(hash));
-                let before = shard.pre.at(db, key, s);
-                let made = match before.is_none() && !shard.intents.is_empty() {
-                    true => shard.intents.at(&self.sequence, db, hash, key, s),
-                    false => None,
-                };
-                match (before, &made) {
-                    (Some(Some(owned)), _) | (None, Some(Some(owned))) => batch.learn_owned(i, owned),
-                    (Some(None), _) | (None, Some(None)) => {}
-                    (None, None) => {
-                        let entry = self.use_entry(shard, db, hash, key, used_ms);
-                        entry.into_iter().for_each(|entry| batch.learn_entry(i, entry));
-                    }
-                }
+            for from in which.clone().step_by(AT_ONCE) {
+                self.learn_together(s, used_ms, batch, from..which.end.min(from + AT_ONCE));
             }
         }
         keys.are_read()
     }
 
+    fn learn_together(&self, s: Lsn, used_ms: Option<u64>, batch: &mut KeyBatch, which: Range<usize>) {
+        let db = batch.db;
+        let hashes: SmallVec<[u64; AT_ONCE]> = which.clone().map(|i| batch.named(i).0).collect();
+        let guard = self.lock_all(hashes.iter().copied());
+        hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
+        hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
+        for i in which {
+            let (hash, key) = batch.named(i);
+            let shard = guard.get(shard_of(hash));
+            let before = shard.pre.at(db, key, s);
+            let made = match before.is_none() && !shard.intents.is_empty() {
+                true => shard.intents.at(&self.sequence, db, hash, key, s),
+                false => None,
+            };
+            match (before, &made) {
+                (Some(Some(owned)), _) | (None, Some(Some(owned))) => batch.learn_owned(i, owned),
+                (Some(None), _) | (None, Some(None)) => {}
+                (None, None) => {
+                    let entry = self.use_entry(shard, db, hash, key, used_ms);
+                    entry.into_iter().for_each(|entry| batch.learn_entry(i, entry));
+                }
+            }
+        }
+    }
+
     /// Gives values and expiries of some keys at `s` to `f`, in their order, until it says no; returns how many it was given.
-    /// `used_ms`: as for [`Keyspace::read_batch`]. Locks all their shards for a moment, and fetches the keys into the cache
-    /// together. Cost: O(keys), some 0.1 µs each.
+    /// `used_ms`: as for [`Keyspace::read_batch`]. Locks the shards of [`AT_ONCE`] of them at a time, and fetches these into the
+    /// cache together. Cost: O(keys), some 0.1 µs each.
     pub fn read_each(
         &self,
         s: Lsn,
@@ -178,10 +210,25 @@ impl Keyspace {
         keys: &[&[u8]],
         f: &mut dyn FnMut(Option<Found<'_>>) -> bool,
     ) -> usize {
-        let hashes: SmallVec<[u64; 64]> = keys.iter().map(|key| hash_bytes(key)).collect();
-        let mut shards = Bits::EMPTY;
-        hashes.iter().for_each(|hash| shards.insert(shard_of(*hash)));
-        let guard = self.shards.lock(shards);
+        for (n, some) in keys.chunks(AT_ONCE).enumerate() {
+            if let Some(given) = self.read_each_together(s, used_ms, db, some, f) {
+                return n * AT_ONCE + given;
+            }
+        }
+        keys.len()
+    }
+
+    /// How many were given until it said no, if it did.
+    fn read_each_together(
+        &self,
+        s: Lsn,
+        used_ms: Option<u64>,
+        db: usize,
+        keys: &[&[u8]],
+        f: &mut dyn FnMut(Option<Found<'_>>) -> bool,
+    ) -> Option<usize> {
+        let hashes: SmallVec<[u64; AT_ONCE]> = keys.iter().map(|key| hash_bytes(key)).collect();
+        let guard = self.lock_all(hashes.iter().copied());
         hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_line(*hash));
         hashes.iter().for_each(|hash| guard.get(shard_of(*hash)).dbs[db].prefetch_entry(*hash));
         for (i, (key, hash)) in keys.iter().zip(&hashes).enumerate() {
@@ -200,10 +247,10 @@ impl Keyspace {
                 }
             };
             if !more {
-                return i + 1;
+                return Some(i + 1);
             }
         }
-        keys.len()
+        None
     }
 
     /// The keys around a hash as they were at `s`, about `count` of them, added to `found`; returns the end (exclusive) of the
