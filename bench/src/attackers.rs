@@ -77,6 +77,9 @@ impl Outcome {
 }
 
 /// A row: `None` is the baseline.
+/// What INFO tells of stalls, in this order.
+const STALLS: [&str; 6] = ["seen", "named", "crowd", "os", "unknown", "differing"];
+
 struct Row {
     attack: Option<&'static Attack>,
     what: String,
@@ -95,7 +98,8 @@ pub fn run(targets: &[Target], options: &Options) -> Result<(Section, Section), 
     }
     let files = sys::raise_files(FILES);
     let targets: Vec<Target> = targets.iter().map(|t| t.with(&["--maxclients", MAXCLIENTS])).collect();
-    let mut bench = Bench { options, rows: Vec::new(), waits: Section::new("Appendix: EVENKEEL WAITS") };
+    let waits = Section::new("Appendix: EVENKEEL WAITS");
+    let mut bench = Bench { options, rows: Vec::new(), stalls: [0; STALLS.len()], waits };
     for target in &targets {
         bench.baseline(target);
     }
@@ -122,6 +126,8 @@ pub fn run(targets: &[Target], options: &Options) -> Result<(Section, Section), 
 struct Bench<'a> {
     options: &'a Options,
     rows: Vec<Row>,
+    /// What the watchdog saw in the rows of [`SUBJECT`] with attackers: see [`STALLS`].
+    stalls: [u64; STALLS.len()],
     waits: Section,
 }
 
@@ -164,16 +170,19 @@ impl Bench<'_> {
     }
 
     fn attack(&mut self, target: &Target, attack: &'static Attack, attackers: usize) {
-        let (mut what, mut waits) = (attack.name.to_string(), None);
-        let outcome =
-            self.undisturbed(|| self.watch_attack(target, attack, attackers, &mut what, &mut waits));
-        if let Some(waits) = waits.filter(|_| target.label == SUBJECT) {
-            self.waits.block(format!("{attackers} × {what}"), waits);
+        let (mut what, mut waits, mut stalls) = (attack.name.to_string(), None, [0; STALLS.len()]);
+        let outcome = self
+            .undisturbed(|| self.watch_attack(target, attack, attackers, &mut what, &mut waits, &mut stalls));
+        if target.label == SUBJECT {
+            if let Some(waits) = waits {
+                self.waits.block(format!("{attackers} × {what}"), waits);
+            }
+            self.stalls.iter_mut().zip(stalls).for_each(|(all, more)| *all += more);
         }
         self.add(Some(attack), what, attackers, target, outcome);
     }
 
-    /// `what` and `waits` get a description, and what the server says of who waited.
+    /// `what` and `waits` get a description, and what the server says of who waited; what its watchdog saw is added to `stalls`.
     fn watch_attack(
         &self,
         target: &Target,
@@ -181,6 +190,7 @@ impl Bench<'_> {
         attackers: usize,
         what: &mut String,
         waits: &mut Option<String>,
+        stalls: &mut [u64; STALLS.len()],
     ) -> Outcome {
         let mut server = match Server::start(target) {
             Ok(server) => server,
@@ -199,6 +209,7 @@ impl Bench<'_> {
             (_, Some(end)) => Outcome::Failed(end),
         };
         *waits = waits_of(&server);
+        add_stalls(&server, stalls);
         outcome
     }
 
@@ -306,6 +317,21 @@ impl Bench<'_> {
             ));
             section.note(noise.method());
         }
+        if let [seen, named, crowd, os, unknown, differing] = self.stalls
+            && seen > 0
+        {
+            let part = |n: u64| 100.0 * n as f64 / seen as f64;
+            section.note(format!(
+                "Turns of {SUBJECT}'s loops over 1 ms that its watchdog saw in rows with attackers: {seen}, of which the loop's own \
+                 account names a culprit for {named} ({:.0} %), a crowd of short requests for {crowd} ({:.0} %), the system, which let \
+                 others have the core, for {os} ({:.0} %), and nobody for {unknown} ({:.1} %); {differing} in which watchdog and account \
+                 differ",
+                part(named),
+                part(crowd),
+                part(os),
+                part(unknown),
+            ));
+        }
         let class = if self.options.demoted { "SCHED_BATCH, nice 19" } else { "normal priority" };
         let cores = std::thread::available_parallelism().map_or(0, usize::from);
         section.note(format!(
@@ -407,6 +433,16 @@ impl Row {
         }
         cells.resize(cells.len().max(width.unwrap_or(0)), String::new());
         cells
+    }
+}
+
+/// Adds what the server says its watchdog saw, if it has one.
+fn add_stalls(server: &Server, stalls: &mut [u64; STALLS.len()]) {
+    let Ok(Value::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else { return };
+    let info = String::from_utf8_lossy(&info);
+    for (name, sum) in STALLS.iter().zip(stalls) {
+        let line = info.lines().find_map(|line| line.strip_prefix("loop_stalls_")?.strip_prefix(name)?.strip_prefix(':'));
+        *sum += line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0);
     }
 }
 
