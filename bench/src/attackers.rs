@@ -441,7 +441,9 @@ fn add_stalls(server: &Server, stalls: &mut [u64; STALLS.len()]) {
     let Ok(Value::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else { return };
     let info = String::from_utf8_lossy(&info);
     for (name, sum) in STALLS.iter().zip(stalls) {
-        let line = info.lines().find_map(|line| line.strip_prefix("loop_stalls_")?.strip_prefix(name)?.strip_prefix(':'));
+        let line = info
+            .lines()
+            .find_map(|line| line.strip_prefix("loop_stalls_")?.strip_prefix(name)?.strip_prefix(':'));
         *sum += line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0);
     }
 }
