@@ -1,11 +1,13 @@
 //! One event loop. See the crate's head for the order of a turn. `accept` has who comes and goes, `housekeeping` what is done by
-//! the clock, `limits` what happens to clients that do not read, `messages` what subscribers are told, `moving` how connections go to another loop.
+//! the clock, `limits` what happens to clients that do not read, `messages` what subscribers are told, `moving` how connections go to another
+//! loop, `order` what waits behind others' requests.
 
 mod accept;
 mod housekeeping;
 mod limits;
 mod messages;
 mod moving;
+mod order;
 
 use crate::conn::{Conn, Flushed, Next, State, Tools};
 use crate::load::Load;
@@ -24,7 +26,6 @@ use std::net::TcpListener;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixListener;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 use stdx::points::{self, Point};
 use stdx::queue::Queue;
@@ -48,10 +49,6 @@ impl Listeners {
 /// Fresh requests are served for so long, or so many, before what they got is sent and the next ones are looked for.
 const FRESH_NS: u64 = 200_000;
 const FRESH: usize = 64;
-/// Events that wait to be served from which on those of connections that end are served after the others.
-const ENDINGS: usize = 16;
-/// So many buffers of bytes from one connection that wait to be served are among what others asked; further ones come behind it.
-const AMONG: u32 = 2;
 /// What is not fresh has so long per turn, all of it together but for what cannot be cut; each kind of it half of that.
 const CHORES_NS: u64 = 100_000;
 const CHORE_NS: u64 = 50_000;
@@ -314,73 +311,6 @@ impl EventLoop {
         self.arrived = arrived;
     }
 
-    /// Who sends much has many buffers filled at once, ten of them 128: others' requests do not stand behind more than [`AMONG`] of
-    /// each. What is told of a connection stays in order.
-    fn sort_bytes(&mut self, slot: usize, event: Event) {
-        match self.conns[slot].as_mut() {
-            Some(conn) if conn.arrears > 0 || conn.queued || conn.holds_much() || conn.among >= AMONG => {
-                self.stand_behind(slot, event)
-            }
-            Some(conn) => {
-                conn.among += 1;
-                self.events.push_back(event);
-            }
-            None => self.events.push_back(event),
-        }
-    }
-
-    fn stand_behind(&mut self, slot: usize, event: Event) {
-        if let Some(conn) = self.conns[slot].as_mut() {
-            conn.arrears += 1;
-        }
-        self.arrears.push_back((self.taken + self.events.len() as u64, event));
-    }
-
-    /// Takes in bytes that came behind others, for one chore's time.
-    fn serve_arrears<T: Transport>(&mut self, io: &mut T) {
-        if self.arrears.is_empty() {
-            return;
-        }
-        let until = self.local.lap() + CHORE_NS;
-        while self.arrears.front().is_some_and(|(after, _)| *after <= self.taken) {
-            let Some((_, event)) = self.arrears.pop_front() else { return };
-            if let Some(slot) = event.slot()
-                && let Some(conn) = self.conns[slot].as_mut()
-            {
-                conn.arrears -= 1;
-            }
-            self.serve(io, event);
-            if self.local.lap() >= until {
-                return;
-            }
-        }
-    }
-
-    /// Where many go at once, others' requests come first: each ending costs its connection and its slot some microseconds. Endings
-    /// keep their order, and come after what was told before them. Who waits in a command takes nothing from now on.
-    fn sort_in<T: Transport>(&mut self, io: &mut T, event: Event) {
-        let goes = match event {
-            Event::Ended(slot) | Event::Broken(slot) | Event::Half(slot) | Event::Last(slot) => Some(slot),
-            Event::Free(_) => None,
-            _ => return self.events.push_back(event),
-        };
-        if let Some(slot) = goes
-            && let Some(conn) = self.conns[slot].as_mut()
-        {
-            if conn.is_blocked() {
-                conn.session.cancel.store(true, Ordering::Relaxed);
-            }
-            if conn.arrears > 0 {
-                return self.stand_behind(slot, event);
-            }
-            if self.events.len() < ENDINGS && self.endings.is_empty() {
-                return self.events.push_back(event);
-            }
-            io.put_off(slot, &conn.socket);
-        }
-        self.endings.push_back((self.taken + self.events.len() as u64, event));
-    }
-
     /// Sends what was answered, if it only stands in the transport's queue: what comes next may take long, or the core.
     #[inline(never)] // So that `wait` stays part of `run`: pipelines got 5 % less done otherwise.
     fn submit<T: Transport>(&mut self, io: &mut T) {
@@ -397,25 +327,6 @@ impl EventLoop {
             self.submit(io);
             points::hold_up(Point::Leave);
             stdx::reclaim::flush();
-        }
-    }
-
-    /// Hears of those who go, for one chore's time.
-    fn hear_endings<T: Transport>(&mut self, io: &mut T) {
-        if self.endings.is_empty() {
-            return;
-        }
-        let until = self.local.lap() + CHORE_NS;
-        while self.endings.front().is_some_and(|(after, _)| *after <= self.taken) {
-            let Some((_, event)) = self.endings.pop_front() else { return };
-            match event {
-                // What is left of the slot's connection comes first.
-                Event::Free(_) if !self.arrears.is_empty() => self.arrears.push_back((self.taken, event)),
-                event => self.serve(io, event),
-            }
-            if self.local.lap() >= until {
-                return;
-            }
         }
     }
 
