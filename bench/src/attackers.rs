@@ -76,10 +76,11 @@ impl Outcome {
     }
 }
 
-/// A row: `None` is the baseline.
 /// What INFO tells of stalls, in this order.
 const STALLS: [&str; 6] = ["seen", "named", "crowd", "os", "unknown", "differing"];
+type Stalls = [u64; STALLS.len()];
 
+/// A row: `None` is the baseline.
 struct Row {
     attack: Option<&'static Attack>,
     what: String,
@@ -98,7 +99,7 @@ pub fn run(targets: &[Target], options: &Options) -> Result<(Section, Section), 
     }
     let files = sys::raise_files(FILES);
     let targets: Vec<Target> = targets.iter().map(|t| t.with(&["--maxclients", MAXCLIENTS])).collect();
-    let waits = Section::new("Appendix: EVENKEEL WAITS");
+    let waits = Section::new("Appendix: EVENKEEL WAITS and EVENKEEL STALLS");
     let mut bench = Bench { options, rows: Vec::new(), stalls: [0; STALLS.len()], waits };
     for target in &targets {
         bench.baseline(target);
@@ -127,7 +128,7 @@ struct Bench<'a> {
     options: &'a Options,
     rows: Vec<Row>,
     /// What the watchdog saw in the rows of [`SUBJECT`] with attackers: see [`STALLS`].
-    stalls: [u64; STALLS.len()],
+    stalls: Stalls,
     waits: Section,
 }
 
@@ -190,7 +191,7 @@ impl Bench<'_> {
         attackers: usize,
         what: &mut String,
         waits: &mut Option<String>,
-        stalls: &mut [u64; STALLS.len()],
+        stalls: &mut Stalls,
     ) -> Outcome {
         let mut server = match Server::start(target) {
             Ok(server) => server,
@@ -198,7 +199,7 @@ impl Bench<'_> {
         };
         let stage = Stage { server: &server, scale: self.options.scale, attackers };
         *what = attack.describe(&stage);
-        let outcome = match watch(attack, &stage, self.options) {
+        let outcome = match watch(attack, &stage, self.options, stalls) {
             Ok((own_ns, seen)) => Outcome::Measured { own_ns, seen: Box::new(seen) },
             Err(error) if is_unknown(&error) => Outcome::NotSupported,
             Err(error) => Outcome::Failed(error.to_string()),
@@ -209,7 +210,6 @@ impl Bench<'_> {
             (_, Some(end)) => Outcome::Failed(end),
         };
         *waits = waits_of(&server);
-        add_stalls(&server, stalls);
         outcome
     }
 
@@ -322,7 +322,7 @@ impl Bench<'_> {
         {
             let part = |n: u64| 100.0 * n as f64 / seen as f64;
             section.note(format!(
-                "Turns of {SUBJECT}'s loops over 1 ms that its watchdog saw in rows with attackers: {seen}, of which the loop's own \
+                "Turns of {SUBJECT}'s loops over 1 ms that its watchdog saw beside attackers: {seen}, of which the loop's own \
                  account names a culprit for {named} ({:.0} %), a crowd of short requests for {crowd} ({:.0} %), the system, which let \
                  others have the core, for {os} ({:.0} %), and nobody for {unknown} ({:.1} %); {differing} in which watchdog and account \
                  differ",
@@ -436,25 +436,29 @@ impl Row {
     }
 }
 
-/// Adds what the server says its watchdog saw, if it has one.
-fn add_stalls(server: &Server, stalls: &mut [u64; STALLS.len()]) {
-    let Ok(Value::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else { return };
+/// What the server says its watchdog saw so far; nothing if it has none.
+fn stalls_of(server: &Server) -> Stalls {
+    let Ok(Value::Bulk(info)) = server.client().and_then(|mut c| c.words("INFO evenkeel")) else {
+        return Stalls::default();
+    };
     let info = String::from_utf8_lossy(&info);
-    for (name, sum) in STALLS.iter().zip(stalls) {
+    STALLS.map(|name| {
         let line = info
             .lines()
             .find_map(|line| line.strip_prefix("loop_stalls_")?.strip_prefix(name)?.strip_prefix(':'));
-        *sum += line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0);
-    }
+        line.and_then(|n| n.trim().parse::<u64>().ok()).unwrap_or(0)
+    })
 }
 
-/// What the server itself says of who waited for whom, if it can tell.
+/// What the server itself says of who waited for whom, and of its loops' latest stalls, those of the setup included; if it can tell.
 fn waits_of(server: &Server) -> Option<String> {
-    let Ok(waits @ Value::Array(_)) = server.client().and_then(|mut c| c.words("EVENKEEL WAITS")) else {
-        return None;
-    };
     let mut text = String::new();
-    render(&waits, 0, &mut text);
+    for command in ["EVENKEEL WAITS", "EVENKEEL STALLS 20"] {
+        let Ok(told @ Value::Array(_)) = server.client().and_then(|mut c| c.words(command)) else {
+            return None;
+        };
+        render(&told, 0, &mut text);
+    }
     Some(text)
 }
 
@@ -462,8 +466,14 @@ fn is_unknown(error: &io::Error) -> bool {
     error.to_string().contains("unknown command")
 }
 
-/// Sets the attack up and watches it; returns the times of its operations and what the bystander saw.
-fn watch(attack: &Attack, stage: &Stage, options: &Options) -> io::Result<(Vec<f64>, Seen)> {
+/// Sets the attack up and watches it; returns the times of its operations and what the bystander saw. What the server's watchdog
+/// saw meanwhile, and while nothing was set up, is added to `stalls`.
+fn watch(
+    attack: &Attack,
+    stage: &Stage,
+    options: &Options,
+    stalls: &mut Stalls,
+) -> io::Result<(Vec<f64>, Seen)> {
     let (needs, available) = (attack.needs(stage), sys::memory_available());
     if needs > available {
         return Err(io::Error::other(format!(
@@ -482,9 +492,12 @@ fn watch(attack: &Attack, stage: &Stage, options: &Options) -> io::Result<(Vec<f
     loop {
         (attack.refill)(stage)?;
         stage.server.settle(Duration::from_secs(10));
+        let before = stalls_of(stage.server);
         let start = Instant::now();
         let (times, part) = round(attack, stage, options)?;
         watched += start.elapsed();
+        let after = stalls_of(stage.server);
+        stalls.iter_mut().zip(before.iter().zip(after)).for_each(|(sum, (before, after))| *sum += after - before);
         own_ns.extend(times);
         seen.merge(&part)?;
         if attack.style == Style::Repeat || watched >= limit || begun.elapsed() >= 3 * limit {

@@ -6,13 +6,24 @@
 //!
 //! - L1: a value is reached only through a [`Guard`] whose bitmap contains its index, and the guard holds that lock.
 //! - L2: locks are taken in ascending index order, all at once; a guard never takes a further one.
+//! - L3: who has a lock leaves its word ([`crate::doing`]) beside it, so whoever waits can tell for whom. It may be that of the holder
+//!   before, if it is read between a lock's being taken and the word's being left.
 
 use parking_lot::RawMutex;
 use parking_lot::lock_api::RawMutex as _;
 use std::cell::{Cell as Counter, UnsafeCell};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     static WAITED_NS: Counter<u64> = const { Counter::new(0) };
+    static LONGEST: Counter<Longest> = const { Counter::new(Longest { ns: 0, holder: 0 }) };
+}
+
+/// The longest time a thread waited for a lock, and the word ([`crate::doing`]) of who had it; 0 if that thread never said.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Longest {
+    pub ns: u64,
+    pub holder: u64,
 }
 
 /// Nanoseconds this thread has ever waited for locks of a [`Sharded`].
@@ -20,18 +31,9 @@ pub fn waited_ns() -> u64 {
     WAITED_NS.get()
 }
 
-#[inline]
-fn take(lock: &RawMutex) {
-    if !lock.try_lock() {
-        wait(lock);
-    }
-}
-
-#[cold]
-fn wait(lock: &RawMutex) {
-    let began_ns = crate::clock::mono_ns();
-    lock.lock();
-    WAITED_NS.set(WAITED_NS.get() + (crate::clock::mono_ns() - began_ns));
+/// This thread's longest wait since the last call.
+pub fn take_longest() -> Longest {
+    LONGEST.take()
 }
 
 /// The largest number of values one [`Sharded`] may hold.
@@ -107,7 +109,31 @@ impl Bits {
 #[repr(align(128))]
 struct Cell<T> {
     lock: RawMutex,
+    /// L3
+    holder: AtomicU64,
     value: UnsafeCell<T>,
+}
+
+impl<T> Cell<T> {
+    #[inline]
+    fn take(&self) {
+        if !self.lock.try_lock() {
+            self.wait();
+        }
+        self.holder.store(crate::doing::now(), Ordering::Relaxed);
+    }
+
+    #[cold]
+    fn wait(&self) {
+        let holder = self.holder.load(Ordering::Relaxed);
+        let began_ns = crate::clock::mono_ns();
+        self.lock.lock();
+        let ns = crate::clock::mono_ns() - began_ns;
+        WAITED_NS.set(WAITED_NS.get() + ns);
+        if ns > LONGEST.get().ns {
+            LONGEST.set(Longest { ns, holder });
+        }
+    }
 }
 
 /// See the module.
@@ -123,8 +149,12 @@ unsafe impl<T: Send> Send for Sharded<T> {}
 impl<T> Sharded<T> {
     /// Panics if there are more than [`MAX`] values.
     pub fn new(values: impl IntoIterator<Item = T>) -> Self {
-        let cells: Box<[_]> =
-            values.into_iter().map(|v| Cell { lock: RawMutex::INIT, value: UnsafeCell::new(v) }).collect();
+        let cell = |value| Cell {
+            lock: RawMutex::INIT,
+            holder: AtomicU64::new(0),
+            value: UnsafeCell::new(value),
+        };
+        let cells: Box<[_]> = values.into_iter().map(cell).collect();
         assert!(cells.len() <= MAX);
         Sharded { cells }
     }
@@ -136,14 +166,14 @@ impl<T> Sharded<T> {
 
     #[inline]
     pub fn lock_one(&self, i: usize) -> Guard<'_, T> {
-        take(&self.cells[i].lock);
+        self.cells[i].take();
         Guard { owner: self, held: Bits::one(i) }
     }
 
     /// Locks all of `set`, in ascending order (L2). Cost: O(shards in the set).
     #[inline]
     pub fn lock(&self, set: Bits) -> Guard<'_, T> {
-        set.each(|i| take(&self.cells[i].lock));
+        set.each(|i| self.cells[i].take());
         Guard { owner: self, held: set }
     }
 
@@ -222,6 +252,28 @@ mod tests {
         let expected: usize =
             (0..4).flat_map(|t| (0..2000).map(move |n| if (n + t) % 8 == (n * 3) % 8 { 1 } else { 2 })).sum();
         assert_eq!(total, expected as u64);
+    }
+
+    #[test]
+    fn who_waits_learns_whose_lock_it_was() {
+        let cells = Sharded::new([0]);
+        for patience in 1.. {
+            let guard = crate::doing::within(77, || cells.lock_one(0));
+            let longest = std::thread::scope(|scope| {
+                let waiting = scope.spawn(|| {
+                    drop(crate::doing::within(78, || cells.lock_one(0)));
+                    (take_longest(), take_longest())
+                });
+                std::thread::sleep(std::time::Duration::from_millis(patience));
+                drop(guard);
+                waiting.join().expect("no panic")
+            });
+            // It may have come too late to wait.
+            if longest.0.ns > 0 {
+                assert_eq!((longest.0.holder, longest.1), (77, Longest::default()));
+                return;
+            }
+        }
     }
 
     #[test]

@@ -280,39 +280,16 @@ impl Waits {
         log.pieces.push_back((began_ns, ended_ns, culprit));
     }
 
-    /// Whom a thread of this loop may have waited for to give back a lock from `began_ns` on: what another loop did then.
-    pub(crate) fn holder(
-        &self,
-        clients: &crate::clients::Clients,
-        loop_id: usize,
-        began_ns: u64,
-        now_ns: u64,
-    ) -> Option<Arc<Culprit>> {
-        let mut longest: Option<(u64, Arc<Culprit>)> = None;
-        for other in (0..self.logs.len()).filter(|other| *other != loop_id) {
-            let log = self.logs[other].lock();
-            let found = log.pieces.iter().map(|(began, ended, culprit)| {
-                (ended.min(&now_ns).saturating_sub(*began.max(&began_ns)), culprit.clone())
-            });
-            let best = found.max_by_key(|(ns, _)| *ns).filter(|(ns, _)| *ns * 2 >= now_ns - began_ns);
-            drop(log);
-            let best = best.or_else(|| {
-                // It may have given the lock back and not be done yet.
-                let pulse = &self.pulses[other];
-                let (doing, since_ns) = pulse.doing();
-                let overlap = now_ns.saturating_sub(since_ns.max(began_ns));
-                (pulse.turn_ns() != 0 && overlap * 2 >= now_ns - began_ns).then(|| {
-                    let (client, command) = turn::decode(doing);
-                    let ns = now_ns.saturating_sub(since_ns);
-                    let client = clients.get(client);
-                    let culprit =
-                        Culprit { what: What::Lock, client, command, words: Vec::new(), ns, os_ns: 0 };
-                    (overlap, Arc::new(culprit))
-                })
-            });
-            longest = longest.into_iter().chain(best).max_by_key(|(ns, _)| *ns);
-        }
-        longest.map(|(_, culprit)| culprit)
+    /// What a client did on a loop at that time, if it took long: for how long, and with which words.
+    pub(crate) fn piece_of(&self, client: u64, began_ns: u64, now_ns: u64) -> Option<(u64, Vec<Vec<u8>>)> {
+        self.logs.iter().find_map(|log| {
+            let log = log.lock();
+            let mut latest = log.pieces.iter().rev();
+            let overlaps = |began: u64, ended: u64| began < now_ns && ended > began_ns;
+            let fits =
+                latest.find(|(began, ended, by)| by.client_id() == client && overlaps(*began, *ended));
+            fits.map(|(_, _, culprit)| (culprit.ns, culprit.words.clone()))
+        })
     }
 
     /// The latest waits of all loops, newest first.
@@ -435,17 +412,13 @@ mod tests {
     }
 
     #[test]
-    fn the_holder_of_a_lock_is_who_was_served_elsewhere_meanwhile() {
+    fn the_words_of_whoever_had_a_lock_are_those_it_ran_meanwhile() {
         let waits = Waits::new(2);
-        let clients = crate::clients::Clients::new(1);
         waits.add_piece(1, 1_000, 9_000, culprit(5, 8_000));
-        let found = |began, now| waits.holder(&clients, 0, began, now).map(|c| c.client_id());
-        assert_eq!(found(2_000, 9_500), Some(5));
-        assert_eq!(found(8_500, 20_000), None);
-        waits.pulses[1].begin_for_test(9_900);
-        waits.pulses[1].serve(turn::encode(0, 3), 10_000);
-        assert_eq!(found(10_500, 20_000), Some(0));
-        assert_eq!(waits.holder(&clients, 1, 2_000, 9_500).map(|c| c.client_id()), None);
+        let found = |client, began, now| waits.piece_of(client, began, now).map(|(ns, _)| ns);
+        assert_eq!(found(5, 2_000, 9_500), Some(8_000));
+        assert_eq!(found(6, 2_000, 9_500), None);
+        assert_eq!(found(5, 9_000, 20_000), None);
     }
 
     #[test]

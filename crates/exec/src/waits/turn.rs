@@ -196,10 +196,11 @@ impl Late {
     }
 }
 
-/// How much of a piece of work was spent waiting.
+/// How much of a piece of work was spent waiting, and the word of who had the lock that was waited for.
 struct Lost {
     os_ns: u64,
     locked_ns: u64,
+    holder: u64,
 }
 
 impl Turn {
@@ -210,8 +211,9 @@ impl Turn {
         let idle = busy.saturating_sub(cpu.saturating_sub(self.base.1));
         let locks = stdx::locks::waited_ns();
         let locked_ns = (locks - self.locks_ns).min(ns);
+        let holder = stdx::locks::take_longest().holder;
         (self.base, self.slept_ns, self.locks_ns) = ((now_ns, cpu), 0, locks);
-        Lost { os_ns: idle.saturating_sub(locked_ns).min(ns), locked_ns }
+        Lost { os_ns: idle.saturating_sub(locked_ns).min(ns), locked_ns, holder }
     }
 
     fn remember(&mut self, culprit: Arc<Culprit>) {
@@ -272,6 +274,7 @@ impl Local {
                 pulse.thread.store(thread, Relaxed);
             }
             (turn.base, turn.slept_ns, turn.locks_ns) = ((now, thread_cpu_ns()), 0, stdx::locks::waited_ns());
+            stdx::locks::take_longest();
         }
     }
 
@@ -371,7 +374,7 @@ impl Local {
     ) -> (Arc<Culprit>, u64) {
         let now = self.clock_ns;
         self.turn.noted = self.turn.noted.wrapping_add(1);
-        let Lost { os_ns, locked_ns } = self.turn.lost(now, ns);
+        let Lost { os_ns, locked_ns, holder } = self.turn.lost(now, ns);
         let what = if os_ns * 4 >= ns * 3 { What::Os } else { What::Loop };
         let own = Arc::new(Culprit { what, client, command, words, ns, os_ns });
         if locked_ns * 2 < ns {
@@ -380,17 +383,16 @@ impl Local {
             return (own, locked_ns);
         }
         // Whoever is served after it waits for the holder of the lock, too.
-        let holder = server.waits.holder(&server.clients, self.id, now - ns, now);
-        let unknown =
-            Culprit { what: What::Unknown, client: None, command: "unknown", words: Vec::new(), ns, os_ns };
-        let held = holder.map_or(unknown, |holder| Culprit {
-            what: What::Lock,
-            client: holder.client.clone(),
-            command: holder.command,
-            words: holder.words.clone(),
-            ns: holder.ns,
-            os_ns,
-        });
+        let held = match doer(server, holder) {
+            None => {
+                Culprit { what: What::Unknown, client: None, command: "unknown", words: Vec::new(), ns, os_ns }
+            }
+            Some((holder, command)) => {
+                let (ns, words) = server.waits.piece_of(holder, now - ns, now).unwrap_or((ns, Vec::new()));
+                let client = server.clients.get(holder);
+                Culprit { what: What::Lock, client, command, words, ns, os_ns }
+            }
+        };
         let held = Arc::new(held);
         self.turn.remember(held.clone());
         if let Some(client) = &own.client {
