@@ -512,7 +512,7 @@ impl EventLoop {
                 self.queue(slot);
             }
             Next::Continue => {
-                self.local.begin_serving(conn.session.id);
+                self.local.begin_serving(&self.server, conn.session.id);
                 self.advance(slot, fresh);
                 if let Some(conn) = self.conns[slot].as_ref() {
                     self.local.end_serving(&self.server, &conn.session.info);
@@ -537,6 +537,7 @@ impl EventLoop {
     /// One quantum for a connection.
     fn advance(&mut self, slot: usize, fresh: &[u8]) {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { return };
+        self.local.begin_quantum(conn.session.id);
         let next = conn.advance(&self.server, &mut self.local, &mut self.tools, &mut self.pool, fresh);
         if let Some(at) = conn.new_deadline() {
             self.timers.add(at, conn.session.id);

@@ -11,6 +11,7 @@
 //! - T3: the pulse has one writer, the loop; the watchdog may see a word of it a moment late.
 
 use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
+use crate::clients::Clients;
 use crate::session::ClientInfo;
 use crate::stats::Phase;
 use crate::{Local, Server};
@@ -152,9 +153,21 @@ impl Pulse {
     }
 }
 
+/// Who had quanta in a turn.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+enum Served {
+    #[default]
+    Nobody,
+    One(u64),
+    Many,
+}
+
 /// See the module.
 #[derive(Debug, Default)]
 pub struct Turn {
+    served: Served,
+    /// What parts of this turn took that were no client's quantum.
+    parts_ns: u64,
     began_ns: u64,
     ended_ns: u64,
     /// From this reading of the clock on, whoever is served next is late.
@@ -232,8 +245,8 @@ impl Turn {
         self.kept < 8
     }
 
-    /// Whose work made this turn long.
-    fn culprit(&mut self, now_ns: u64, ns: u64) -> Arc<Culprit> {
+    /// Whose work made this turn long: the longest piece's, the system's, or of many short ones that of all who were served.
+    fn culprit(&mut self, clients: &Clients, now_ns: u64, ns: u64) -> Arc<Culprit> {
         let longest = self.pieces.iter().max_by_key(|piece| piece.ns);
         let sum: u64 = self.pieces.iter().map(|piece| piece.ns).sum();
         if let Some(longest) = longest
@@ -242,12 +255,14 @@ impl Turn {
             return longest.clone();
         }
         let os_ns = self.lost(now_ns, ns).os_ns;
-        let what = match self.commands {
-            _ if os_ns * 2 >= ns => What::Os,
-            0 | 1 => What::Unknown,
-            _ => What::Crowd,
+        let (what, client) = match self.served {
+            _ if os_ns * 2 >= ns => (What::Os, None),
+            Served::Many => (What::Crowd, None),
+            Served::One(client) if self.parts_ns * 2 < ns => (What::Loop, clients.get(client)),
+            Served::One(_) | Served::Nobody => (What::Unknown, None),
         };
-        Arc::new(Culprit { what, client: None, command: what.name(), words: Vec::new(), ns, os_ns })
+        let command = client.as_ref().map_or(what.name(), |client| client.command());
+        Arc::new(Culprit { what, client, command, words: Vec::new(), ns, os_ns })
     }
 }
 
@@ -288,7 +303,7 @@ impl Local {
         if ns >= SLOW_NS || self.turn.before.is_some() {
             self.slow_turn(server, ns, taken);
         }
-        self.turn.commands = 0;
+        (self.turn.commands, self.turn.served, self.turn.parts_ns) = (0, Served::Nobody, 0);
     }
 
     /// Tells the number of the last event that is there at the begin of a turn.
@@ -307,7 +322,7 @@ impl Local {
             (turn.before, turn.kept) = (None, 0);
         }
         if ns >= STALL_NS || ns >= SLOW_NS && !turn.pieces.is_empty() {
-            let culprit = turn.culprit(self.clock_ns, ns);
+            let culprit = turn.culprit(&server.clients, self.clock_ns, ns);
             (turn.before, turn.late_until) = (Some((turn.began_ns, culprit.clone())), None);
             if ns >= STALL_NS {
                 let (unix_ms, loop_id, began_ns) = (self.now_ms, self.id, turn.began_ns);
@@ -356,6 +371,9 @@ impl Local {
     #[inline]
     pub fn leave(&mut self, server: &Server, part: Part, client: u64, mark: Mark) -> u64 {
         let now = self.lap();
+        if part != Part::Continue {
+            self.turn.parts_ns += now - mark.0;
+        }
         if now - mark.0 >= BIG_NS && mark.1 == self.turn.noted {
             self.piece(server, server.clients.get(client), part.name(), Vec::new(), now - mark.0);
         }
@@ -417,16 +435,26 @@ impl Local {
         server.waits.add(self.id, wait, self.turn.kept <= super::PER_TURN);
     }
 
+    /// A client is about to have a quantum.
+    #[inline]
+    pub fn begin_quantum(&mut self, client: u64) {
+        self.turn.served = match self.turn.served {
+            Served::Nobody => Served::One(client),
+            Served::One(same) if same == client => return,
+            _ => Served::Many,
+        };
+    }
+
     /// A client whose bytes were there is about to be served: was it kept waiting?
     #[inline]
-    pub fn begin_serving(&mut self, client: u64) {
+    pub fn begin_serving(&mut self, server: &Server, client: u64) {
         if self.clock_ns >= self.turn.alarm_ns {
-            self.find_late(client);
+            self.find_late(server, client);
         }
     }
 
     #[cold]
-    fn find_late(&mut self, client: u64) {
+    fn find_late(&mut self, server: &Server, client: u64) {
         let turn = &mut self.turn;
         let before = turn.before.as_ref().map(|(_, culprit)| culprit);
         let longest = turn.pieces.iter().chain(before).filter(|piece| piece.client_id() != client);
@@ -439,7 +467,7 @@ impl Local {
             // Many short requests: one note a turn is enough.
             None if ns < STALL_NS || turn.kept > 0 || before.is_some() || !turn.pieces.is_empty() => None,
             None => {
-                let culprit = turn.culprit(self.clock_ns, ns);
+                let culprit = turn.culprit(&server.clients, self.clock_ns, ns);
                 Some(Late::new(ns, culprit))
             }
         };
@@ -582,18 +610,23 @@ mod tests {
         let mut kept: Vec<u64> = turn.pieces.iter().map(|piece| piece.ns).collect();
         kept.sort_unstable();
         assert_eq!(kept, [250, 300, 400, 500]);
-        assert_eq!(turn.culprit(0, 1000).ns, 500);
+        assert_eq!(turn.culprit(&Clients::new(1), 0, 1000).ns, 500);
     }
 
     #[test]
-    fn many_short_requests_are_a_crowd_and_one_is_unknown() {
-        let mut turn = Turn { commands: 900, base: (0, thread_cpu_ns()), ..Turn::default() };
+    fn many_short_requests_are_a_crowd_or_one_clients() {
+        let clients = Clients::new(1);
         // No time passed since the base, so the system took none.
-        assert_eq!(turn.culprit(0, 2_000_000).what, What::Crowd);
-        turn.commands = 1;
-        assert_eq!(turn.culprit(0, 2_000_000).what, What::Unknown);
+        let mut turn = Turn { base: (0, thread_cpu_ns()), ..Turn::default() };
+        assert_eq!(turn.culprit(&clients, 0, 2_000_000).what, What::Unknown);
+        turn.served = Served::One(7);
+        assert_eq!(turn.culprit(&clients, 0, 2_000_000).what, What::Loop);
+        turn.parts_ns = 1_000_000;
+        assert_eq!(turn.culprit(&clients, 0, 2_000_000).what, What::Unknown);
+        turn.served = Served::Many;
+        assert_eq!(turn.culprit(&clients, 0, 2_000_000).what, What::Crowd);
         turn.remember(piece(400_000));
-        assert_eq!(turn.culprit(0, 2_000_000).what, What::Unknown);
-        assert_eq!(turn.culprit(0, 1_600_000).what, What::Loop);
+        assert_eq!(turn.culprit(&clients, 0, 2_000_000).what, What::Crowd);
+        assert_eq!(turn.culprit(&clients, 0, 1_600_000).what, What::Loop);
     }
 }
