@@ -497,7 +497,10 @@ fn watch(
         let (times, part) = round(attack, stage, options)?;
         watched += start.elapsed();
         let after = stalls_of(stage.server);
-        stalls.iter_mut().zip(before.iter().zip(after)).for_each(|(sum, (before, after))| *sum += after - before);
+        stalls
+            .iter_mut()
+            .zip(before.iter().zip(after))
+            .for_each(|(sum, (before, after))| *sum += after - before);
         own_ns.extend(times);
         seen.merge(&part)?;
         if attack.style == Style::Repeat || watched >= limit || begun.elapsed() >= 3 * limit {

@@ -161,6 +161,8 @@ pub struct Command {
     pub complexity: &'static str,
     pub summary: &'static str,
     pub cost: Option<Cost>,
+    /// It reads nothing but its keys' values, so it may do that without their locks.
+    pub apart: bool,
     /// What its reply costs besides where it is not streamed (EXEC).
     pub reply: Option<Cost>,
     pub effect: Effect,
@@ -183,6 +185,7 @@ impl Command {
             complexity: "O(1)",
             summary: "",
             cost: None,
+            apart: false,
             reply: None,
             effect: Effect::Itself,
             subs: &[],
@@ -216,6 +219,11 @@ impl Command {
 
     pub const fn cost(mut self, cost: Cost) -> Command {
         self.cost = Some(cost);
+        self
+    }
+
+    pub const fn apart(mut self) -> Command {
+        self.apart = true;
         self
     }
 

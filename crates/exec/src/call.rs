@@ -13,12 +13,15 @@ use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
 use keyspace::{KeySet, Keyspace, View};
 use resp::{Args, Batch, Reply};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
 /// Steps (about 50 ns) a command may take inline: a quantum.
 pub const INLINE_STEPS: usize = 2_000;
+/// Above so many steps what only reads values does it without the locks of their shards: some microseconds.
+const APART_STEPS: usize = 100;
 
 /// How a command left its client.
 pub enum Flow {
@@ -647,9 +650,15 @@ fn keyed(
         }
     }
     let own_write = source.is_some() && command.is_write();
-    if !own_write && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+    let steps = command.cost.filter(|_| !own_write).map_or(0, |cost| cost(&view, args));
+    if steps > INLINE_STEPS {
         server.after(local, view.finish());
         return job::start(server, local, session, (command, handler, args), out);
+    }
+    if steps > APART_STEPS && command.apart {
+        let mut keys = SmallVec::<[&[u8]; 16]>::new();
+        command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+        view.keep_only(keys.into_iter());
     }
     let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
     // What a client writes to a row that is cached ends here, and rows are small.

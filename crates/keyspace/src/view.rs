@@ -12,6 +12,7 @@
 
 mod accounts;
 mod changed;
+mod kept;
 mod telling;
 mod typed;
 mod watched;
@@ -73,6 +74,8 @@ pub enum Keys {
 enum Store<'k> {
     Locked(Guard<'k, Shard>),
     Overlay(&'k mut Overlay),
+    /// Values that were there when the locks were given back.
+    Kept(kept::Kept),
     /// No keys: only the calls about the keyspace as a whole, which lock as they go.
     Open,
 }
@@ -236,16 +239,25 @@ impl<'k> View<'k> {
     /// Ends the command: removes expired keys it came across, releases the locks, gives what must be told.
     #[inline]
     pub fn finish(mut self) -> Changes {
-        if !self.stale.get_mut().is_empty() {
-            for (db, key) in std::mem::take(self.stale.get_mut()) {
-                self.db = db;
-                self.expire_if_due(&key);
-            }
-        }
+        self.drop_stale();
         if self.changes.dirty > 0 {
             self.keyspace.stats.dirty.fetch_add(self.changes.dirty, Ordering::Relaxed);
         }
         std::mem::take(&mut self.changes)
+    }
+
+    /// Removes expired keys that reads came across.
+    #[inline]
+    fn drop_stale(&mut self) {
+        if self.stale.get_mut().is_empty() {
+            return;
+        }
+        let db = self.db;
+        for (db, key) in std::mem::take(self.stale.get_mut()) {
+            self.db = db;
+            self.expire_if_due(&key);
+        }
+        self.db = db;
     }
 
     /// What changed so far, the locks still held.
@@ -295,21 +307,21 @@ impl<'k> View<'k> {
     pub(crate) fn held(&self) -> Bits {
         match &self.store {
             Store::Locked(guard) => guard.held(),
-            Store::Overlay(_) | Store::Open => Bits::EMPTY,
+            Store::Overlay(_) | Store::Kept(_) | Store::Open => Bits::EMPTY,
         }
     }
 
     pub(crate) fn shard(&self, shard: usize) -> Option<&Shard> {
         match &self.store {
             Store::Locked(guard) => Some(guard.get(shard)),
-            Store::Overlay(_) | Store::Open => None,
+            Store::Overlay(_) | Store::Kept(_) | Store::Open => None,
         }
     }
 
     pub(crate) fn shard_mut(&mut self, shard: usize) -> Option<&mut Shard> {
         match &mut self.store {
             Store::Locked(guard) => Some(guard.get_mut(shard)),
-            Store::Overlay(_) | Store::Open => None,
+            Store::Overlay(_) | Store::Kept(_) | Store::Open => None,
         }
     }
 
@@ -370,6 +382,7 @@ impl<'k> View<'k> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.value()),
             Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.value()),
+            Store::Kept(kept) => kept.get(key).map(|owned| owned.value.as_ref()),
             Store::Open => None,
         }
     }
@@ -389,6 +402,7 @@ impl<'k> View<'k> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.expire_ms()),
             Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.expire_ms()),
+            Store::Kept(kept) => kept.get(key).map(|owned| owned.expire_ms),
             Store::Open => None,
         }
     }
@@ -398,6 +412,7 @@ impl<'k> View<'k> {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map(|entry| entry.to_owned()),
             Store::Overlay(overlay) => overlay.get(self.db, key, self.now_ms).map(|seen| seen.to_owned()),
+            Store::Kept(kept) => kept.get(key).cloned(),
             Store::Open => None,
         }
     }
@@ -409,7 +424,7 @@ impl<'k> View<'k> {
             Store::Overlay(overlay) => {
                 overlay.get(self.db, key, self.now_ms).is_some_and(|seen| seen.is_raw())
             }
-            Store::Open => false,
+            Store::Kept(_) | Store::Open => false,
         }
     }
 
@@ -417,7 +432,7 @@ impl<'k> View<'k> {
     pub fn entry_bytes(&self, key: &[u8]) -> usize {
         match &self.store {
             Store::Locked(guard) => self.entry(guard, key).map_or(0, |entry| entry.entry_bytes()),
-            Store::Overlay(_) | Store::Open => 16 + key.len(),
+            Store::Overlay(_) | Store::Kept(_) | Store::Open => 16 + key.len(),
         }
     }
 
@@ -438,6 +453,7 @@ impl<'k> View<'k> {
             Store::Overlay(overlay) => {
                 overlay.get(self.db, key, self.now_ms).map(|seen| (seen.value(), seen.expire_ms()))
             }
+            Store::Kept(kept) => kept.get(key).map(|owned| (owned.value.as_ref(), owned.expire_ms)),
             Store::Open => None,
         };
         match found {
@@ -869,8 +885,8 @@ impl<'k> View<'k> {
                 let here = self.keyspace.len(overlay.physical(self.db)) as i64;
                 return (here + overlay.added(self.db, self.now_ms)).max(0) as usize;
             }
-            Store::Locked(_) | Store::Open if self.counted.0 == self.db => self.counted.1,
-            Store::Locked(_) | Store::Open => 0,
+            Store::Locked(_) | Store::Kept(_) | Store::Open if self.counted.0 == self.db => self.counted.1,
+            Store::Locked(_) | Store::Kept(_) | Store::Open => 0,
         };
         (self.keyspace.len(self.db) as i64 + mine).max(0) as usize
     }

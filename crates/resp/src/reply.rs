@@ -24,6 +24,8 @@
 //! whole, then the surplus is cut off (a copy of variable length would be a call). Numbers of more than ten digits are
 //! built on the stack, two digits a step. Figures: `cargo run --release -p resp --example measure`.
 
+use std::iter::{Copied, Peekable};
+use std::slice::Iter;
 use stdx::num::format_f64;
 
 /// Longest header or integer line: type byte, 20 characters, CRLF.
@@ -156,15 +158,22 @@ impl Reply {
         self.buf.truncate(end);
     }
 
-    /// The same for many, one after the other: room is made once for all of them.
+    /// The same for many, one after the other: room is made once for all of them, and of those that follow each other within
+    /// 10,000 only four digits are computed.
     pub fn bulk_ints(&mut self, values: &[i64]) {
-        let mut at = self.buf.len();
-        self.buf.resize(at + values.len() * INT_MAX, 0);
-        for &value in values {
-            let Some(line) = self.buf[at..].first_chunk_mut() else { unreachable!("room was made for all") };
-            at += put_bulk_int(line, value);
+        let start = self.buf.len();
+        self.buf.resize(start + values.len() * INT_MAX, 0);
+        let (room, mut at) = (&mut self.buf[start..], 0);
+        let mut values = values.iter().copied().peekable();
+        while let Some(value) = values.next() {
+            let len = put_bulk_int(line_at(room, at), value);
+            let near = |next: &i64| (next.wrapping_sub(value) as u64) < BLOCK;
+            if values.peek().is_some_and(near) && value >= BLOCK as i64 {
+                at += put_block(room, at, len, value, &mut values);
+            }
+            at += len;
         }
-        self.buf.truncate(at);
+        self.buf.truncate(start + at);
     }
 
     /// No value. (RESP2: the null bulk.)
@@ -421,8 +430,42 @@ static PAIRS: [[u8; 2]; 100] = {
     pairs
 };
 
+/// Numbers that differ in their last digits only, and how many these are.
+const BLOCK: u64 = 10_000;
+const BLOCK_DIGITS: usize = 4;
+
 /// Room for any integer as a bulk, with what is stored beyond its end.
 const INT_MAX: usize = 32;
+
+/// Room for an integer, which the caller made.
+#[inline]
+fn line_at(room: &mut [u8], at: usize) -> &mut [u8; INT_MAX] {
+    room[at..].first_chunk_mut().expect("room was made for all")
+}
+
+/// Writes the numbers next to come that share all but the last four digits with `value`, which stands at `at` in `len` bytes, behind
+/// it; returns how many bytes these are.
+fn put_block(
+    room: &mut [u8],
+    at: usize,
+    len: usize,
+    value: i64,
+    next: &mut Peekable<Copied<Iter<'_, i64>>>,
+) -> usize {
+    let head = *line_at(room, at);
+    let block = value as u64 / BLOCK * BLOCK;
+    let lower_at = len - BLOCK_DIGITS - 2;
+    let mut end = at + len;
+    while let Some(value) = next.next_if(|&next| next > 0 && (next as u64).wrapping_sub(block) < BLOCK) {
+        let line = line_at(room, end);
+        *line = head;
+        let lower = (value as u64 - block) as usize;
+        line[lower_at..lower_at + 2].copy_from_slice(&PAIRS[lower / 100]);
+        line[lower_at + 2..lower_at + 4].copy_from_slice(&PAIRS[lower % 100]);
+        end += len;
+    }
+    end - at - len
+}
 
 /// Writes a bulk holding the decimal digits of `value` to the beginning of a line; returns its length. Numbers of 9 and 10
 /// digits, the most of those with 32 bits, take one way without a branch that depends on the length.
@@ -617,6 +660,16 @@ mod tests {
         assert_eq!(reply.as_bytes(), b"+OK\r\n*0\r\n$5\r\nab\0\0\0\r\n");
     }
 
+    #[test]
+    fn the_largest_integer_is_not_beside_the_smallest() {
+        let mut reply = Reply::new(false);
+        reply.bulk_ints(&[i64::MAX - 1, i64::MAX, i64::MIN, 9_999, 10_000, 10_001]);
+        let texts =
+            ["9223372036854775806", "9223372036854775807", "-9223372036854775808", "9999", "10000", "10001"];
+        let expect: String = texts.map(|text| format!("${}\r\n{text}\r\n", text.len())).concat();
+        assert_eq!(reply.take(), expect.into_bytes());
+    }
+
     proptest! {
         #[test]
         fn numbers_are_decimal(value: i64, shift in 0u32..64) {
@@ -650,6 +703,24 @@ mod tests {
             values.iter().for_each(|&value| one.bulk_int(value));
             many.bulk_ints(&values);
             prop_assert_eq!(one.take(), many.take());
+        }
+
+        #[test]
+        fn integers_near_each_other_are_the_decimal_ones(
+            start in any::<i64>(),
+            shift in 0u32..64,
+            steps in prop::collection::vec(-300i64..5_000, 0..64),
+        ) {
+            let mut values = vec![start >> shift];
+            values.extend(steps.iter().scan(start >> shift, |value, step| {
+                *value = value.wrapping_add(*step);
+                Some(*value)
+            }));
+            let mut many = Reply::new(false);
+            many.bulk_ints(&values);
+            let texts = values.iter().map(i64::to_string);
+            let expect: String = texts.map(|text| format!("${}\r\n{text}\r\n", text.len())).collect();
+            prop_assert_eq!(many.take(), expect.into_bytes());
         }
 
         #[test]

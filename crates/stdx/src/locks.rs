@@ -149,11 +149,8 @@ unsafe impl<T: Send> Send for Sharded<T> {}
 impl<T> Sharded<T> {
     /// Panics if there are more than [`MAX`] values.
     pub fn new(values: impl IntoIterator<Item = T>) -> Self {
-        let cell = |value| Cell {
-            lock: RawMutex::INIT,
-            holder: AtomicU64::new(0),
-            value: UnsafeCell::new(value),
-        };
+        let cell =
+            |value| Cell { lock: RawMutex::INIT, holder: AtomicU64::new(0), value: UnsafeCell::new(value) };
         let cells: Box<[_]> = values.into_iter().map(cell).collect();
         assert!(cells.len() <= MAX);
         Sharded { cells }

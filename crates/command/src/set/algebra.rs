@@ -25,6 +25,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(ALL)
         .tips(ORDER)
         .cost(inter_cost)
+        .apart()
         .doc(
             "set",
             "1.0.0",
@@ -48,6 +49,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             notes: "",
         }])
         .cost(card_cost)
+        .apart()
         .doc(
             "set",
             "7.0.0",
@@ -58,6 +60,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(ALL)
         .tips(ORDER)
         .cost(sum_cost)
+        .apart()
         .doc(
             "set",
             "1.0.0",
@@ -77,6 +80,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(ALL)
         .tips(ORDER)
         .cost(diff_cost)
+        .apart()
         .doc(
             "set",
             "1.0.0",

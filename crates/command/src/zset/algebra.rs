@@ -32,6 +32,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zunion", -3, Run::Read(zunion), READONLY | MOVABLEKEYS, acl::SORTEDSET)
         .keys(FROM)
         .cost(|view, args| union_steps(view, args.from(1)))
+        .apart()
         .doc(GROUP, "6.2.0", UNION, "Answers the members that any input has, their scores combined."),
     Command::new("zunionstore", -4, Run::Write(zunionstore), WRITE | DENYOOM | MOVABLEKEYS, acl::SORTEDSET)
         .keys(INTO)
@@ -40,6 +41,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zinter", -3, Run::Read(zinter), READONLY | MOVABLEKEYS, acl::SORTEDSET)
         .keys(FROM)
         .cost(|view, args| inter_steps(view, args.from(1)))
+        .apart()
         .doc(GROUP, "6.2.0", INTER, "Answers the members that all inputs have, their scores combined."),
     Command::new("zinterstore", -4, Run::Write(zinterstore), WRITE | DENYOOM | MOVABLEKEYS, acl::SORTEDSET)
         .keys(INTO)
@@ -48,6 +50,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zdiff", -3, Run::Read(zdiff), READONLY | MOVABLEKEYS, acl::SORTEDSET)
         .keys(FROM)
         .cost(|view, args| diff_steps(view, args.from(1)))
+        .apart()
         .doc(GROUP, "6.2.0", DIFF, "Answers the members of the first input that no other has."),
     Command::new("zdiffstore", -4, Run::Write(zdiffstore), WRITE | DENYOOM | MOVABLEKEYS, acl::SORTEDSET)
         .keys(INTO)
@@ -61,6 +64,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zintercard", -3, Run::Read(zintercard), READONLY | MOVABLEKEYS, acl::SORTEDSET)
         .keys(FROM)
         .cost(card_steps)
+        .apart()
         .doc(
             GROUP,
             "7.0.0",

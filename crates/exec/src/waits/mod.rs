@@ -286,8 +286,7 @@ impl Waits {
             let log = log.lock();
             let mut latest = log.pieces.iter().rev();
             let overlaps = |began: u64, ended: u64| began < now_ns && ended > began_ns;
-            let fits =
-                latest.find(|(began, ended, by)| by.client_id() == client && overlaps(*began, *ended));
+            let fits = latest.find(|(began, ended, by)| by.client_id() == client && overlaps(*began, *ended));
             fits.map(|(_, _, culprit)| (culprit.ns, culprit.words.clone()))
         })
     }

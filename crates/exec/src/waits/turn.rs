@@ -402,9 +402,14 @@ impl Local {
         }
         // Whoever is served after it waits for the holder of the lock, too.
         let held = match doer(server, holder) {
-            None => {
-                Culprit { what: What::Unknown, client: None, command: "unknown", words: Vec::new(), ns, os_ns }
-            }
+            None => Culprit {
+                what: What::Unknown,
+                client: None,
+                command: "unknown",
+                words: Vec::new(),
+                ns,
+                os_ns,
+            },
             Some((holder, command)) => {
                 let (ns, words) = server.waits.piece_of(holder, now - ns, now).unwrap_or((ns, Vec::new()));
                 let client = server.clients.get(holder);

@@ -132,7 +132,7 @@ impl View<'_> {
                 let entry = self.entry(guard, key)?;
                 Some(access_tick(self.now_ms).wrapping_sub(entry.access()) as u64 * 16)
             }
-            Store::Overlay(_) | Store::Open => self.exists(key).then_some(0),
+            Store::Overlay(_) | Store::Kept(_) | Store::Open => self.exists(key).then_some(0),
         }
     }
 
@@ -147,7 +147,7 @@ impl View<'_> {
                     entry.set_access(access_tick(self.now_ms).wrapping_sub(ago));
                 }
             }
-            Store::Open => {}
+            Store::Kept(_) | Store::Open => {}
         }
     }
 
@@ -165,7 +165,7 @@ impl View<'_> {
                 let spot = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key)?;
                 Some(spot.freq().unwrap_or(0))
             }
-            Store::Overlay(_) | Store::Open => self.exists(key).then_some(0),
+            Store::Overlay(_) | Store::Kept(_) | Store::Open => self.exists(key).then_some(0),
         }
     }
 

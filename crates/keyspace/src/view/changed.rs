@@ -20,6 +20,9 @@ impl View<'_> {
             Store::Overlay(overlay) => overlay
                 .get(self.db, key, self.now_ms)
                 .map(|seen| Item { value: seen.value(), times: seen.expire_ms().into() }),
+            Store::Kept(kept) => {
+                kept.get(key).map(|owned| Item { value: owned.value.as_ref(), times: owned.expire_ms.into() })
+            }
             Store::Open => None,
         }
     }

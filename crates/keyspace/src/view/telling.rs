@@ -94,7 +94,7 @@ impl View<'_> {
                     overlay.tell(self.db, key, class, event, false);
                 }
             }
-            Store::Locked(_) | Store::Open => self.push_event(seen_in, key, class, event),
+            Store::Locked(_) | Store::Kept(_) | Store::Open => self.push_event(seen_in, key, class, event),
         }
     }
 

@@ -49,7 +49,7 @@ impl View<'_> {
     fn is_stored(&self, key: &[u8]) -> bool {
         match &self.store {
             Store::Overlay(overlay) => overlay.get(self.db, key, 0).is_some(),
-            Store::Locked(_) | Store::Open => self.spot(self.hash_of(key), key).is_some(),
+            Store::Locked(_) | Store::Kept(_) | Store::Open => self.spot(self.hash_of(key), key).is_some(),
         }
     }
 

@@ -24,7 +24,7 @@ impl View<'_> {
     pub fn is_whole(&self) -> bool {
         match &self.store {
             Store::Locked(guard) => guard.held().is_superset(&Bits::below(SHARDS)),
-            Store::Overlay(_) => false,
+            Store::Overlay(_) | Store::Kept(_) => false,
             Store::Open => true,
         }
     }
