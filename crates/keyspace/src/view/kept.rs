@@ -43,3 +43,67 @@ impl View<'_> {
         self.store = Store::Kept(Kept(kept));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Changes;
+
+    fn with<T>(keyspace: &Keyspace, now_ms: u64, f: impl FnOnce(&mut View<'_>) -> T) -> (T, Changes) {
+        let mut view = View::whole(keyspace, 0, now_ms);
+        let done = f(&mut view);
+        (done, view.finish())
+    }
+
+    fn texts(set: Option<&Set>) -> Vec<Vec<u8>> {
+        let mut texts: Vec<_> = set.into_iter().flat_map(|set| set.iter().map(|elem| elem.to_vec())).collect();
+        texts.sort();
+        texts
+    }
+
+    #[test]
+    fn what_is_kept_stays_while_others_write() {
+        let keyspace = Keyspace::new(1);
+        for (key, members) in [("a", 600), ("b", 3)] {
+            with(&keyspace, 1, |view| {
+                let set = view.set_or_new(key.as_bytes()).unwrap();
+                (0..members).for_each(|n| assert!(set.insert(format!("member:{n}").as_bytes())));
+                view.changed(key.as_bytes(), Class::Set, "sadd");
+            });
+        }
+        with(&keyspace, 1, |view| view.put_string(b"text", b"short", Some(5_000)));
+        with(&keyspace, 1, |view| view.put_string(b"old", b"gone", Some(10)));
+        let keys: [&[u8]; 5] = [b"a", b"b", b"text", b"old", b"none"];
+        let mut view = View::whole(&keyspace, 0, 100);
+        view.keep_only(keys.into_iter());
+        let before = texts(view.set(b"a").unwrap());
+        assert_eq!(before.len(), 600);
+        // Nothing is locked any more, or these would wait for ever.
+        with(&keyspace, 100, |other| assert!(other.set_mut(b"a").unwrap().unwrap().remove(b"member:7")));
+        with(&keyspace, 100, |other| assert!(other.remove(b"b")));
+        with(&keyspace, 100, |other| other.put_string(b"text", b"another", None));
+        assert_eq!(texts(view.set(b"a").unwrap()), before);
+        assert_eq!(view.set(b"b").unwrap().map(Set::len), Some(3));
+        let (text, expire_ms) = view.string_and_expire(b"text").unwrap().unwrap();
+        assert_eq!((text.to_vec(), expire_ms), (b"short".to_vec(), Some(5_000)));
+        assert_eq!(view.set(b"text").err(), Some(WrongType));
+        assert_eq!((view.kind(b"old"), view.kind(b"none")), (None, None));
+        // The expired key went while there were locks, and whoever listens is told.
+        assert_eq!(view.finish().dirty, 1);
+        with(&keyspace, 100, |view| {
+            assert_eq!(view.set(b"a").unwrap().map(Set::len), Some(599));
+            assert_eq!((view.exists(b"b"), view.exists(b"old")), (false, false));
+        });
+        assert_eq!(keyspace.len(0), 2);
+    }
+
+    #[test]
+    fn very_many_keys_stay_locked() {
+        let keyspace = Keyspace::new(1);
+        let names: Vec<Vec<u8>> = (0..=KEPT_MAX).map(|n| format!("key:{n}").into_bytes()).collect();
+        with(&keyspace, 1, |view| names.iter().for_each(|name| view.put_string(name, b"x", None)));
+        let mut view = View::whole(&keyspace, 0, 1);
+        view.keep_only(names.iter().map(Vec::as_slice));
+        assert!(view.held() == Bits::below(SHARDS) && names.iter().all(|name| view.exists(name)));
+    }
+}
