@@ -56,7 +56,8 @@ mod tests {
     }
 
     fn texts(set: Option<&Set>) -> Vec<Vec<u8>> {
-        let mut texts: Vec<_> = set.into_iter().flat_map(|set| set.iter().map(|elem| elem.to_vec())).collect();
+        let mut texts: Vec<_> =
+            set.into_iter().flat_map(|set| set.iter().map(|elem| elem.to_vec())).collect();
         texts.sort();
         texts
     }

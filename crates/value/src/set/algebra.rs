@@ -460,17 +460,57 @@ impl Set {
         Some(result)
     }
 
-    /// The elements of `first` that none of the others has, as a new set that shares the nodes of `first`. O(elements of the
-    /// others · log).
+    /// The elements of `first` that none of the others has, as a new set that shares the nodes of `first`. O(of each of the others
+    /// its elements, or what is left of the first, whichever is less · log).
     pub fn remainder(first: &Set, others: &[&Set], pause: Pause<'_>) -> Option<Set> {
         let mut rest = first.clone();
-        for elem in others.iter().flat_map(|set| set.iter()) {
-            rest.remove_elem(elem, elem.hash());
-            if pause(1) == Break(()) {
+        for set in others {
+            if rest.is_empty() {
+                break;
+            }
+            let done = if rest.len() < set.len() / 4 {
+                rest.keep_what_lacks(set, pause)
+            } else {
+                rest.take_away(set, pause)
+            };
+            if done == Break(()) {
                 return None;
             }
         }
         Some(rest)
+    }
+
+    /// Removes the elements of another. O(its elements · log)
+    fn take_away(&mut self, other: &Set, pause: Pause<'_>) -> ControlFlow<()> {
+        other.iter().try_for_each(|elem| {
+            self.remove_elem(elem, elem.hash());
+            pause(1)
+        })
+    }
+
+    /// The same. O(own elements · log)
+    fn keep_what_lacks(&mut self, other: &Set, pause: Pause<'_>) -> ControlFlow<()> {
+        let has = |elem: &Elem<'_>| other.contains_elem(*elem, elem.hash());
+        let mut common = false;
+        for elem in self.iter() {
+            pause(1)?;
+            common = has(&elem);
+            if common {
+                break;
+            }
+        }
+        if !common {
+            return Continue(());
+        }
+        let mut kept = Set::new();
+        for elem in self.iter() {
+            pause(1)?;
+            if !has(&elem) {
+                kept.insert_elem(elem, elem.hash());
+            }
+        }
+        *self = kept;
+        Continue(())
     }
 
     /// The elements of `first` that none of the others has, as a new set. If the others are smaller it shares the nodes of
