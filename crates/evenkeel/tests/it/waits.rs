@@ -105,6 +105,35 @@ fn who_waited_for_a_loop_is_told_for_whom() {
     assert!(control.call("EVENKEEL PHASES").starts_with("[\"ran\", [\"count\", :"));
 }
 
+#[test]
+fn who_waited_for_a_lock_is_told_whose_it_was() {
+    if foreign() {
+        return;
+    }
+    let (server, mut control) = server();
+    let (mut culprit, culprit_id) = astray(&server, &mut control, "the-culprit");
+    control.expect("DEBUG POINT accept HOLD 0", "+OK");
+    let mut victim = server.client();
+    control.expect("DEBUG POINT accept OFF", "+OK");
+    let victim_id = victim.call("CLIENT ID");
+    let waited = format!("\"client\", {victim_id}, \"addr\", ");
+    let behind = "\"for\", \"lock\", \"us\", ".to_owned();
+    let named = format!("\"behind\", [\"client\", :{culprit_id}, \"addr\", \"127.0.0.1:");
+    until("the wait is noted", || {
+        // Who holds the lock goes on by itself, for the loop that waits for it is this one's too; it may do so too early.
+        control.expect("DEBUG POINT loop DELAY 60000", "+OK");
+        culprit.send(encode_line("DEBUG STALL key"));
+        victim.expect("GET key", "(nil)");
+        culprit.expect_reply("+OK");
+        control.expect("DEBUG POINT loop OFF", "+OK");
+        let waits = control.call("EVENKEEL WAITS 100");
+        let latest = &waits[waits.find("\"latest\"").expect("always there")..];
+        latest
+            .split("\"id\"")
+            .any(|wait| [&waited, &behind, &named].iter().all(|part| wait.contains(part.as_str())))
+    });
+}
+
 /// A long write whose attempt was in vain is told for whose write: found when it commits, or met while it is placed.
 #[test]
 fn who_made_an_attempt_vain_is_told() {

@@ -50,8 +50,8 @@ const HELP: &[&str] = &[
     "    Whether expired keys are removed before somebody looks at them.",
     "SLEEP <seconds>",
     "    Let this client wait; others are served.",
-    "STALL",
-    "    Make everybody on this event loop wait, if the point loop is set to HOLD or DELAY.",
+    "STALL [<key>]",
+    "    Make everybody on this event loop wait, if the point loop is set to HOLD or DELAY; and who wants the key's lock.",
     "STRINGMATCH-LEN <length> <pattern>",
     "    Whether so many letters a match the pattern.",
 ];
@@ -77,6 +77,13 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"point", 3..=5) => point(act.out, args)?,
         (b"stall", 2) => {
             points::hold_up(Point::Loop);
+            act.out.ok();
+        }
+        // A transaction or script has locks of its own.
+        (b"stall", 3) if act.view.is_none() => {
+            let view = View::locked_one(&act.server.keyspace, args.at(2), act.session.db, act.local.now_ms);
+            points::hold_up(Point::Loop);
+            act.server.after(act.local, view.finish());
             act.out.ok();
         }
         (b"object", 3..=4) => object(act, args.at(2))?,
