@@ -500,7 +500,7 @@ fn watch(
         stalls
             .iter_mut()
             .zip(before.iter().zip(after))
-            .for_each(|(sum, (before, after))| *sum += after - before);
+            .for_each(|(sum, (before, after))| *sum += after.saturating_sub(*before));
         own_ns.extend(times);
         seen.merge(&part)?;
         if attack.style == Style::Repeat || watched >= limit || begun.elapsed() >= 3 * limit {
