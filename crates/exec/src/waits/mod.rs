@@ -151,6 +151,7 @@ impl Culprit {
             (None, What::Os) if self.command == What::Os.name() => {
                 format!("what else the machine ran, {us} us")
             }
+            (None, What::Os) => format!("what else the machine ran, {us} us, found while {}", self.command),
             (None, What::Unknown) => format!("unknown, {us} us"),
             (None, What::Race) => format!("the server's own {command}, which wrote what it had read"),
             (None, _) => format!("the server's own {command}, {us} us"),
@@ -425,5 +426,14 @@ mod tests {
         let culprit = culprit(7, 12_034_000);
         culprit.client.as_ref().unwrap().text.lock().name = b"batch".to_vec();
         assert_eq!(culprit.sentence(), "client 7 (10.0.0.7:1, name \"batch\"), EVAL, 12034 us");
+        let os = |command| {
+            let (what, words) = (What::Os, Vec::new());
+            Culprit { what, client: None, command, words, ns: 2_000_000, os_ns: 2_000_000 }.sentence()
+        };
+        assert_eq!(os("os"), "what else the machine ran, 2000 us");
+        assert_eq!(
+            os("offering its core"),
+            "what else the machine ran, 2000 us, found while offering its core"
+        );
     }
 }
