@@ -4,8 +4,11 @@
 //!   ascending order. Reading at s: the first with n > s, else the table.
 //! - H2: they go a generation at a time: what is kept becomes old when nothing older is left, and goes when no snapshot needs
 //!   any of it. So what snapshots that overlap without end keep is bounded by how long each of them lives.
-//! - H3: `bytes` is what they keep alive, at most: the text of small values, and of large ones, which share with what the
+//! - H3: `bytes` is about what they keep alive: the text of small values, and of large ones, which share with what the
 //!   table has now, what the caller says (`weigh`).
+//! - H4: whoever prunes comes now and then only; many short snapshots in between, one after the other, would let every version
+//!   of a large value pile up that a write of each replaces. So a write prunes first when what was kept since the last pruning,
+//!   shared or not, is as much as that one left (`is_due`).
 //!
 //! `tests/models` runs this file with `sequence.rs` in every order of their steps.
 
@@ -41,7 +44,13 @@ struct Images {
 pub(crate) struct PreImages {
     old: Images,
     young: Images,
+    /// Bytes that were left by the last pruning, and those of what was kept since, each version in whole.
+    left: usize,
+    since: usize,
 }
+
+/// What a shard keeps of less is not worth a look by a write (H4).
+const FEW_BYTES: usize = 128 << 10;
 
 impl Images {
     fn first_after(&self, db: usize, key: &[u8], s: Lsn) -> Option<&PreImage> {
@@ -88,7 +97,8 @@ impl PreImages {
     }
 
     /// Keeps `before` unless no snapshot older than the last kept one needs it. `newest`: the newest active snapshot.
-    /// `weigh` tells, of what is kept last and the bytes it was said to keep alive before this write, how many it does now.
+    /// `weigh` tells, of what is kept last and the bytes it was said to keep alive before this write, how many it does now, and
+    /// how many more it would at most.
     pub(crate) fn keep(
         &mut self,
         db: usize,
@@ -96,9 +106,9 @@ impl PreImages {
         lsn: Lsn,
         newest: Lsn,
         before: impl FnOnce() -> Option<Owned>,
-        weigh: impl FnOnce(Option<&Owned>, usize) -> usize,
+        weigh: impl FnOnce(Option<&Owned>, usize) -> (usize, usize),
     ) {
-        let PreImages { old, young } = self;
+        let PreImages { old, young, since, .. } = self;
         let id = (db, key.into());
         // What is new of a key stands behind what is old of it.
         let earlier = old.map.get_mut(&id).and_then(|chain| chain.last_mut());
@@ -123,7 +133,9 @@ impl PreImages {
             (None, Some(image)) => (image, &mut old.bytes),
             (None, None) => return,
         };
-        let bytes = weigh(image.before.as_ref(), image.bytes).max(image.bytes);
+        let (bytes, whole) = weigh(image.before.as_ref(), image.bytes);
+        let bytes = bytes.max(image.bytes);
+        *since += whole;
         *sum += bytes - std::mem::replace(&mut image.bytes, bytes);
     }
 
@@ -161,11 +173,19 @@ impl PreImages {
         if self.old.newest <= oldest {
             self.old.clear();
         }
+        (self.left, self.since) = (self.bytes(), 0);
+    }
+
+    /// Whether a write should prune before it adds to them (H4).
+    #[inline]
+    pub(crate) fn is_due(&self) -> bool {
+        self.since >= FEW_BYTES.max(self.left)
     }
 
     /// Forgets everything; large contents are freed elsewhere.
     pub(crate) fn clear(&mut self) {
         self.old.clear();
         self.young.clear();
+        (self.left, self.since) = (0, 0);
     }
 }

@@ -93,13 +93,18 @@ enum Touch {
 const EDIT_BYTES: usize = 2048;
 
 impl Touch {
-    /// Bytes that what is kept of a key keeps alive, at most (`PreImages` H3).
-    fn weigh(self, key: &[u8], before: Option<&Owned>, so_far: usize) -> usize {
+    /// About the bytes that what is kept of a key keeps alive (`PreImages` H3), and those by which it is more than it was, or
+    /// may be. O(height of the value).
+    fn weigh(self, key: &[u8], before: Option<&Owned>, so_far: usize) -> (usize, usize) {
         let base = crate::preimages::KEPT + key.len();
         let all = base + before.map_or(0, |owned| owned.value.mem_bytes());
         match self {
-            Touch::Replace => all,
-            Touch::Edit => all.min(so_far.max(base) + EDIT_BYTES),
+            // What takes its place may be a later version of it.
+            Touch::Replace => (base + before.map_or(0, |owned| owned.value.alone_bytes()), all),
+            Touch::Edit => {
+                let now = all.min(so_far.max(base) + EDIT_BYTES);
+                (now, now.saturating_sub(so_far))
+            }
         }
     }
 }
@@ -531,6 +536,10 @@ impl<'k> View<'k> {
         if keep {
             let newest = self.keyspace.sequence.newest();
             let Shard { dbs, pre, .. } = shard;
+            if pre.is_due() {
+                // With the lock held, as in `Keyspace::prune`.
+                pre.prune(self.keyspace.sequence.oldest());
+            }
             let before = || dbs[self.db].find(hash, key).map(|e| e.to_owned());
             let weigh = |before: Option<&Owned>, so_far| how.weigh(key, before, so_far);
             pre.keep(self.db, key, self.changes.lsn, newest, before, weigh);

@@ -6,11 +6,13 @@
 //!
 //! - R1: `defer` never blocks: it pushes to a thread-local batch. A batch that nobody flushes is sent when it
 //!   reaches [`BATCH`] items or when its thread ends.
-//! - R2: `pending_bytes` counts from `defer` until the closure has run.
+//! - R2: `pending_bytes` counts from `defer` until the closure has run, and of a version of something large only what nobody
+//!   else has.
 //! - R3: without a reclaimer thread (unit tests, tools) the closure runs at once; so it does on that thread itself.
 //!
 //! - R4: above a limit ([`set_limit`]) the reclaimer is *full* until a quarter of it is freed. Nobody waits here for that:
-//!   who causes more is held back by who called him ([`is_full`], [`deferred`]).
+//!   who causes more is held back by who called him ([`is_full`], [`deferred`]). For this, versions count in whole: what
+//!   versions that wait one behind the other share belongs to none of them alone, and still is memory.
 //!
 //! Waking a sleeping thread costs about 20 µs, hence the batch: one wake-up per loop turn.
 
@@ -23,12 +25,14 @@ const BATCH: usize = 64;
 
 struct Garbage {
     bytes: usize,
+    alone: usize,
     free: Box<dyn FnOnce() + Send>,
 }
 
 static QUEUE: OnceLock<Mutex<Sender<Vec<Garbage>>>> = OnceLock::new();
 static RUNNING: AtomicBool = AtomicBool::new(false);
 static PENDING_BYTES: AtomicU64 = AtomicU64::new(0);
+static PENDING_WHOLE: AtomicU64 = AtomicU64::new(0);
 static PENDING_ITEMS: AtomicU64 = AtomicU64::new(0);
 static RECLAIMED_ITEMS: AtomicU64 = AtomicU64::new(0);
 static LIMIT: AtomicU64 = AtomicU64::new(u64::MAX);
@@ -68,16 +72,22 @@ pub fn start() {
 
 /// Runs `f`, which frees about `bytes`, on the reclaimer thread. Cost here: one small allocation.
 pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
+    defer_version(bytes, bytes, f);
+}
+
+/// As `defer`, of something of so many bytes, about `alone` of which nobody else has (R2).
+pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'static) {
     if !RUNNING.load(Ordering::Acquire) || FREEING.try_with(Cell::get).unwrap_or(true) {
         return f();
     }
-    let pending = PENDING_BYTES.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
+    PENDING_BYTES.fetch_add(alone as u64, Ordering::Relaxed);
+    let pending = PENDING_WHOLE.fetch_add(bytes as u64, Ordering::Relaxed) + bytes as u64;
     PENDING_ITEMS.fetch_add(1, Ordering::Relaxed);
     let _ = DEFERRED.try_with(|deferred| deferred.set(deferred.get() + bytes as u64));
     if pending > LIMIT.load(Ordering::Relaxed) {
         set_full(true);
     }
-    let mut garbage = Some(Garbage { bytes, free: Box::new(f) });
+    let mut garbage = Some(Garbage { bytes, alone, free: Box::new(f) });
     let full = LOCAL.try_with(|local| {
         // A drop inside `free` on the reclaimer itself may come back here while the batch is borrowed: never,
         // because nothing is dropped while it is borrowed (R1).
@@ -106,9 +116,14 @@ pub fn flush() {
     send(batch);
 }
 
-/// Bytes handed over and not freed yet.
+/// Bytes handed over and not freed yet (R2).
 pub fn pending_bytes() -> u64 {
     PENDING_BYTES.load(Ordering::Relaxed)
+}
+
+/// The same with all that the versions among it share with others: what the limit is for (R4).
+pub fn pending_whole() -> u64 {
+    PENDING_WHOLE.load(Ordering::Relaxed)
 }
 
 /// Objects handed over and not freed yet.
@@ -124,7 +139,7 @@ pub fn reclaimed_items() -> u64 {
 /// Sets how many bytes may wait before it is full (R4).
 pub fn set_limit(bytes: u64) {
     LIMIT.store(bytes, Ordering::Relaxed);
-    let pending = pending_bytes();
+    let pending = pending_whole();
     if pending > bytes || pending <= bytes / 4 * 3 {
         set_full(pending > bytes);
     }
@@ -178,7 +193,8 @@ fn free(garbage: Garbage) {
         crate::points::reach(crate::points::Point::Reclaim);
     }
     (garbage.free)();
-    let pending = PENDING_BYTES.fetch_sub(garbage.bytes as u64, Ordering::Relaxed) - garbage.bytes as u64;
+    PENDING_BYTES.fetch_sub(garbage.alone as u64, Ordering::Relaxed);
+    let pending = PENDING_WHOLE.fetch_sub(garbage.bytes as u64, Ordering::Relaxed) - garbage.bytes as u64;
     if pending <= LIMIT.load(Ordering::Relaxed) / 4 * 3 {
         set_full(false);
     }

@@ -63,7 +63,7 @@ impl Hash {
         self.fields.is_empty()
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         self.fields.held()
     }

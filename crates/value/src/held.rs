@@ -6,7 +6,8 @@ pub struct Held {
     /// Names the root as long as it is held.
     pub root: usize,
     pub owners: usize,
-    /// What would be given back if all of them went, at most: other values may share nodes of it.
+    /// About what would be given back if all of them went: what other versions share of it is left out, as far as it lies below
+    /// the root.
     pub bytes: usize,
 }
 

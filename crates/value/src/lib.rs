@@ -18,6 +18,7 @@
 //! - V4: the last owner of something large hands it to `stdx::reclaim` instead of freeing it.
 //! - V5: reads never change anything, not even a statistic.
 
+mod alone;
 pub mod arc;
 mod cell;
 pub mod ctree;
@@ -173,6 +174,19 @@ impl Value {
             Value::ZSet(v) => v.mem_bytes(),
             Value::Roaring(v) | Value::Roaring64(v) => v.mem_bytes(),
         }
+    }
+
+    /// About what of that other versions of it do not share. O(height), see [`Held`].
+    pub fn alone_bytes(&self) -> usize {
+        let held = match self {
+            Value::Str(v) => v.held(),
+            Value::List(v) => v.held(),
+            Value::Hash(v) => v.held(),
+            Value::Set(v) => v.held(),
+            Value::ZSet(v) => v.held(),
+            Value::Roaring(v) | Value::Roaring64(v) => v.held(),
+        };
+        held.map_or_else(|| self.mem_bytes(), |held| held.bytes)
     }
 
     /// What Redis would call the encoding.

@@ -240,7 +240,7 @@ impl List {
         if self.tree.flags() & QUICK != 0 { Enc::QuickList } else { Enc::ListPack }
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         self.tree.held()
     }

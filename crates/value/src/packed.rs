@@ -191,14 +191,14 @@ impl<K: EntryKind> Packed<K> {
         }
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. O(height).
     pub fn held(&self) -> Option<crate::Held> {
-        let owners = match self.form() {
+        let (owners, bytes) = match self.form() {
             Form::Empty => return None,
-            Form::Flat(leaf) => leaf.owners(),
-            Form::Trie(root) => root.owners(),
+            Form::Flat(leaf) => (leaf.owners(), self.mem_bytes()),
+            Form::Trie(root) => (root.owners(), root.trie.alone_bytes() + root.beside.alone_bytes()),
         };
-        Some(crate::Held { root: self.raw?.addr().get(), owners, bytes: self.mem_bytes() })
+        Some(crate::Held { root: self.raw?.addr().get(), owners, bytes })
     }
 
     /// The entry of a key, unless it is kept beside the trie.

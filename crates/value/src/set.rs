@@ -61,7 +61,7 @@ impl Set {
         self.members.is_empty()
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         self.members.held()
     }
@@ -326,6 +326,10 @@ impl Beside<Members> for Ints {
     #[inline]
     fn mem_bytes(&self) -> usize {
         Ints::mem_bytes(self)
+    }
+
+    fn alone_bytes(&self) -> usize {
+        self.held().map_or(0, |held| held.bytes)
     }
 
     fn check_invariants(&self) {

@@ -345,14 +345,18 @@ impl Str {
         size_of::<Str>() + outside
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. O(height).
     pub fn held(&self) -> Option<crate::Held> {
         if !self.is_chunked() {
             return None;
         }
         // SAFETY: only looked at while `self` is borrowed; the count is left alone.
         let owners = unsafe { ManuallyDrop::new(self.arc()) }.owners();
-        Some(crate::Held { root: self.raw.addr(), owners, bytes: self.mem_bytes() })
+        let bytes = match self.as_ref() {
+            StrRef::Chunked(chunked) => chunked.alone_bytes(),
+            _ => self.mem_bytes(),
+        };
+        Some(crate::Held { root: self.raw.addr(), owners, bytes })
     }
 
     /// Panics if an invariant does not hold.

@@ -392,9 +392,11 @@ impl ZSet {
         if self.order().flags() & SKIP != 0 { Enc::SkipList } else { Enc::ListPack }
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. O(height).
     pub fn held(&self) -> Option<crate::Held> {
-        Some(crate::Held { bytes: self.mem_bytes(), ..self.order().held()? })
+        let order = self.order().held()?;
+        let members = self.pair().map_or(0, |pair| pair.members.alone_bytes());
+        Some(crate::Held { bytes: members + order.bytes, ..order })
     }
 
     /// Approximate bytes of everything the set owns, shared or not. O(1).

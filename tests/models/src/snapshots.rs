@@ -38,7 +38,7 @@ impl World {
             let Shard { pre, value: now } = &mut **shard;
             if keep {
                 let newest = sequence.newest();
-                pre.keep(0, KEY, lsn, newest, || Some(*now), |_, _| 1);
+                pre.keep(0, KEY, lsn, newest, || Some(*now), |_, _| (1, 1));
             } else if !pre.is_empty() {
                 pre.clear();
             }

@@ -222,7 +222,7 @@ impl<'k> View<'k> {
         let (lsn, newest, keep, db) = (self.lsn, self.keyspace.sequence.newest(), self.keep, self.db);
         let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();
         if keep {
-            pre.keep(db, key, lsn, newest, || dbs[db].0.clone(), |_, _| 1);
+            pre.keep(db, key, lsn, newest, || dbs[db].0.clone(), |_, _| (1, 1));
         } else if !pre.is_empty() {
             pre.clear();
         }

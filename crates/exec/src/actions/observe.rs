@@ -153,6 +153,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("stream_retained_bytes", snapshots.streamed()),
         ("snapshots_revoked_age", count(&snapshots.revoked_old)),
         ("snapshots_revoked_retained", count(&snapshots.revoked_large)),
+        ("reclaim_pending_whole_bytes", stdx::reclaim::pending_whole()),
         ("reclaim_max_pending_bytes", stdx::reclaim::limit()),
         ("reclaim_full", stdx::reclaim::is_full().into()),
         ("reclaim_delays", count(&server.stats.reclaim_delays)),

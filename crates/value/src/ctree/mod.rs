@@ -195,10 +195,14 @@ impl<K: Kind> Tree<K> {
         }
     }
 
-    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`.
+    /// What this handle keeps alive, with whoever else has one. Cost: as `mem_bytes`, and O(height).
     pub fn held(&self) -> Option<crate::Held> {
         let (root, owners) = self.node.as_ref()?.owners();
-        Some(crate::Held { root, owners, bytes: self.mem_bytes() })
+        let bytes = match self.form() {
+            Form::Root(root) => crate::alone::bytes(&root.node, self.mem_bytes()),
+            _ => self.mem_bytes(),
+        };
+        Some(crate::Held { root, owners, bytes })
     }
 
     /// Approximate bytes of the tree and all that it owns. O(1), but O(entries) in a leaf with long entries.

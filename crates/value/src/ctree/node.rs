@@ -10,6 +10,7 @@ use std::ptr::NonNull;
 use super::ends::Fingers;
 use super::leaf::{self, Entry, Item, Leaf};
 use super::{FANOUT, Kind, LEAF_MAX, MAX_HEIGHT, Path, Probe};
+use crate::alone::{self, Below};
 use crate::arc::Count;
 
 const ROOT: u8 = 255;
@@ -758,6 +759,18 @@ impl<K: Kind> Drop for Node<K> {
     }
 }
 
+impl<'a, K: Kind> Below for &'a Node<K> {
+    fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Node<K>>)) {
+        if self.height() == 0 {
+            return;
+        }
+        let inner = self.inner();
+        for (child, weight) in inner.children.iter().flatten().zip(inner.weights) {
+            told(weight, child.common().count.unique(), Some(child));
+        }
+    }
+}
+
 /// # Safety
 /// `at` is an inner node or root of this kind without owners.
 #[cold]
@@ -769,7 +782,8 @@ unsafe fn free<K: Kind>(at: NonNull<Common>, height: u8, _: PhantomData<K>) {
         }
         let root = Box::from_raw(at.cast::<Root<K>>().as_ptr());
         if root.len > DEFER_LEN || root.weight > DEFER_WEIGHT {
-            stdx::reclaim::defer(root.weight as usize, move || drop(root));
+            let alone = alone::bytes(&root.node, root.weight as usize);
+            stdx::reclaim::defer_version(root.weight as usize, alone, move || drop(root));
         }
     }
 }

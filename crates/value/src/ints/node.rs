@@ -19,6 +19,7 @@
 
 use super::bins::{Bins, ENDS};
 use super::words::Words;
+use crate::alone::{self, Below};
 use crate::arc::Count;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::marker::PhantomData;
@@ -305,14 +306,14 @@ impl Node {
         }
     }
 
-    /// What somebody who has the node keeps alive. O(1).
+    /// What somebody who has the node keeps alive. O(height).
     pub(super) fn held(&self) -> Option<crate::Held> {
-        let owners = match self.view() {
+        let (owners, bytes) = match self.view() {
             View::Empty | View::Full => return None,
-            View::Branch(branch) => branch.count.owners(),
-            View::Leaf(leaf) => leaf.head().count.owners(),
+            View::Branch(branch) => (branch.count.owners(), alone::bytes(branch, branch.bytes)),
+            View::Leaf(leaf) => (leaf.head().count.owners(), leaf.bytes()),
         };
-        Some(crate::Held { root: self.raw.addr(), owners, bytes: self.bytes() })
+        Some(crate::Held { root: self.raw.addr(), owners, bytes })
     }
 
     /// Bytes of the node and everything below it. O(1).
@@ -358,6 +359,18 @@ impl Drop for Node {
     }
 }
 
+impl<'a> Below for &'a Branch {
+    fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Branch>)) {
+        for node in &self.child {
+            match node.view() {
+                View::Empty | View::Full => {}
+                View::Branch(branch) => told(branch.bytes as u64, branch.count.unique(), Some(branch)),
+                View::Leaf(leaf) => told(leaf.bytes() as u64, leaf.is_unique(), None),
+            }
+        }
+    }
+}
+
 /// A branch nobody owns any more.
 struct Orphan(*mut Branch);
 
@@ -368,7 +381,11 @@ impl Orphan {
     #[inline(never)]
     fn free_somewhere(self, bytes: usize) {
         match bytes > DEFER_BYTES {
-            true => stdx::reclaim::defer(bytes, move || self.free()),
+            true => {
+                // SAFETY: made by `Box` in `from_branch`; nobody else knows it, and it is freed only below.
+                let alone = alone::bytes(unsafe { &*self.0 }, bytes);
+                stdx::reclaim::defer_version(bytes, alone, move || self.free());
+            }
             false => self.free(),
         }
     }

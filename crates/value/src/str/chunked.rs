@@ -13,6 +13,7 @@
 //! Costs, n = bytes touched, height at most 6: reading and writing O(height + n); a clone is one count, and the first
 //! write to a chunk under a clone copies it and its branches, about 6 KB.
 
+use crate::alone::{self, Below};
 use crate::arc::Arc;
 
 /// Bytes of a chunk: with the count in front, 4 KB.
@@ -65,6 +66,11 @@ impl Chunked {
         // A branch per 32 chunks if dense, one per height if sparse.
         let branches = self.chunks / 16 + self.height as usize;
         size_of::<Chunked>() + self.chunks * (CHUNK + 8) + branches * 640
+    }
+
+    /// About what of it other versions do not share.
+    pub(super) fn alone_bytes(&self) -> usize {
+        self.root.as_ref().map_or(0, |sub| alone::bytes(sub, self.mem_bytes()))
     }
 
     /// What lies at `at < len` and after it: bytes up to the end of a chunk, or that many zeros or more.
@@ -204,7 +210,23 @@ fn count(sub: &Option<Sub>, height: u32) -> usize {
 
 fn defer(sub: Option<Sub>, chunks: usize) {
     if chunks > DEFER_CHUNKS {
-        stdx::reclaim::defer(chunks * CHUNK, move || drop(sub));
+        let bytes = chunks * CHUNK;
+        let alone = sub.as_ref().map_or(0, |sub| alone::bytes(sub, bytes));
+        stdx::reclaim::defer_version(bytes, alone, move || drop(sub));
+    }
+}
+
+/// All children weigh the same, as if all were as full.
+impl<'a> Below for &'a Sub {
+    fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Sub>)) {
+        let Sub::Branch(branch) = self else { return };
+        for child in branch.iter().flatten() {
+            let alone = match child {
+                Sub::Chunk(chunk) => chunk.is_unique(),
+                Sub::Branch(branch) => branch.is_unique(),
+            };
+            told(1, alone, Some(child));
+        }
     }
 }
 

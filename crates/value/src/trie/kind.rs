@@ -90,6 +90,8 @@ pub trait Beside<K: EntryKind>: Clone + Default + 'static {
         self.len() == 0
     }
     fn mem_bytes(&self) -> usize;
+    /// About what of that other versions do not share.
+    fn alone_bytes(&self) -> usize;
     fn check_invariants(&self);
 }
 
@@ -110,6 +112,10 @@ impl<K: EntryKind> Beside<K> for () {
 
     #[inline]
     fn mem_bytes(&self) -> usize {
+        0
+    }
+
+    fn alone_bytes(&self) -> usize {
         0
     }
 

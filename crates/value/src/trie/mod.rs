@@ -38,6 +38,7 @@ pub(crate) use node::{Inner, Node, View};
 pub(crate) use tags::prefetch;
 pub(crate) use walk::{share, walk};
 
+use crate::alone;
 use std::marker::PhantomData;
 
 /// Entries of a leaf inside a trie.
@@ -143,6 +144,15 @@ impl<K: EntryKind> Trie<K> {
     #[inline]
     pub fn mem_bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// About what of it other versions do not share. O(height).
+    pub(crate) fn alone_bytes(&self) -> usize {
+        match self.root {
+            // SAFETY: an inner node, borrowed with the trie.
+            Some(root) if root.leaf().is_none() => alone::bytes(unsafe { root.inner() }, self.bytes),
+            _ => self.bytes,
+        }
     }
 
     #[inline]
@@ -445,7 +455,9 @@ impl<K: EntryKind> Drop for Trie<K> {
             return root.free_inner();
         }
         let orphan = Orphan(root);
-        stdx::reclaim::defer(self.bytes, move || orphan.free());
+        // SAFETY: nobody else knows the root, which is freed only below.
+        let alone = alone::bytes(unsafe { root.inner() }, self.bytes);
+        stdx::reclaim::defer_version(self.bytes, alone, move || orphan.free());
     }
 }
 

@@ -17,6 +17,7 @@
 
 use super::kind::{EntryKind, NEVER, Times};
 use super::leaf::Leaf;
+use crate::alone::Below;
 use crate::arc::Count;
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -98,6 +99,14 @@ impl<K: EntryKind> Node<K> {
         debug_assert!(self.leaf().is_none());
         // SAFETY: the caller's.
         unsafe { self.raw.cast::<Inner<K>>().as_mut() }
+    }
+
+    /// # Safety
+    /// An inner node, which lives unchanged for `'a`.
+    pub(crate) unsafe fn inner<'a>(self) -> &'a Inner<K> {
+        debug_assert!(self.leaf().is_none());
+        // SAFETY: the caller's.
+        unsafe { self.raw.cast::<Inner<K>>().as_ref() }
     }
 
     pub(crate) fn retain(self) {
@@ -305,6 +314,21 @@ impl<K: EntryKind> Inner<K> {
             for slot in start + 1..end {
                 assert!(self.child[slot] == child && self.counts[slot] == 0 && self.time(slot) == NEVER);
             }
+        }
+    }
+}
+
+/// Children weigh their entries.
+impl<'a, K: EntryKind> Below for &'a Inner<K> {
+    fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Inner<K>>)) {
+        for (start, _) in self.runs() {
+            let child = self.child[start];
+            // SAFETY: the node is borrowed, and keeps its children alive and unchanged.
+            let (alone, inner) = match unsafe { child.view() } {
+                View::Leaf(leaf) => (leaf.unique(), None),
+                View::Inner(inner) => (inner.count.unique(), Some(inner)),
+            };
+            told(self.count(start) as u64, alone, inner);
         }
     }
 }
