@@ -4,7 +4,9 @@
 //! need not be: a reply's end is found by [`Scanner`] without keeping anything, and a reply that is the same each
 //! time is scanned once, its length remembered, and from then on dropped inside the kernel ([`sys::skip`]), after
 //! its first bytes were compared. Sending and receiving go on together, so that a server which stops reading from
-//! a client that does not take its replies is not locked up with us.
+//! a client that does not take its replies is not locked up with us. And no call of ours moves more than [`PIECE`] bytes: over
+//! loopback the sender's call does the receiver's part of TCP too, and megabytes in one call keep a core from everybody,
+//! server and bystander, for more than a millisecond, which no client on another machine can.
 
 use crate::server::Server;
 use crate::sys;
@@ -15,6 +17,8 @@ use std::time::{Duration, Instant};
 
 /// A server that says nothing for this long is given up.
 pub const SILENCE: Duration = Duration::from_secs(400);
+/// Bytes sent or dropped by one call.
+const PIECE: usize = 128 << 10;
 /// Bytes at the start of a known reply that are compared.
 const HEAD: usize = 16;
 
@@ -35,7 +39,7 @@ impl Attacker {
         let stream = TcpStream::connect(("127.0.0.1", server.port))?;
         stream.set_nodelay(true)?;
         stream.set_nonblocking(true)?;
-        Ok(Attacker { stream, buffer: vec![0; 128 << 10] })
+        Ok(Attacker { stream, buffer: vec![0; PIECE] })
     }
 
     /// Sends `commands` and passes over `replies` replies; returns how long that took.
@@ -83,7 +87,7 @@ impl Attacker {
                     }
                     None => {}
                 }
-            } else if let Some(n) = quiet(sys::skip(&self.stream, left.min(1 << 20)))? {
+            } else if let Some(n) = quiet(sys::skip(&self.stream, left.min(PIECE)))? {
                 (left, heard) = (left - n, Instant::now());
                 continue;
             }
@@ -137,7 +141,7 @@ impl Attacker {
     /// Writes what the socket takes, then waits until there is something to do.
     fn push_or_wait(&mut self, out: &mut &[u8], heard: Instant) -> io::Result<()> {
         if !out.is_empty() {
-            match self.stream.write(out) {
+            match self.stream.write(&out[..out.len().min(PIECE)]) {
                 Ok(n) => *out = &out[n..],
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error),
