@@ -12,7 +12,8 @@
 //! - N3: most keys are looked at in the order in which they came: the one behind the last is tried first. The index is made
 //!   when that fails.
 //!
-//! Cost: look-up O(1), one look at memory in order if N3 holds; 56 bytes a key beside its name and its string.
+//! Cost: look-up O(1), one look at memory in order if N3 holds; 56 bytes a key beside its name and its string, and some
+//! 18 in the index.
 
 use super::slots::{Half, Wide};
 use super::{Owned, Seen};
@@ -209,13 +210,26 @@ impl KeyBatch {
     }
 }
 
-/// A place in the index: half of a key's hash, its batch and its place there.
-struct Place(u32, u32);
+/// A place in the index. What a key is and its name lie apart, in memory that another core may just have written: as the index
+/// says where each is, neither has to be waited for before the other is asked for.
+struct Place {
+    /// Half of the key's hash.
+    half: u32,
+    /// Its batch and its place there.
+    place: u32,
+    /// Where its name begins in its batch, and how long it is; [`LONG`] or more: the key itself says so.
+    at: u16,
+    len: u16,
+}
+
+const LONG: u16 = u16::MAX;
+// A key comes into a batch only if its name begins before this.
+const _: () = assert!(BATCH_BYTES <= 1 << 16);
 
 impl Half for Place {
     #[inline]
     fn half(&self) -> u32 {
-        self.0
+        self.half
     }
 }
 
@@ -285,7 +299,8 @@ impl Near {
         index.reserve(new.iter().map(|batch| batch.keys.len()).sum());
         for (batch, i) in new.iter().zip(self.indexed.get()..) {
             for (key, j) in batch.keys.iter().zip(0..).filter(|(key, _)| key.hash < batch.upto) {
-                index.insert(Place(key.hash as u32, place(i, j)));
+                let len = u16::try_from(key.len).unwrap_or(LONG);
+                index.insert(Place { half: key.hash as u32, place: place(i, j), at: key.at as u16, len });
             }
         }
         self.indexed.set(self.batches.len());
@@ -317,6 +332,17 @@ impl Near {
         key.is_some_and(|(batch, key)| batch.name(key) == name)
     }
 
+    /// Whether a key stands at a place of the index.
+    #[inline]
+    fn is_there(&self, place: &Place, db: usize, name: &[u8]) -> bool {
+        if place.len == LONG {
+            return self.is_at(place.place, db, name);
+        }
+        let batch = &self.batches[(place.place >> KEY_BITS) as usize];
+        let (at, len) = (usize::from(place.at), usize::from(place.len));
+        len == name.len() && batch.db == db && &batch.bytes[at..at + len] == name
+    }
+
     /// The place behind one.
     #[inline]
     fn behind(&self, at: u32) -> u32 {
@@ -346,8 +372,8 @@ impl Near {
         if self.indexed.get() < self.batches.len() {
             self.make_index();
         }
-        let is_it = |place: &Place| place.0 == hash as u32 && self.is_at(place.1, db, name);
-        self.index.borrow().find(hash, is_it).map(|place| place.1)
+        let is_it = |place: &Place| place.half == hash as u32 && self.is_there(place, db, name);
+        self.index.borrow().find(hash, is_it).map(|place| place.place)
     }
 
     #[inline]
@@ -435,4 +461,40 @@ impl Names {
 /// What is written of a short string.
 pub(super) fn text(bytes: &[u8], raw: bool) -> Value {
     Value::Str(if raw { Str::from_slice_raw(bytes) } else { Str::from_slice(bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Looked up against their order, so that the index has to tell: also names whose length the index has no room for,
+    /// names that begin alike, and those whose hashes are alike as far as the index knows them.
+    #[test]
+    fn the_index_finds_every_name_and_no_other() {
+        let name = |i: usize| match i % 7 {
+            0 => "x".repeat(65_533 + i / 7),
+            1 => format!("{i}"),
+            2 => String::new() + &"y".repeat(i),
+            _ => format!("{}{i:05}", "z".repeat(i % 5 * 100)),
+        };
+        let hash = |i: usize| (i as u64 / 3 * 0x9E37_79B9) & 0xFFFF_FFFF | (i as u64) << 40;
+        let mut near = Near::default();
+        let mut keys = KeyBatches::default();
+        for i in 0..60 {
+            keys.room(i / 25).push_owned(
+                hash(i),
+                name(i).as_bytes(),
+                &Owned { value: text(i.to_string().as_bytes(), false), expire_ms: None },
+            );
+        }
+        near.add(u64::MAX, keys).unwrap_or_else(|_| panic!("there is room"));
+        for i in (0..60).rev() {
+            let seen = near.look_at(i / 25, hash(i), name(i).as_bytes());
+            let Some(Some(Seen::Text { bytes, .. })) = seen else { panic!("key {i} is there") };
+            assert_eq!(bytes, i.to_string().as_bytes());
+            assert!(near.look_at(i / 25 + 1, hash(i), name(i).as_bytes()).is_none(), "another database");
+            assert!(near.look_at(i / 25, hash(i), &name(i).as_bytes()[1..]).is_none(), "the end of a name");
+        }
+        assert_eq!(near.read(), 60);
+    }
 }
