@@ -659,6 +659,7 @@ fn keyed(
         let mut keys = SmallVec::<[&[u8]; 16]>::new();
         command.each_key(args, &mut |i, _| keys.push(args.at(i)));
         view.keep_only(keys.into_iter());
+        stdx::points::hold_up(stdx::points::Point::Apart);
     }
     let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
     // What a client writes to a row that is cached ends here, and rows are small.

@@ -7,7 +7,7 @@
 //! - N1: while nothing is set a point costs one relaxed load.
 //! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
 //!   is to stay where it is ([`stays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
-//!   [`Point::Serve`] and [`Point::Leave`]: there a loop is really held up ([`hold_up`]).
+//!   [`Point::Serve`], [`Point::Apart`] and [`Point::Leave`]: there a loop is really held up ([`hold_up`]).
 //! - N3: HOLD n holds the first n to arrive, and lets others pass.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -48,6 +48,8 @@ pub enum Point {
     Sweep,
     /// An event loop has claimed a blocked client to serve it; the loop itself is busy here.
     Serve,
+    /// A command is about to read values whose locks it has given back; the loop itself is busy here.
+    Apart,
     /// A client is registered for half of the many keys it waits for.
     Register,
     /// A load of a source has taken its position, and has not asked the database.
@@ -60,7 +62,7 @@ pub enum Point {
     Leave,
 }
 
-const POINTS: [(&str, Point); 20] = [
+const POINTS: [(&str, Point); 21] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -76,6 +78,7 @@ const POINTS: [(&str, Point); 20] = [
     ("commit-fold", Point::CommitFold),
     ("sweep", Point::Sweep),
     ("serve", Point::Serve),
+    ("apart", Point::Apart),
     ("register", Point::Register),
     ("source-ask", Point::SourceAsk),
     ("source-fill", Point::SourceFill),

@@ -88,8 +88,10 @@ mod tests {
         assert_eq!(part(Made(&nodes, 2), 1), 1.0, "whoever owns the top");
     }
 
+    type Change = fn(&mut Value);
+
     /// A large value of every form, and a change of one element.
-    fn large() -> Vec<(Value, fn(&mut Value))> {
+    fn large() -> Vec<(Value, Change)> {
         let text = |i: u32| format!("element:{i}").into_bytes();
         let mut list = List::new();
         let (mut strings, mut numbers, mut hash, mut zset, mut bits) =

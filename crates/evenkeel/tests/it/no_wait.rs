@@ -7,7 +7,7 @@
 //! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
 
 use crate::held::{Hold, MANY, PURE, READS, WRITES, eval, eventually, held, laden, others_are_served};
-use crate::support::{Client, PATIENCE, Server, foreign};
+use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use crate::waits;
 use std::time::{Duration, Instant};
 
@@ -19,6 +19,38 @@ fn a_long_read_on_a_worker_is_nobodys_business() {
         assert!(held(&server, point, "SINTER big other").contains("\"m2\""));
         assert!(held(&server, point, "SORT big ALPHA LIMIT 0 3").starts_with("[\"m0\", \"m1\""));
         assert!(held(&server, point, "ZUNION 2 zset zother").contains("\"m1\""));
+    }
+}
+
+/// Sets and sorted sets are read without the locks of their keys, by the loop itself: another loop's clients write them
+/// meanwhile, and the reply is of what they were.
+#[test]
+fn who_reads_sets_against_each_other_holds_no_key() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start_with(&["--event-loops", "2"]);
+    let mut control = server.client();
+    let (mut reader, _) = waits::astray(&server, &mut control, "reader");
+    let members: Vec<String> = (0..300).map(|i| format!("m{i}")).collect();
+    control.expect(&format!("SADD left {}", members.join(" ")), ":300");
+    control.expect(&format!("SADD right {}", members[..299].join(" ")), ":299");
+    control.expect("SADD right x", ":1");
+    let scored: Vec<String> = members.iter().map(|m| format!("1 {m}")).collect();
+    control.expect(&format!("ZADD zleft {}", scored.join(" ")), ":300");
+    control.expect(&format!("ZADD zright {}", scored[..299].join(" ")), ":299");
+    for (line, write, reply) in [
+        ("SDIFF left right", "SREM left m299", "[\"m299\"]"),
+        ("SINTERCARD 2 left right", "SREM right m1", ":299"),
+        ("ZDIFF 2 zleft zright", "DEL zleft", "[\"m299\"]"),
+        ("ZINTERCARD 2 zright zright", "ZADD zright 1 y", ":299"),
+    ] {
+        control.expect("DEBUG POINT apart HOLD 1", "+OK");
+        reader.send(encode_line(line));
+        waits::until(line, || control.call("DEBUG POINT apart") == ":1");
+        control.expect(write, ":1");
+        control.expect("DEBUG POINT apart OFF", "+OK");
+        reader.expect_reply(reply);
     }
 }
 
