@@ -16,7 +16,7 @@ pub(crate) trait Below: Copy {
     fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<Self>));
 }
 
-/// About how many of the bytes of `top` and everything below it belong to `top` alone, who has no owner but one or none itself.
+/// About how many of the bytes of `top` and everything below it belong to `top` alone, whoever owns that.
 /// O(height), and a load of a count for each child of the nodes on the path.
 #[inline(never)]
 pub(crate) fn bytes(top: impl Below, bytes: usize) -> usize {
@@ -94,13 +94,15 @@ mod tests {
     fn large() -> Vec<(Value, Change)> {
         let text = |i: u32| format!("element:{i}").into_bytes();
         let mut list = List::new();
-        let (mut strings, mut numbers, mut hash, mut zset, mut bits) =
-            (Set::new(), Set::new(), Hash::new(), ZSet::new(), Ints::new());
+        let (mut strings, mut numbers, mut mixed) = (Set::new(), Set::new(), Set::new());
+        let (mut hash, mut zset, mut bits) = (Hash::new(), ZSet::new(), Ints::new());
         for i in 0..60_000u32 {
             let spread = u64::from(i).wrapping_mul(0x9E37_79B9_7F4A_7C15);
             list.push_back(&text(i));
             strings.insert(&text(i));
             numbers.insert(format!("{}", spread as i64).as_bytes());
+            mixed.insert(&text(i));
+            mixed.insert(format!("{}", spread as i64).as_bytes());
             hash.insert(&text(i), b"value");
             zset.insert(&text(i), f64::from(i));
             bits.insert(spread);
@@ -119,6 +121,11 @@ mod tests {
                 assert!(v.insert(b"y"));
             }),
             (Value::Set(numbers), |v| {
+                let Value::Set(v) = v else { unreachable!() };
+                assert!(v.insert(b"12345"));
+            }),
+            // Of the two parts of such a set only one changes.
+            (Value::Set(mixed), |v| {
                 let Value::Set(v) = v else { unreachable!() };
                 assert!(v.insert(b"12345"));
             }),

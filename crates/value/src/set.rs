@@ -329,7 +329,7 @@ impl Beside<Members> for Ints {
     }
 
     fn alone_bytes(&self) -> usize {
-        self.held().map_or(0, |held| held.bytes)
+        self.held().filter(|held| held.owners == 1).map_or(0, |held| held.bytes)
     }
 
     fn check_invariants(&self) {

@@ -73,9 +73,9 @@ const PART_NAMES: [&str; 15] = [
     "submitting replies",
 ];
 
-/// The begin of a part: when, and how many long pieces there were before it.
+/// The begin of a part: when, and what all long pieces before it took.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark(u64, u32);
+pub struct Mark(u64, u64);
 
 impl Part {
     pub fn name(self) -> &'static str {
@@ -179,8 +179,8 @@ pub struct Turn {
     before: Option<(u64, Arc<Culprit>)>,
     /// The number of the last event that was there when that turn was over, once it is known.
     late_until: Option<u64>,
-    /// Long pieces there were, ever.
-    noted: u32,
+    /// What all long pieces took, ever.
+    noted_ns: u64,
     /// Waits of this turn that were kept one by one.
     kept: u32,
     /// A reading of the monotonic clock and of the thread's CPU clock, and how long the loop waited for events since.
@@ -364,18 +364,23 @@ impl Local {
         let doing = client << 16 | part.number();
         stdx::doing::set(doing);
         self.waits.pulses[self.id].serve(doing, self.clock_ns);
-        Mark(self.clock_ns, self.turn.noted)
+        Mark(self.clock_ns, self.turn.noted_ns)
     }
 
-    /// A part of a turn is done: reads the clock. Long pieces within it stand for it.
+    /// A part of a turn is done: reads the clock. Long pieces within it stand for themselves, and of those who go on for
+    /// the rest as well; what is done for a client is as good as a quantum of its own.
     #[inline]
     pub fn leave(&mut self, server: &Server, part: Part, client: u64, mark: Mark) -> u64 {
         let now = self.lap();
-        if part != Part::Continue {
-            self.turn.parts_ns += now - mark.0;
+        let noted_ns = self.turn.noted_ns - mark.1;
+        let own_ns = (now - mark.0).saturating_sub(noted_ns);
+        if client != 0 {
+            self.begin_quantum(client);
+        } else if part != Part::Continue {
+            self.turn.parts_ns += own_ns;
         }
-        if now - mark.0 >= BIG_NS && mark.1 == self.turn.noted {
-            self.piece(server, server.clients.get(client), part.name(), Vec::new(), now - mark.0);
+        if own_ns >= BIG_NS && (part != Part::Continue || noted_ns == 0) {
+            self.piece(server, server.clients.get(client), part.name(), Vec::new(), own_ns);
         }
         now
     }
@@ -391,7 +396,7 @@ impl Local {
         ns: u64,
     ) -> (Arc<Culprit>, u64) {
         let now = self.clock_ns;
-        self.turn.noted = self.turn.noted.wrapping_add(1);
+        self.turn.noted_ns += ns;
         let Lost { os_ns, locked_ns, holder } = self.turn.lost(now, ns);
         let what = if os_ns * 4 >= ns * 3 { What::Os } else { What::Loop };
         let own = Arc::new(Culprit { what, client, command, words, ns, os_ns });
@@ -616,6 +621,22 @@ mod tests {
         kept.sort_unstable();
         assert_eq!(kept, [250, 300, 400, 500]);
         assert_eq!(turn.culprit(&Clients::new(1), 0, 1000).ns, 500);
+    }
+
+    #[test]
+    fn a_part_counts_for_its_client_or_without_the_long_pieces_in_it() {
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let mut local = Local::new(0, &server);
+        local.lap();
+        let mark = local.enter(Part::Commit, 7);
+        local.leave(&server, Part::Commit, 7, mark);
+        assert_eq!((local.turn.served, local.turn.parts_ns), (Served::One(7), 0));
+        let mark = local.enter(Part::Housekeeping, 0);
+        local.turn.noted_ns += 2 * BIG_NS;
+        while local.lap() - mark.0 < 4 * BIG_NS {}
+        local.leave(&server, Part::Housekeeping, 0, mark);
+        let [piece] = &local.turn.pieces[..] else { panic!("{:?}", local.turn.pieces) };
+        assert!(piece.command == "housekeeping" && piece.ns >= 2 * BIG_NS && local.turn.parts_ns == piece.ns);
     }
 
     #[test]

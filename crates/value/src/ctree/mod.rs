@@ -199,7 +199,7 @@ impl<K: Kind> Tree<K> {
     pub fn held(&self) -> Option<crate::Held> {
         let (root, owners) = self.node.as_ref()?.owners();
         let bytes = match self.form() {
-            Form::Root(root) => crate::alone::bytes(&root.node, self.mem_bytes()),
+            Form::Root(root) => root.node.alone_bytes(self.mem_bytes()),
             _ => self.mem_bytes(),
         };
         Some(crate::Held { root, owners, bytes })

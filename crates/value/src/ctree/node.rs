@@ -216,6 +216,11 @@ impl<K: Kind> Node<K> {
         (self.at.addr().get(), self.common().count.owners())
     }
 
+    /// About how many of the bytes of an inner node and everything below it its owner alone has.
+    pub fn alone_bytes(&self, bytes: usize) -> usize {
+        if self.common().count.unique() { alone::bytes(self, bytes) } else { 0 }
+    }
+
     /// The root, if this is one without other owners. What lies below must stay where it is.
     #[inline]
     pub fn unshared_root(&mut self) -> Option<&mut Root<K>> {
@@ -782,7 +787,7 @@ unsafe fn free<K: Kind>(at: NonNull<Common>, height: u8, _: PhantomData<K>) {
         }
         let root = Box::from_raw(at.cast::<Root<K>>().as_ptr());
         if root.len > DEFER_LEN || root.weight > DEFER_WEIGHT {
-            let alone = alone::bytes(&root.node, root.weight as usize);
+            let alone = root.node.alone_bytes(root.weight as usize);
             stdx::reclaim::defer_version(root.weight as usize, alone, move || drop(root));
         }
     }

@@ -70,7 +70,7 @@ impl Chunked {
 
     /// About what of it other versions do not share.
     pub(super) fn alone_bytes(&self) -> usize {
-        self.root.as_ref().map_or(0, |sub| alone::bytes(sub, self.mem_bytes()))
+        self.root.as_ref().map_or(0, |sub| sub.alone_bytes(self.mem_bytes()))
     }
 
     /// What lies at `at < len` and after it: bytes up to the end of a chunk, or that many zeros or more.
@@ -211,8 +211,22 @@ fn count(sub: &Option<Sub>, height: u32) -> usize {
 fn defer(sub: Option<Sub>, chunks: usize) {
     if chunks > DEFER_CHUNKS {
         let bytes = chunks * CHUNK;
-        let alone = sub.as_ref().map_or(0, |sub| alone::bytes(sub, bytes));
+        let alone = sub.as_ref().map_or(0, |sub| sub.alone_bytes(bytes));
         stdx::reclaim::defer_version(bytes, alone, move || drop(sub));
+    }
+}
+
+impl Sub {
+    fn is_unique(&self) -> bool {
+        match self {
+            Sub::Chunk(chunk) => chunk.is_unique(),
+            Sub::Branch(branch) => branch.is_unique(),
+        }
+    }
+
+    /// About how many of its bytes its owner alone has.
+    fn alone_bytes(&self, bytes: usize) -> usize {
+        if self.is_unique() { alone::bytes(self, bytes) } else { 0 }
     }
 }
 
@@ -220,13 +234,7 @@ fn defer(sub: Option<Sub>, chunks: usize) {
 impl<'a> Below for &'a Sub {
     fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<&'a Sub>)) {
         let Sub::Branch(branch) = self else { return };
-        for child in branch.iter().flatten() {
-            let alone = match child {
-                Sub::Chunk(chunk) => chunk.is_unique(),
-                Sub::Branch(branch) => branch.is_unique(),
-            };
-            told(1, alone, Some(child));
-        }
+        branch.iter().flatten().for_each(|child| told(1, child.is_unique(), Some(child)));
     }
 }
 

@@ -149,6 +149,7 @@ impl<K: EntryKind> Trie<K> {
     /// About what of it other versions do not share. O(height).
     pub(crate) fn alone_bytes(&self) -> usize {
         match self.root {
+            Some(root) if !root.unique() => 0,
             // SAFETY: an inner node, borrowed with the trie.
             Some(root) if root.leaf().is_none() => alone::bytes(unsafe { root.inner() }, self.bytes),
             _ => self.bytes,
