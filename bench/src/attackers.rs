@@ -77,7 +77,7 @@ impl Outcome {
 }
 
 /// What INFO tells of stalls, in this order.
-const STALLS: [&str; 6] = ["seen", "named", "crowd", "os", "unknown", "differing"];
+const STALLS: [&str; 7] = ["seen", "named", "crowd", "os", "os_named", "unknown", "differing"];
 type Stalls = [u64; STALLS.len()];
 
 /// A row: `None` is the baseline.
@@ -98,7 +98,13 @@ pub fn run(targets: &[Target], options: &Options) -> Result<(Section, Section), 
         return Err(format!("no attack is called '{name}'; there are {}", names.join(",")));
     }
     let files = sys::raise_files(FILES);
-    let targets: Vec<Target> = targets.iter().map(|t| t.with(&["--maxclients", MAXCLIENTS])).collect();
+    let targets: Vec<Target> = targets
+        .iter()
+        .map(|t| match t.label == SUBJECT {
+            true => t.with(&["--maxclients", MAXCLIENTS, "--watch-neighbours", "always"]),
+            false => t.with(&["--maxclients", MAXCLIENTS]),
+        })
+        .collect();
     let waits = Section::new("Appendix: EVENKEEL WAITS and EVENKEEL STALLS");
     let mut bench = Bench { options, rows: Vec::new(), stalls: [0; STALLS.len()], waits };
     for target in &targets {
@@ -317,14 +323,14 @@ impl Bench<'_> {
             ));
             section.note(noise.method());
         }
-        if let [seen, named, crowd, os, unknown, differing] = self.stalls
+        if let [seen, named, crowd, os, os_named, unknown, differing] = self.stalls
             && seen > 0
         {
             let part = |n: u64| 100.0 * n as f64 / seen as f64;
             section.note(format!(
                 "Turns of {SUBJECT}'s loops over 1 ms that its watchdog saw beside attackers: {seen}, of which the loop's own \
                  account names a culprit for {named} ({:.0} %), a crowd of short requests for {crowd} ({:.0} %), the system, which let \
-                 others have the core, for {os} ({:.0} %), and nobody for {unknown} ({:.1} %); {differing} in which watchdog and account \
+                 others have the core, for {os} ({:.0} %; by name who had it for {os_named} of them), and nobody for {unknown} ({:.1} %); {differing} in which watchdog and account \
                  differ",
                 part(named),
                 part(crowd),

@@ -14,6 +14,7 @@ pub mod pages;
 pub mod points;
 pub mod queue;
 pub mod reclaim;
+pub mod sched;
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 pub mod stacks;
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]

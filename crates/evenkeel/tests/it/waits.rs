@@ -316,3 +316,46 @@ fn a_stall_shows_the_functions_it_was_in() {
         server.output().contains("; in ")
     });
 }
+
+/// Ends a program when it goes.
+struct Program(std::process::Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn who_takes_the_processor_of_a_loop_is_named() {
+    use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+    if foreign() {
+        return;
+    }
+    if let Err(e) = stdx::sched::Witness::open() {
+        return eprintln!("may not look who runs ({e}): nothing was tested");
+    }
+    // The server and the other program have one processor for both: what this thread starts stays on it.
+    let allowed = sched_getaffinity(None).unwrap();
+    let mut one = CpuSet::new();
+    one.set((0..CpuSet::MAX_CPU).find(|cpu| allowed.is_set(*cpu)).unwrap());
+    sched_setaffinity(None, &one).unwrap();
+    let server = Server::start_with(&["--event-loops", "1", "--watch-neighbours", "always"]);
+    let hog = std::process::Command::new("sh").args(["-c", "while :; do :; done"]).spawn().unwrap();
+    let hog = Program(hog);
+    sched_setaffinity(None, &allowed).unwrap();
+
+    let (mut client, mut control) = (server.client(), server.client());
+    let batch = encode_line("INCR n").repeat(2000);
+    let named = format!("\"name\", \"sh\", \"pid\", :{}, \"us\"", hog.0.id());
+    until("the other program is named", || {
+        client.send(&batch);
+        (0..2000).for_each(|_| assert!(client.reply().starts_with(':')));
+        control.call("EVENKEEL STALLS 100").contains(&named)
+    });
+    until("its stalls are counted", || figure(&mut control, "loop_stalls_os_named") > 0);
+    until("the log names it", || server.output().contains(&format!("taken by sh (pid {})", hog.0.id())));
+    control.expect("CONFIG SET watch-neighbours no", "+OK");
+    assert!(control.call("CONFIG SET watch-neighbours perhaps").starts_with("-ERR CONFIG SET failed"));
+}

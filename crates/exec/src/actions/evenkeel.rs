@@ -110,7 +110,7 @@ fn write_wait(wait: &Wait, out: &mut Reply) {
 
 fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
     let Some(culprit) = culprit else { return out.null() };
-    out.map(6);
+    out.map(7);
     int(out, "client", culprit.client_id());
     text(out, "addr", culprit.address());
     let name = culprit.name();
@@ -123,6 +123,14 @@ fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
     }
     int(out, "us", culprit.ns / 1000);
     int(out, "descheduled-us", culprit.os_ns / 1000);
+    out.bulk(b"taken-by");
+    out.array(culprit.neighbours().len());
+    for one in culprit.neighbours() {
+        out.map(3);
+        text(out, "name", &one.name);
+        int(out, "pid", one.pid.into());
+        int(out, "us", one.ns / 1000);
+    }
 }
 
 /// `EVENKEEL WHY client-id`.

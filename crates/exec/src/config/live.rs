@@ -96,8 +96,8 @@ pub struct Live {
     pub databases: Number,
     /// 0: one per core. See [`Config::event_loops`](super::Config::event_loops).
     pub event_loops: Number,
-    /// 0 auto, 1 epoll, 2 io_uring.
     pub demo: Switch,
+    /// 0 auto, 1 epoll, 2 io_uring.
     pub io_backend: Number,
     pub pidfile: Text,
     pub logfile: Text,
@@ -142,6 +142,8 @@ pub struct Live {
     pub slowlog_max_len: Number,
     pub latency_threshold_ms: Number,
     pub latency_tracking: Switch,
+    /// 0 auto, 1 always, 2 no.
+    pub watch_neighbours: Number,
     pub latency_percentiles: Text,
     pub availability_zone: Text,
 }

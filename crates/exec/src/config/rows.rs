@@ -13,6 +13,7 @@ const INT: i64 = i32::MAX as i64;
 const LONG: i64 = i64::MAX;
 const MB: i64 = 1 << 20;
 const ACCESS: &[&str] = &["no", "yes", "local"];
+const WATCHES: &[&str] = &["auto", "always", "no"];
 const BACKENDS: &[&str] = &["auto", "epoll", "io_uring"];
 const LEVELS: &[&str] = &["debug", "verbose", "notice", "warning", "nothing"];
 const POLICIES: &[&str] = &[
@@ -503,6 +504,12 @@ const MEASURING: &[Directive] = &[
     flag("latency-tracking", "yes")
         .live(|l, v| l.latency_tracking.set(v.is_yes()))
         .doc("Keep a histogram of run times per command."),
+    choice("watch-neighbours", WATCHES, "auto")
+        .live(|l, v| l.watch_neighbours.set(v.int()))
+        .doc(
+            "Look who has the processor while the system keeps it from an event loop: auto from the first time on (until it has \
+             not for five minutes), always, at 1 us for every switch of the machine, or no. Needs CAP_PERFMON.",
+        ),
     special("latency-tracking-info-percentiles", Kind::Percentiles, "50 99 99.9")
         .live(|l, v| l.latency_percentiles.set(&Kind::Percentiles.shown(v)))
         .doc("Percentiles shown in INFO latencystats."),

@@ -4,6 +4,7 @@
 //! loop 0: Turn ──long pieces of work──► Culprit ◄── Wait (who, for what, how long) ──┐
 //! loop 1: Turn ─────────────────────────────────────────────────────────────────────┼─► Waits ─► EVENKEEL WAITS, WHY, SLOWLOG
 //!    └── Pulse ◄──samples── watchdog ──every turn over 1 ms: has it a culprit?───────┘
+//!                             └── neighbours: who had the processor, if the system took it
 //! ```
 //!
 //! A loop keeps, for its current turn, the longest pieces of work that took a quantum or more, with the client they were
@@ -20,10 +21,12 @@
 //!
 //! Costs: noting a wait is some 100 ns under a lock that only a reader of the log contends.
 
+pub mod neighbours;
 pub mod request;
 pub mod turn;
 pub mod watchdog;
 
+pub use neighbours::Neighbour;
 pub use request::{Ahead, Away, Request, Spent};
 pub use turn::{Part, Pulse, Turn};
 pub(crate) use turn::{doer, works_for};
@@ -32,8 +35,8 @@ use crate::session::ClientInfo;
 use command::places;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 
 /// A piece of work from which on it is remembered: a loop's quantum.
 pub const BIG_NS: u64 = 100_000;
@@ -114,9 +117,16 @@ pub struct Culprit {
     pub ns: u64,
     /// How much of that the thread did not run: the system ran something else.
     pub os_ns: u64,
+    /// Who ran instead, longest first: the watchdog adds it to a stall, as far as it may look.
+    pub ran: OnceLock<Box<[Neighbour]>>,
 }
 
 impl Culprit {
+    /// Who ran instead of a loop; nobody, if that is not known.
+    pub fn neighbours(&self) -> &[Neighbour] {
+        self.ran.get().map_or(&[], |ran| ran)
+    }
+
     pub fn client_id(&self) -> u64 {
         self.client.as_ref().map_or(0, |client| client.id)
     }
@@ -369,7 +379,15 @@ mod tests {
 
     fn culprit(id: u64, ns: u64) -> Arc<Culprit> {
         let (what, words) = (What::Loop, Vec::new());
-        Arc::new(Culprit { what, client: Some(client(id)), command: "eval", words, ns, os_ns: 0 })
+        Arc::new(Culprit {
+            what,
+            client: Some(client(id)),
+            command: "eval",
+            words,
+            ns,
+            os_ns: 0,
+            ran: OnceLock::new(),
+        })
     }
 
     fn wait(id: u64, ns: u64, culprit: Option<Arc<Culprit>>) -> Wait {
@@ -428,7 +446,16 @@ mod tests {
         assert_eq!(culprit.sentence(), "client 7 (10.0.0.7:1, name \"batch\"), EVAL, 12034 us");
         let os = |command| {
             let (what, words) = (What::Os, Vec::new());
-            Culprit { what, client: None, command, words, ns: 2_000_000, os_ns: 2_000_000 }.sentence()
+            Culprit {
+                what,
+                client: None,
+                command,
+                words,
+                ns: 2_000_000,
+                os_ns: 2_000_000,
+                ran: OnceLock::new(),
+            }
+            .sentence()
         };
         assert_eq!(os("os"), "what else the machine ran, 2000 us");
         assert_eq!(

@@ -16,8 +16,8 @@ use crate::session::ClientInfo;
 use crate::stats::Phase;
 use crate::{Local, Server};
 use std::cell::Cell;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use stdx::clock::thread_cpu_ns;
 
 /// How old the reading of the CPU clock may be at the begin of a turn.
@@ -262,7 +262,7 @@ impl Turn {
             Served::One(_) | Served::Nobody => (What::Unknown, None),
         };
         let command = client.as_ref().map_or(what.name(), |client| client.command());
-        Arc::new(Culprit { what, client, command, words: Vec::new(), ns, os_ns })
+        Arc::new(Culprit { what, client, command, words: Vec::new(), ns, os_ns, ran: OnceLock::new() })
     }
 }
 
@@ -399,7 +399,7 @@ impl Local {
         self.turn.noted_ns += ns;
         let Lost { os_ns, locked_ns, holder } = self.turn.lost(now, ns);
         let what = if os_ns * 4 >= ns * 3 { What::Os } else { What::Loop };
-        let own = Arc::new(Culprit { what, client, command, words, ns, os_ns });
+        let own = Arc::new(Culprit { what, client, command, words, ns, os_ns, ran: OnceLock::new() });
         if locked_ns * 2 < ns {
             server.waits.add_piece(self.id, now - ns, now, own.clone());
             self.turn.remember(own.clone());
@@ -414,11 +414,12 @@ impl Local {
                 words: Vec::new(),
                 ns,
                 os_ns,
+                ran: OnceLock::new(),
             },
             Some((holder, command)) => {
                 let (ns, words) = server.waits.piece_of(holder, now - ns, now).unwrap_or((ns, Vec::new()));
                 let client = server.clients.get(holder);
-                Culprit { what: What::Lock, client, command, words, ns, os_ns }
+                Culprit { what: What::Lock, client, command, words, ns, os_ns, ran: OnceLock::new() }
             }
         };
         let held = Arc::new(held);
@@ -517,7 +518,8 @@ impl Local {
         let holder = server.clients.get(holder);
         let command = holder.as_ref().map_or("unknown", |holder| holder.command());
         let (what, words) = (What::Commit, Vec::new());
-        let culprit = Arc::new(Culprit { what, client: holder, command, words, ns, os_ns: 0 });
+        let culprit =
+            Arc::new(Culprit { what, client: holder, command, words, ns, os_ns: 0, ran: OnceLock::new() });
         self.recorder.phase(Phase::Guard, ns);
         let (command, unix_ms) = (client.command(), self.now_ms);
         let behind = Some(culprit.clone());
@@ -535,7 +537,15 @@ impl Local {
     ) {
         let ns = self.lap().saturating_sub(since_ns);
         let (words, command, unix_ms) = (Vec::new(), client.command(), self.now_ms);
-        let behind = Arc::new(Culprit { what, client: Some(client.clone()), command, words, ns, os_ns: 0 });
+        let behind = Arc::new(Culprit {
+            what,
+            client: Some(client.clone()),
+            command,
+            words,
+            ns,
+            os_ns: 0,
+            ran: OnceLock::new(),
+        });
         let culprit = Some(behind.clone());
         let mut request = Request { unix_ms, command, behind: culprit, ..Request::default() };
         match what {
@@ -584,8 +594,15 @@ impl Local {
         let (holder, holds, holder_ns) = behind;
         let words = Vec::new();
         let holder = server.clients.get(holder);
-        let culprit =
-            Arc::new(Culprit { what, client: holder, command: holds, words, ns: holder_ns, os_ns: 0 });
+        let culprit = Arc::new(Culprit {
+            what,
+            client: holder,
+            command: holds,
+            words,
+            ns: holder_ns,
+            os_ns: 0,
+            ran: OnceLock::new(),
+        });
         let (client, unix_ms) = (client.clone(), self.now_ms);
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
         culprit
@@ -598,7 +615,15 @@ mod tests {
 
     fn piece(ns: u64) -> Arc<Culprit> {
         let words = Vec::new();
-        Arc::new(Culprit { what: What::Loop, client: None, command: "x", words, ns, os_ns: 0 })
+        Arc::new(Culprit {
+            what: What::Loop,
+            client: None,
+            command: "x",
+            words,
+            ns,
+            os_ns: 0,
+            ran: OnceLock::new(),
+        })
     }
 
     #[test]

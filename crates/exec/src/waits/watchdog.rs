@@ -8,12 +8,16 @@
 //! - D2: a stall is judged when the loop has had [`GRACE`] rounds to say whose it was.
 //! - D4: at the begin of a stall the loop is asked, by a signal, what it does (`stdx::stacks`); the answer is fetched a round
 //!   later and belongs to the stall if it was given during it. One question at a time.
-//! - D3: at most one line a second is logged, with the number of those left out.
+//! - D5: if the system took the processor, who had it is looked up ([`super::neighbours`]).
+//! - D3: at most one line a second is logged, with the number of those left out; by a demoted thread, for the names of functions
+//!   take up to some 100 ms to find.
 
+use super::neighbours::{Neighbour, Neighbours, SUSPECT_NS, When};
 use super::turn::decode;
 use super::{STALL_NS, Waits, What};
 use crate::Server;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 use stdx::stacks;
@@ -27,6 +31,9 @@ const GRACE: u32 = 4;
 const PATIENCE: u32 = 50;
 /// Functions named in a line of the log.
 const NAMED: usize = 3;
+/// Lines of the log that may wait to be written, and how nice their writer is.
+const LINES: usize = 16;
+const LOG_NICE: i32 = 19;
 /// A stall that lasts so long is logged before it ends.
 const LASTS_NS: u64 = 100_000_000;
 
@@ -38,6 +45,8 @@ pub struct Seen {
     pub named: AtomicU64,
     pub crowds: AtomicU64,
     pub os: AtomicU64,
+    /// Of these, those of which it is known who ran instead half of the time or more.
+    pub os_named: AtomicU64,
     pub unknown: AtomicU64,
     /// The loop named another client than the watchdog saw being served.
     pub differing: AtomicU64,
@@ -48,8 +57,8 @@ pub struct Seen {
 
 impl Seen {
     pub(super) fn reset(&self) {
-        let all = [&self.stalls, &self.named, &self.crowds, &self.os, &self.unknown, &self.differing];
-        all.iter().chain(&[&self.longest_us]).for_each(|counter| counter.store(0, Relaxed));
+        let all = [&self.stalls, &self.named, &self.crowds, &self.os, &self.os_named, &self.unknown];
+        all.iter().chain(&[&self.differing, &self.longest_us]).for_each(|counter| counter.store(0, Relaxed));
     }
 
     /// Names and figures, as INFO shows them.
@@ -60,6 +69,7 @@ impl Seen {
             ("loop_stalls_named", of(&self.named)),
             ("loop_stalls_crowd", of(&self.crowds)),
             ("loop_stalls_os", of(&self.os)),
+            ("loop_stalls_os_named", of(&self.os_named)),
             ("loop_stalls_unknown", of(&self.unknown)),
             ("loop_stalls_differing", of(&self.differing)),
             ("loop_stalls_now", of(&self.now)),
@@ -86,8 +96,14 @@ pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
     if !stacks::install() {
         log::warn!("stalls will be without backtraces: no signal handler");
     }
+    let (lines, told) = mpsc::sync_channel(LINES);
+    std::thread::Builder::new().name("watchdog-log".into()).spawn(move || {
+        stdx::threads::demote(LOG_NICE);
+        told.into_iter().for_each(Line::write);
+    })?;
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
-        let mut dog = Watchdog::new(waits);
+        stdx::threads::prompt();
+        let mut dog = Watchdog::new(waits, lines);
         while server.strong_count() > 0 {
             std::thread::sleep(dog.period());
             dog.look(stdx::clock::mono_ns(), &server);
@@ -96,7 +112,21 @@ pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
     Ok(())
 }
 
+/// A line of the log, up to the functions' names.
+struct Line {
+    begin: String,
+    stack: Arc<[u64]>,
+    end: String,
+}
+
+impl Line {
+    fn write(self) {
+        log::warn!("{}{}{}", self.begin, within(&self.stack), self.end);
+    }
+}
+
 struct Watchdog {
+    lines: SyncSender<Line>,
     waits: Arc<Waits>,
     open: Vec<Option<Open>>,
     ended: Vec<(usize, Open)>,
@@ -108,15 +138,29 @@ struct Watchdog {
     asked: Option<(usize, u32)>,
     /// By loop: when it was seen last in what it did, and that.
     stacks: Vec<(u64, Arc<[u64]>)>,
+    neighbours: Neighbours,
 }
 
 impl Watchdog {
-    fn new(waits: Arc<Waits>) -> Watchdog {
+    fn new(waits: Arc<Waits>, lines: SyncSender<Line>) -> Watchdog {
         let loops = waits.pulses.len();
         let (open, last) = (vec![None; loops], vec![0; loops]);
         let stacks = vec![(0, Arc::default()); loops];
         let (ended, asked) = (Vec::new(), None);
-        Watchdog { waits, open, ended, last, quiet: 0, logged_ns: 0, left_out: 0, asked, stacks }
+        let neighbours = Neighbours::new(loops);
+        Watchdog {
+            lines,
+            waits,
+            open,
+            ended,
+            last,
+            quiet: 0,
+            logged_ns: 0,
+            left_out: 0,
+            asked,
+            stacks,
+            neighbours,
+        }
     }
 
     fn period(&self) -> Duration {
@@ -126,6 +170,8 @@ impl Watchdog {
     fn look(&mut self, now: u64, server: &Weak<Server>) {
         self.quiet = self.quiet.saturating_add(1);
         self.hear();
+        let when = server.upgrade().map_or(0, |server| server.config.live.watch_neighbours.get());
+        self.neighbours.look(now, When::of(when));
         for id in 0..self.open.len() {
             self.look_at(id, now, server);
         }
@@ -137,6 +183,17 @@ impl Watchdog {
                 self.ended.push((id, open));
             }
         }
+        for id in 0..self.open.len() {
+            let waits = self.ended.iter().any(|(ended, _)| *ended == id);
+            if !waits && self.open[id].is_none() && !self.is_suspect(id, now) {
+                self.neighbours.leave(id);
+            }
+        }
+    }
+
+    fn is_suspect(&self, id: usize, now: u64) -> bool {
+        let turn_ns = self.waits.pulses[id].turn_ns();
+        turn_ns != 0 && now.saturating_sub(turn_ns) >= SUSPECT_NS
     }
 
     /// Asks a loop what it does (D4).
@@ -174,6 +231,9 @@ impl Watchdog {
         {
             self.open[id] = None;
             self.ended.push((id, open));
+        }
+        if self.is_suspect(id, now) {
+            self.neighbours.suspect(id, self.waits.pulses[id].thread(), now);
         }
         if turn_ns == 0 || now.saturating_sub(turn_ns) < STALL_NS {
             return;
@@ -236,6 +296,15 @@ impl Watchdog {
             _ => &seen.named,
         };
         counter.fetch_add(1, Relaxed);
+        if culprit.what == What::Os || culprit.os_ns * 2 >= stall.ns {
+            let time = (stall.began_ns, stall.began_ns + stall.ns);
+            let ran = self.neighbours.who(self.waits.pulses[id].thread(), time, culprit.os_ns, now);
+            let known_ns: u64 = ran.iter().map(|one| one.ns).sum();
+            if culprit.what == What::Os && known_ns * 2 >= culprit.os_ns {
+                seen.os_named.fetch_add(1, Relaxed);
+            }
+            let _ = culprit.ran.set(ran.into());
+        }
         let (client, _) = decode(open.doing);
         let sure = client != 0 && open.doing_ns * 2 >= stall.ns;
         if sure && culprit.what == What::Loop && culprit.client_id() != client {
@@ -252,18 +321,26 @@ impl Watchdog {
             0 => String::new(),
             n => format!(" ({n} more since the last line)"),
         };
-        log::warn!(
+        let begin = format!(
             "event loop {id} stalled for {} us: {} behind {}; not running for {} us, of it {} us waiting for a \
-             processor{}{more}",
+             processor{}",
             stall.ns / 1000,
             culprit.what.name(),
             culprit.sentence(),
             culprit.os_ns / 1000,
             runnable.min(stall.ns) / 1000,
-            within(&stack),
+            taken_by(culprit.neighbours()),
         );
+        // A log that cannot keep pace loses lines.
+        let _ = self.lines.try_send(Line { begin, stack, end: more });
         true
     }
+}
+
+/// Who had the processor, as a part of a sentence.
+fn taken_by(ran: &[Neighbour]) -> String {
+    let told: Vec<String> = ran.iter().map(Neighbour::sentence).collect();
+    if told.is_empty() { String::new() } else { format!("; taken by {}", told.join("; ")) }
 }
 
 /// The innermost functions, as the end of a sentence.
@@ -283,16 +360,25 @@ mod tests {
     use super::super::turn::encode;
     use super::super::{Culprit, Stall};
     use super::*;
+    use std::sync::OnceLock;
 
     fn culprit(what: What, client: Option<u64>) -> Arc<Culprit> {
         let client = client.map(super::super::tests::client);
-        Arc::new(Culprit { what, client, command: "eval", words: Vec::new(), ns: 5_000_000, os_ns: 0 })
+        Arc::new(Culprit {
+            what,
+            client,
+            command: "eval",
+            words: Vec::new(),
+            ns: 5_000_000,
+            os_ns: 0,
+            ran: OnceLock::new(),
+        })
     }
 
     #[test]
     fn every_stall_is_counted_once_with_what_the_loop_said() {
         let waits = Arc::new(Waits::new(1));
-        let mut dog = Watchdog::new(waits.clone());
+        let mut dog = Watchdog::new(waits.clone(), mpsc::sync_channel(LINES).0);
         let nobody = Weak::new();
         let seen = |name: &str| waits.seen.figures().iter().find(|(n, _)| *n == name).unwrap().1;
         let mut now = 10_000_000;
