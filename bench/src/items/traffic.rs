@@ -1,12 +1,14 @@
-//! A closed-loop load generator for single items over HTTP or RESP: many keep-alive connections, one thread, epoll.
+//! A load generator for single items over HTTP or RESP: many keep-alive connections, one thread, epoll.
 //!
-//! Each connection has one request under way and sends the next when its answer is in. Latency is taken for every
-//! request, from the write to the read that completes the answer, so what a connection waits until the generator gets
-//! to it is in it. An answer that is not the item is an error: nothing is quick because it is wrong.
+//! Each connection has one request under way. In a closed loop it sends the next when its answer is in, and latency is taken
+//! from the write to the read that completes the answer, so what a connection waits until the generator gets to it is in it. In an
+//! open loop requests are due at a steady rate, on one connection after the other, and latency is taken from when they are due, whenever
+//! they could be sent. An answer that is not the item is an error: nothing is quick because it is wrong.
 
-use crate::sys::{Epoll, Interest};
+use crate::sys::{self, Epoll, Interest};
 use crate::wire;
 use hdrhistogram::Histogram;
+use std::collections::VecDeque;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
@@ -122,8 +124,11 @@ impl Answer {
 struct Conn {
     stream: TcpStream,
     answer: Answer,
-    sent: Instant,
+    /// When the request that is under way was sent, or due.
+    since: Instant,
     busy: bool,
+    /// When those were due that wait for it.
+    due: VecDeque<Instant>,
 }
 
 /// Connections ready to be loaded; may be run several times.
@@ -158,7 +163,8 @@ impl Traffic {
             stream.set_nodelay(true)?;
             stream.set_nonblocking(true)?;
             epoll.add(&stream, token, Interest::Read)?;
-            opened.push(Conn { stream, answer: Answer::default(), sent: Instant::now(), busy: false });
+            let (answer, due) = Default::default();
+            opened.push(Conn { stream, answer, since: Instant::now(), busy: false, due });
         }
         let (buffer, out) = (vec![0; 64 << 10], Vec::new());
         Ok(Traffic { epoll, conns: opened, protocol, prefix: prefix.as_bytes().to_vec(), buffer, out })
@@ -189,7 +195,7 @@ impl Traffic {
                 }
                 now = Instant::now();
                 seen.requests += 1;
-                seen.latency.saturating_record((now - self.conns[token].sent).as_nanos() as u64);
+                seen.latency.saturating_record((now - self.conns[token].since).as_nanos() as u64);
                 let more = until.is_none_or(|until| now < until) && self.send(token, &mut next)?;
                 under_way -= usize::from(!more);
             }
@@ -198,12 +204,61 @@ impl Traffic {
         Ok(seen)
     }
 
+    /// Asks at a steady rate until `until` for the ids that `next` gives, then waits for what was due.
+    /// Errors: as of [`Traffic::run`].
+    pub fn run_at(&mut self, rate: f64, until: Instant, mut next: impl FnMut() -> u64) -> io::Result<Seen> {
+        sys::be_punctual();
+        let (start, step) = (Instant::now(), Duration::from_secs_f64(1.0 / rate));
+        let mut seen = Seen { requests: 0, elapsed: Duration::ZERO, latency: histogram()? };
+        let (mut due, mut turns) = (start, (0..self.conns.len()).cycle());
+        let (mut ready, mut heard, mut asked) = (Vec::new(), start, 0);
+        while due < until || seen.requests < asked {
+            let mut now = Instant::now();
+            while due <= now && due < until {
+                let token = turns.next().unwrap_or(0);
+                self.conns[token].due.push_back(due);
+                self.send_due(token, &mut next)?;
+                (due, asked) = (due + step, asked + 1);
+            }
+            let wait = if due < until { due.saturating_duration_since(now) } else { Duration::from_secs(1) };
+            self.epoll.wait(wait, &mut ready)?;
+            now = Instant::now();
+            if !ready.is_empty() || seen.requests == asked {
+                heard = now;
+            } else if now - heard > SILENCE {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "the server stopped answering"));
+            }
+            for &(token, _) in &ready {
+                if self.receive(token)? {
+                    seen.requests += 1;
+                    let ns = self.conns[token].since.elapsed().as_nanos() as u64;
+                    seen.latency.saturating_record(ns);
+                    self.send_due(token, &mut next)?;
+                }
+            }
+        }
+        seen.elapsed = start.elapsed();
+        Ok(seen)
+    }
+
+    /// Sends what was due first on a connection, unless it is busy.
+    fn send_due(&mut self, token: usize, next: &mut impl FnMut() -> u64) -> io::Result<()> {
+        let conn = &mut self.conns[token];
+        if conn.busy {
+            return Ok(());
+        }
+        let Some(due) = conn.due.pop_front() else { return Ok(()) };
+        self.send(token, &mut || Some(next()))?;
+        self.conns[token].since = due;
+        Ok(())
+    }
+
     fn send(&mut self, token: usize, next: &mut impl FnMut() -> Option<u64>) -> io::Result<bool> {
         let conn = &mut self.conns[token];
         let Some(id) = next() else { return Ok(false) };
         self.out.clear();
         self.protocol.ask(&mut self.out, &self.prefix, id);
-        (conn.sent, conn.busy) = (Instant::now(), true);
+        (conn.since, conn.busy) = (Instant::now(), true);
         // A request is a hundred bytes, and the socket empty: it takes them all.
         conn.stream.write_all(&self.out)?;
         Ok(true)

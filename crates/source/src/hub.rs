@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! want(id) ─► waiting: id → tickets ─┐                        ┌─► rows, failures ─► Cache::loaded
-//!             queue: ids in order ───┴─► batches, at most `pool` at once, each within `timeout`
+//!             queue: ids in order ───┴─► batches (gather.rs), at most `pool` at once, each within `timeout`
 //! feed: follow ─► failed ─► wait a little, twice as long each time ─► follow …
 //! ```
 //!
@@ -18,8 +18,14 @@
 //!
 //! Cost: a load in flight holds its ids and tickets; at most `queue` ids wait.
 
+mod gather;
+#[allow(unsafe_code, reason = "the one address of this crate's unsafe code")]
+mod nap;
+
 use crate::marks::Marks;
 use crate::{Change, Database, Failure, Feed, Id, Row, Since, Spec};
+use gather::{ENOUGH, Pace};
+use nap::Nap;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -129,6 +135,8 @@ pub struct Source {
     /// Changes come faster than they can be dealt with (U6).
     flooded: AtomicBool,
     wake: Notify,
+    /// So many ids wait that a load need not be put off.
+    enough: Notify,
     loading: AtomicUsize,
     paused: AtomicBool,
     removed: watch::Sender<bool>,
@@ -172,6 +180,7 @@ impl Source {
             loss: Mutex::default(),
             flooded: AtomicBool::new(false),
             wake: Notify::new(),
+            enough: Notify::new(),
             loading: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
             removed: watch::Sender::new(false),
@@ -207,8 +216,14 @@ impl Source {
         }
         waiting.ids.insert(id.into(), ticket.into_iter().collect());
         waiting.queue.push_back((id.into(), Instant::now()));
+        let queued = waiting.queue.len();
         drop(waiting);
-        self.wake.notify_one();
+        match queued {
+            1 => self.wake.notify_one(),
+            ENOUGH => self.enough.notify_one(),
+            // Whoever was first has woken the thread; a load that ends wakes it, too.
+            _ => {}
+        }
         Ok(())
     }
 
@@ -265,6 +280,7 @@ impl Source {
     pub fn remove(&self) {
         self.removed.send_replace(true);
         self.wake.notify_one();
+        self.enough.notify_one();
     }
 
     pub fn is_removed(&self) -> bool {
@@ -383,35 +399,57 @@ impl Source {
 
     /// Starts loads until the source is removed.
     async fn serve_loads(self: Arc<Self>, database: Arc<dyn Database>) {
+        let (mut pace, nap) = (Pace::new(self.spec.gather, Instant::now()), Nap::new());
         loop {
             self.wake.notified().await;
-            self.start_loads(&database);
+            self.gather(&pace, &nap).await;
+            let ids = self.start_loads(&database);
+            if ids > 0 {
+                pace.began(ids, Instant::now());
+            }
             if self.is_removed() {
                 return;
             }
         }
     }
 
-    fn start_loads(self: &Arc<Self>, database: &Arc<dyn Database>) {
+    /// Waits until the ids in the queue are to be loaded.
+    async fn gather(&self, pace: &Pace, nap: &Nap) {
+        loop {
+            let wait = pace.wait(lock(&self.waiting).queue.len(), Instant::now());
+            if wait.is_zero() || self.is_removed() {
+                return;
+            }
+            tokio::select! {
+                () = nap.take(wait) => {}
+                () = self.enough.notified() => {}
+            }
+        }
+    }
+
+    /// Gives how many ids are being loaded now that were not before.
+    fn start_loads(self: &Arc<Self>, database: &Arc<dyn Database>) -> usize {
+        let mut started = 0;
         loop {
             let failure = self.known_failure();
             let waits =
                 !self.ready.load(Ordering::Relaxed) || self.loading.load(Ordering::Relaxed) >= self.spec.pool;
             if failure.is_none() && waits {
-                return;
+                return started;
             }
             let (ids, late) = self.take();
             if !late.is_empty() {
                 self.answer(self.marks.begin(), late, Vec::new(), Some(Failure::Slow));
             }
             if ids.is_empty() {
-                return;
+                return started;
             }
             if failure.is_some() {
                 self.answer(self.marks.begin(), ids, Vec::new(), failure);
                 continue;
             }
             self.loading.fetch_add(1, Ordering::Relaxed);
+            started += ids.len();
             let (source, database) = (self.clone(), database.clone());
             tokio::spawn(async move { source.load_batch(&*database, ids).await });
         }

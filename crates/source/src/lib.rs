@@ -12,7 +12,7 @@
 //!   all that was kept of its source is given up.
 //! - D3: an id has one spelling ([`Database::accepts`]); another spelling of it names no row, so that news of a row meets it under
 //!   the one key it can have been kept under.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod demo;
 pub mod hub;

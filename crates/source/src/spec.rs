@@ -134,6 +134,8 @@ pub struct Spec {
     /// How long a load may take.
     pub timeout: Duration,
     pub connect_timeout: Duration,
+    /// How long a miss may wait for others, to be loaded with them, while there are many.
+    pub gather: Duration,
     /// Ids that may wait to be loaded.
     pub queue: usize,
     pub writes: Writes,
@@ -153,6 +155,8 @@ pub struct Spec {
 /// Places for ids are made when the source is: nothing grows while loops wait for it.
 const QUEUE_MAX: u64 = 100_000;
 const DAY: u64 = 24 * 3600;
+/// A miss waits no longer for others.
+const MAX_GATHER: Duration = Duration::from_millis(100);
 
 impl Spec {
     /// Reads `name pattern url [option value …]`. Errors: a text that names the word.
@@ -191,6 +195,7 @@ impl Spec {
             pool: 4,
             timeout: Duration::from_secs(1),
             connect_timeout: Duration::from_secs(2),
+            gather: Duration::from_micros(500),
             queue: 10_000,
             writes: Writes::Refuse,
             path: None,
@@ -217,6 +222,7 @@ impl Spec {
             "pool" => self.pool = number(value, 1, 100)? as usize,
             "timeout" => self.timeout = positive(duration(value)?)?,
             "connect-timeout" => self.connect_timeout = positive(duration(value)?)?,
+            "gather" => self.gather = at_most(MAX_GATHER, fine_duration(value)?)?,
             "queue" => self.queue = number(value, 1, QUEUE_MAX)? as usize,
             "write" => self.writes = choice(value, WRITES)?,
             "path" => self.path = Some(path(value)?),
@@ -253,6 +259,7 @@ impl Spec {
         add("pool", self.pool.to_string(), self.pool != usual.pool);
         add("timeout", spelled(self.timeout), self.timeout != usual.timeout);
         add("connect-timeout", spelled(self.connect_timeout), self.connect_timeout != usual.connect_timeout);
+        add("gather", finely_spelled(self.gather), self.gather != usual.gather);
         add("queue", self.queue.to_string(), self.queue != usual.queue);
         add("write", name_of(self.writes, WRITES), self.writes != usual.writes);
         add("path", text(&self.path), self.path.is_some());
@@ -343,6 +350,23 @@ fn duration(value: &str) -> Result<Duration, String> {
         .ok_or_else(|| format!("'{value}' is no time such as 500ms, 10s, 5m, 2h or 1d"))
 }
 
+/// The same, with `us` besides.
+fn fine_duration(value: &str) -> Result<Duration, String> {
+    match value.strip_suffix("us") {
+        Some(n) => number(n, 0, 1_000_000).map(Duration::from_micros),
+        None => duration(value),
+    }
+}
+
+fn finely_spelled(time: Duration) -> String {
+    let us = time.as_micros();
+    if us.is_multiple_of(1000) { spelled(time) } else { format!("{us}us") }
+}
+
+fn at_most(limit: Duration, time: Duration) -> Result<Duration, String> {
+    if time > limit { Err(format!("must be at most {}", spelled(limit))) } else { Ok(time) }
+}
+
 fn positive(time: Duration) -> Result<Duration, String> {
     if time.is_zero() { Err("must be more than 0".into()) } else { Ok(time) }
 }
@@ -394,7 +418,7 @@ mod tests {
     fn a_spec_is_read_and_written() {
         let text = "items item:{id} postgres://app:secret@127.0.0.1:5432/shop table things id nr id-type integer columns a,b \
                     as hash ttl 36h jitter 5 negative-ttl 500ms stale-if-error 1h budget 67108864 pool 2 timeout 250ms \
-                    connect-timeout 1s queue 5 write evict path /items modified changed_at feed off publication p slot s";
+                    connect-timeout 1s gather 250us queue 5 write evict path /items modified changed_at feed off publication p slot s";
         let spec = parse(text).unwrap();
         assert_eq!(spec.words().join(" "), text);
         assert_eq!(spec.shown_url(), "postgres://app:***@127.0.0.1:5432/shop");

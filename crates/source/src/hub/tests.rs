@@ -54,8 +54,11 @@ fn row(id: &Id) -> Row {
 }
 
 fn start(options: &str, database: Scripted) -> (Hub, Arc<Source>, Receiver<Loaded>) {
+    start_with(Spec::parse(format!("s s:{{id}} x: {options}").trim().split(' ')).unwrap(), database)
+}
+
+fn start_with(spec: Spec, database: Scripted) -> (Hub, Arc<Source>, Receiver<Loaded>) {
     let hub = Hub::start().unwrap();
-    let spec = Spec::parse(format!("s s:{{id}} x: {options}").trim().split(' ')).unwrap();
     let (tell, told) = channel();
     let source = hub.add_with(spec, Arc::new(database), Box::new(Told(tell))).unwrap();
     (hub, source, told)
@@ -147,4 +150,34 @@ fn the_queue_is_bounded_and_ends_with_the_source() {
     source.remove();
     collect(&told, 100_000 - full);
     assert_eq!(source.load().0, 0);
+}
+
+#[test]
+fn many_misses_are_gathered_until_there_are_enough() {
+    let loads = Arc::new(Mutex::new(Vec::new()));
+    let seen = loads.clone();
+    let load = move |ids: &[Id]| {
+        lock(&seen).push(ids.len());
+        (Duration::ZERO, Ok(ids.iter().map(row).collect()))
+    };
+    let mut spec = Spec::parse("s s:{id} x: pool 4".split(' ')).unwrap();
+    // As good as for ever: so the first load makes many of what comes.
+    spec.gather = Duration::from_secs(3600);
+    let (_hub, source, told) = start_with(spec, Scripted { load: Box::new(load), feed: None });
+    source.want(b"first", ticket(1)).unwrap();
+    collect(&told, 1);
+    for round in 0..3 {
+        for i in 1..ENOUGH as u32 {
+            source.want(&[&i.to_le_bytes()[..], &[round]].concat(), ticket(1)).unwrap();
+        }
+        std::thread::sleep(Duration::from_millis(20));
+        assert_eq!((source.load().0, lock(&loads).len()), (ENOUGH - 1, 1 + usize::from(round)));
+        source.want(&[round], ticket(1)).unwrap();
+        collect(&told, ENOUGH);
+    }
+    assert_eq!(*lock(&loads), [1, ENOUGH, ENOUGH, ENOUGH]);
+    // Who waits for more is not forgotten when the source ends.
+    source.want(b"last", ticket(1)).unwrap();
+    source.remove();
+    assert_eq!(collect(&told, 1).1.len(), 1);
 }
