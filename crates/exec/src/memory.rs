@@ -310,7 +310,8 @@ pub fn tend(server: &Arc<Server>, local: &mut Local) {
     }
 }
 
-/// Asks the allocator (R1, R2), and gives what it and the segments have. On the clerk's thread; tens of microseconds.
+/// Asks the allocator (R1, R2), and gives what it and the segments have. On the clerk's thread; tens to hundreds of
+/// microseconds.
 pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     let (memory, keyspace) = (&server.memory, &server.keyspace);
     // The figures are not of one moment, and this thread may have to wait between them: each is taken before and after, and the
