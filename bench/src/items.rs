@@ -205,7 +205,7 @@ impl Stage<'_> {
         let name = format!("Zipf {EXPONENT}, room for all");
         self.case(&mut table, &name, &over_http[..1], Ids::Zipf, kept);
         for rate in RATES {
-            let name = format!("{name} at {}/s", count(rate.into()));
+            let name = format!("{name}, at {}/s", count(rate.into()));
             self.case(&mut table, &name, &over_http[..1], Ids::ZipfAt(rate), Goals::default());
         }
 
@@ -227,7 +227,7 @@ impl Stage<'_> {
         // What those wait who do not ask for as much as there can be: 1 % less than asked for is the same.
         let goals = |rate: u32| Goals { per_second: Some(0.99 * f64::from(rate)), ..goals };
         for rate in RATES {
-            let name = format!("{name} at {}/s", count(rate.into()));
+            let name = format!("{name}, at {}/s", count(rate.into()));
             self.case(&mut table, &name, &over_http[..1], Ids::ZipfAt(rate), goals(rate));
         }
         let cached = stat(evenkeel.port, "some", "items").unwrap_or(0);

@@ -15,7 +15,7 @@
 //! Values are what the database makes of a row as JSON; in a hash, text is itself, numbers and truth values are as in JSON, arrays
 //! and objects are JSON, and what is null is left out. The session's time zone is UTC.
 //!
-//! TLS is not supported: `sslmode=require` is refused. One host, the primary: a standby's rows are older than the feed.
+//! TLS as libpq has it (tls.rs). One host, the primary: a standby's rows are older than the feed.
 //!
 //! Cost: a round trip per load, batches on one connection do not wait for each other's answers.
 
@@ -23,6 +23,7 @@ mod feed;
 mod link;
 mod pgoutput;
 mod table;
+mod tls;
 mod told;
 
 use crate::spelling::Known;
@@ -33,9 +34,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use table::Table;
+use tls::Tls;
 use tokio::sync::Mutex as Turn;
 use tokio::time::Instant;
-use tokio_postgres::config::SslMode;
+use tokio_postgres::config::{Host, SslMode};
 use tokio_postgres::types::FromSql;
 use tokio_postgres::{Client, Config, NoTls, Statement};
 use told::{Entry, Snapshot, Told};
@@ -47,6 +49,7 @@ const AGAIN_MAX: Duration = Duration::from_millis(10);
 struct Postgres {
     spec: Spec,
     config: Config,
+    tls: Tls,
     known: Known,
     told: Told,
     pool: Vec<Turn<Option<Arc<Session>>>>,
@@ -61,14 +64,12 @@ pub(crate) fn open(spec: &Spec) -> Result<Arc<dyn Database>, String> {
 
 impl Postgres {
     fn new(spec: &Spec) -> Result<Postgres, String> {
-        let mut config = Config::from_str(&spec.url).map_err(|e| format!("url: {}", chain(&e)))?;
+        let (url, tls) = Tls::of(&spec.url)?;
+        let mut config = Config::from_str(&url).map_err(|e| format!("url: {}", chain(&e)))?;
         match (config.get_hosts().len(), config.get_hostaddrs().len()) {
             (0, 0) => return Err("the url names no host".into()),
             (0..2, 0..2) => {}
             _ => return Err("the url names several hosts: name the primary".into()),
-        }
-        if config.get_ssl_mode() == SslMode::Require {
-            return Err("TLS to PostgreSQL is not supported: sslmode=require cannot be honoured".into());
         }
         if spec.id_type == IdType::ObjectId {
             return Err("PostgreSQL has no ids of type objectid".into());
@@ -76,7 +77,8 @@ impl Postgres {
         if config.get_user().is_none() {
             config.user("postgres");
         }
-        config.ssl_mode(SslMode::Disable);
+        let by_socket = matches!(config.get_hosts(), [Host::Unix(_)]) && config.get_hostaddrs().is_empty();
+        config.ssl_mode(if by_socket { SslMode::Disable } else { tls.mode });
         config.application_name(config.get_application_name().unwrap_or("evenkeel").to_owned());
         config.connect_timeout(spec.connect_timeout);
         // A peer that is gone is noticed; one that is slow is not taken for one.
@@ -87,6 +89,7 @@ impl Postgres {
         config.tcp_user_timeout(Duration::from_secs(10));
         Ok(Postgres {
             config,
+            tls,
             known: Known::new(spec.id_type),
             told: Told::default(),
             pool: (0..spec.pool).map(|_| Turn::default()).collect(),
@@ -99,9 +102,19 @@ impl Postgres {
     /// A connection for anything but replication, and its table.
     async fn connect(&self) -> Result<(Client, Table), Failure> {
         let connecting = async {
-            let (client, connection) = self.config.connect(NoTls).await.map_err(failure)?;
-            // Ends with the client, or reports its end to it.
-            tokio::spawn(connection);
+            // A connection ends with its client, or reports its end to it.
+            let client = match self.tls.connector() {
+                None => {
+                    let (client, connection) = self.config.connect(NoTls).await.map_err(failure)?;
+                    tokio::spawn(connection);
+                    client
+                }
+                Some(tls) => {
+                    let (client, connection) = self.config.connect(tls).await.map_err(failure)?;
+                    tokio::spawn(connection);
+                    client
+                }
+            };
             client
                 .batch_execute("SET timezone = 'UTC'; SET client_encoding = 'UTF8'")
                 .await
@@ -268,7 +281,9 @@ fn failure(error: tokio_postgres::Error) -> Failure {
             failure_of(db.code().code(), format!("{}{hint}", db.message()))
         }
         None => match chain(&error) {
-            text if text.contains("password") || text.contains("authentication") => Failure::Refused(text),
+            text if ["password", "authentication", "certificate"].iter().any(|word| text.contains(word)) => {
+                Failure::Refused(text)
+            }
             text => Failure::Down(text),
         },
     }

@@ -418,9 +418,14 @@ mod tests {
     fn a_spec_is_read_and_written() {
         let text = "items item:{id} postgres://app:secret@127.0.0.1:5432/shop table things id nr id-type integer columns a,b \
                     as hash ttl 36h jitter 5 negative-ttl 500ms stale-if-error 1h budget 67108864 pool 2 timeout 250ms \
-                    connect-timeout 1s gather 250us queue 5 write evict path /items modified changed_at feed off publication p slot s";
+                    connect-timeout 1s gather 250us queue 5 write evict path /items modified changed_at refresh off feed off publication p slot s";
         let spec = parse(text).unwrap();
         assert_eq!(spec.words().join(" "), text);
+        let table = include_str!("../../../docs/sources.md").lines().filter(|line| line.starts_with('|'));
+        let named: String = table.filter_map(|line| line.split('|').nth(1)).collect();
+        for option in text.split(' ').skip(3).step_by(2) {
+            assert!(named.contains(&format!("`{option}`")), "docs/sources.md has no {option} in its table");
+        }
         assert_eq!(spec.shown_url(), "postgres://app:***@127.0.0.1:5432/shop");
         assert_eq!((spec.ttl.as_secs(), spec.form, spec.writes), (36 * 3600, Form::Hash, Writes::Evict));
         let short = parse("items item:{id} sqlite:demo.db").unwrap();
@@ -447,6 +452,10 @@ mod tests {
             "path items",
             "path /",
             "pool 0",
+            "gather 5",
+            "gather xus",
+            "gather 101ms",
+            "gather 1000001us",
             "columns a,,b",
         ] {
             wrong(bad);

@@ -159,6 +159,17 @@ impl Server {
         asked.is_ok_and(|status| status.success())
     }
 
+    /// Writes a file that only the server may read, beside its data.
+    pub fn write(&self, name: &str, text: &str) -> PathBuf {
+        let path = self.folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).unwrap();
+        if let Some((user, group)) = user() {
+            chown(&path, Some(user), Some(group)).unwrap();
+        }
+        path
+    }
+
     /// INT: clients are sent away. QUIT: as if it had crashed.
     pub fn stop(&self, signal: Signal) {
         if let Some(mut process) = self.process.lock().unwrap_or_else(|e| e.into_inner()).take() {

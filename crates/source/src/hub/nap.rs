@@ -22,7 +22,7 @@ impl Nap {
         use rustix::time::{TimerfdClockId, TimerfdFlags, timerfd_create};
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let timer = timerfd_create(TimerfdClockId::Monotonic, flags).ok();
-        let timer = timer.and_then(|fd| registered(fd));
+        let timer = timer.and_then(registered);
         Nap { timer }
     }
 

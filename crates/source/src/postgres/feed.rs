@@ -107,7 +107,7 @@ impl<'a> Follower<'a> {
         let limit = driver.spec.connect_timeout;
         let (client, table) = driver.connect().await?;
         table.check_feed(&driver.spec)?;
-        let link = within(limit, "connecting", Link::connect(&driver.config)).await;
+        let link = within(limit, "connecting", Link::connect(&driver.config, &driver.tls)).await;
         let mut link = link.map_err(|failure| with_right(driver, failure))?;
         let name = publication(&driver.spec);
         within(limit * 5, "making a publication", publish(&client, &table, &name)).await?;

@@ -5,9 +5,10 @@
 //! connect ─► startup, password ─► query … ─► stream ─► next, status, next …
 //! ```
 //!
-//! Without TLS. Waits of any length are the caller's to end; `next` may be dropped at any time without losing anything.
+//! Waits of any length are the caller's to end; `next` may be dropped at any time without losing anything.
 
 use super::pgoutput::{Bytes, EPOCH_US};
+use super::tls::Tls;
 use super::{failure_of, password_of};
 use crate::Failure;
 use postgres_protocol::authentication::md5_hash;
@@ -20,7 +21,7 @@ use tokio_postgres::config::Host;
 /// Bytes of a message at most: more than a row can have.
 const LONGEST: usize = 1 << 31;
 
-trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
 pub(super) struct Link {
@@ -50,8 +51,8 @@ fn garbled() -> Failure {
 }
 
 impl Link {
-    pub async fn connect(config: &Config) -> Result<Link, Failure> {
-        let stream = open_stream(config).await?;
+    pub async fn connect(config: &Config, tls: &Tls) -> Result<Link, Failure> {
+        let stream = open_stream(config, tls).await?;
         let mut link = Link { stream, buffer: Vec::new(), at: 0 };
         let user = config.get_user().unwrap_or("postgres");
         let parameters = [
@@ -181,7 +182,9 @@ impl Link {
     async fn write(&mut self, kind: Option<u8>, body: &[u8]) -> Result<(), Failure> {
         let length = (body.len() as u32 + 4).to_be_bytes();
         let message = [kind.as_slice(), &length, body].concat();
-        self.stream.write_all(&message).await.map_err(down)
+        self.stream.write_all(&message).await.map_err(down)?;
+        // What is encrypted may still be kept back.
+        self.stream.flush().await.map_err(down)
     }
 
     /// The next message that is no error.
@@ -218,13 +221,17 @@ impl Link {
     }
 }
 
-async fn open_stream(config: &Config) -> Result<Box<dyn Stream>, Failure> {
+async fn open_stream(config: &Config, tls: &Tls) -> Result<Box<dyn Stream>, Failure> {
     let port = config.get_ports().first().copied().unwrap_or(5432);
     let to = |e: std::io::Error| down(format!("cannot connect: {e}"));
+    let host = match (config.get_hosts().first(), config.get_hostaddrs().first()) {
+        (Some(Host::Tcp(name)), _) => name.clone(),
+        (_, address) => address.map_or(String::new(), ToString::to_string),
+    };
     let stream = match (config.get_hostaddrs().first(), config.get_hosts().first()) {
         (Some(address), _) => tokio::net::TcpStream::connect((*address, port)).await.map_err(to)?,
-        (None, Some(Host::Tcp(name))) => {
-            tokio::net::TcpStream::connect((name.as_str(), port)).await.map_err(to)?
+        (None, Some(Host::Tcp(_))) => {
+            tokio::net::TcpStream::connect((host.as_str(), port)).await.map_err(to)?
         }
         (None, Some(Host::Unix(folder))) => {
             let path = folder.join(format!(".s.PGSQL.{port}"));
@@ -235,7 +242,7 @@ async fn open_stream(config: &Config) -> Result<Box<dyn Stream>, Failure> {
     let _ = stream.set_nodelay(true);
     // A peer that is gone acknowledges no sign of life; one that is busy does.
     let _ = socket2::SockRef::from(&stream).set_tcp_user_timeout(Some(Duration::from_secs(10)));
-    Ok(Box::new(stream))
+    tls.wrap(stream, &host).await
 }
 
 fn row(body: &[u8]) -> Option<Vec<Option<String>>> {

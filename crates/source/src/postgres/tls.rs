@@ -1,0 +1,260 @@
+//! TLS to PostgreSQL, by the words of libpq: `sslmode`, `sslrootcert`, `sslcert` and `sslkey` in the url.
+//! <https://www.postgresql.org/docs/current/libpq-ssl.html>
+//!
+//! | sslmode | TLS | who the server is |
+//! |---|---|---|
+//! | `disable` | no | |
+//! | `prefer`, the default | if the server has it | not looked at |
+//! | `require` | yes | not looked at; with `sslrootcert` as `verify-ca` |
+//! | `verify-ca` | yes | its certificate comes from one of the roots |
+//! | `verify-full` | yes | and is for the host of the url |
+//!
+//! Roots are the certificates in the file `sslrootcert`, or the system's (`system`, or where there is none). Over a unix socket there is no
+//! TLS, as in libpq.
+
+use super::link::Stream;
+use crate::Failure;
+use percent_encoding::percent_decode_str;
+use std::sync::Arc;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+use tokio_postgres::config::SslMode;
+use tokio_postgres_rustls::MakeRustlsConnect;
+use tokio_rustls::TlsConnector;
+use tokio_rustls::rustls::client::WebPkiServerVerifier;
+use tokio_rustls::rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use tokio_rustls::rustls::crypto::{self, CryptoProvider};
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use tokio_rustls::rustls::{
+    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme,
+};
+
+/// The message that asks for TLS.
+const REQUEST: [u8; 8] = [0, 0, 0, 8, 4, 210, 22, 47];
+
+/// How a source's connections are made.
+pub(super) struct Tls {
+    pub mode: SslMode,
+    config: Option<Arc<ClientConfig>>,
+}
+
+/// What a url says of it.
+#[derive(Default)]
+struct Words {
+    mode: Option<String>,
+    root: Option<String>,
+    cert: Option<String>,
+    key: Option<String>,
+}
+
+impl Words {
+    /// Takes them out of a url; gives what is left of it.
+    fn split(url: &str) -> Result<(String, Words), String> {
+        let mut words = Words::default();
+        let Some((left, query)) = url.split_once('?') else { return Ok((url.to_owned(), words)) };
+        let mut others = Vec::new();
+        for pair in query.split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let place = match name {
+                "sslmode" => &mut words.mode,
+                "sslrootcert" => &mut words.root,
+                "sslcert" => &mut words.cert,
+                "sslkey" => &mut words.key,
+                _ => {
+                    others.push(pair);
+                    continue;
+                }
+            };
+            let value = percent_decode_str(value).decode_utf8();
+            *place = Some(value.map_err(|_| format!("url: {name} is not text"))?.into_owned());
+        }
+        let left = if others.is_empty() { left.to_owned() } else { format!("{left}?{}", others.join("&")) };
+        Ok((left, words))
+    }
+}
+
+impl Tls {
+    /// Reads a url; gives what is left of it. Reads the files it names. Errors: unknown modes, files that are missing or wrong.
+    pub fn of(url: &str) -> Result<(String, Tls), String> {
+        let (url, words) = Words::split(url)?;
+        let provider = Arc::new(crypto::ring::default_provider());
+        let file = words.root.as_deref().filter(|file| *file != "system");
+        let verifier: Arc<dyn ServerCertVerifier> = match words.mode.as_deref().unwrap_or("prefer") {
+            "disable" => return Ok((url, Tls { mode: SslMode::Disable, config: None })),
+            "prefer" => Arc::new(Anybody(provider.clone())),
+            "require" if words.root.is_none() => Arc::new(Anybody(provider.clone())),
+            "require" | "verify-ca" => Arc::new(AnyName(verifier(file, &provider)?)),
+            "verify-full" => verifier(file, &provider)?,
+            mode => {
+                return Err(format!(
+                    "url: sslmode '{mode}' is none of disable, prefer, require, verify-ca, verify-full"
+                ));
+            }
+        };
+        let mode = if words.mode.as_deref().unwrap_or("prefer") == "prefer" {
+            SslMode::Prefer
+        } else {
+            SslMode::Require
+        };
+        let config = ClientConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .map_err(|e| e.to_string())?
+            .dangerous()
+            .with_custom_certificate_verifier(verifier);
+        let config = match (&words.cert, &words.key) {
+            (None, None) => config.with_no_client_auth(),
+            (Some(cert), Some(key)) => {
+                let certs = certificates(cert).map_err(|e| format!("url: sslcert {cert}: {e}"))?;
+                let secret =
+                    PrivateKeyDer::from_pem_file(key).map_err(|e| format!("url: sslkey {key}: {e}"))?;
+                config
+                    .with_client_auth_cert(certs, secret)
+                    .map_err(|e| format!("url: sslcert {cert}: {e}"))?
+            }
+            _ => return Err("url: sslcert and sslkey go together".into()),
+        };
+        Ok((url, Tls { mode, config: Some(Arc::new(config)) }))
+    }
+
+    /// For connections of the driver; None: without TLS.
+    pub fn connector(&self) -> Option<MakeRustlsConnect> {
+        self.config.as_ref().map(|config| MakeRustlsConnect::new((**config).clone()))
+    }
+
+    /// Begins TLS on a connection that was just made, if that is wanted and can be. Errors: it is required and the server has none;
+    /// its certificate is refused.
+    pub async fn wrap(&self, mut stream: TcpStream, host: &str) -> Result<Box<dyn Stream>, Failure> {
+        let Some(config) = &self.config else { return Ok(Box::new(stream)) };
+        let down = |e: std::io::Error| match format!("TLS: {e}") {
+            text if text.contains("certificate") => Failure::Refused(text),
+            text => Failure::Down(text),
+        };
+        stream.write_all(&REQUEST).await.map_err(down)?;
+        // One byte and no more: what came behind it unasked would not be encrypted.
+        match stream.read_u8().await.map_err(down)? {
+            b'S' => {}
+            b'N' if self.mode == SslMode::Prefer => return Ok(Box::new(stream)),
+            b'N' => return Err(Failure::Refused("the database does not support TLS".into())),
+            _ => return Err(Failure::Down("the database sent something that is not understood".into())),
+        }
+        let name = ServerName::try_from(host.to_owned());
+        let name = name.map_err(|_| Failure::Refused(format!("'{host}' is no name of a server")))?;
+        let wrapped = TlsConnector::from(config.clone()).connect(name, stream).await;
+        wrapped.map(|stream| Box::new(stream) as Box<dyn Stream>).map_err(down)
+    }
+}
+
+fn certificates(file: &str) -> Result<Vec<CertificateDer<'static>>, String> {
+    let found: Result<Vec<_>, _> = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
+    let found = found.map_err(|e| e.to_string())?;
+    if found.is_empty() { Err("there is no certificate in it".into()) } else { Ok(found) }
+}
+
+/// Checks certificates against those of a file, or the system's.
+fn verifier(file: Option<&str>, provider: &Arc<CryptoProvider>) -> Result<Arc<WebPkiServerVerifier>, String> {
+    let mut roots = RootCertStore::empty();
+    match file {
+        Some(file) => {
+            for root in certificates(file).map_err(|e| format!("url: sslrootcert {file}: {e}"))? {
+                roots.add(root).map_err(|e| format!("url: sslrootcert {file}: {e}"))?;
+            }
+        }
+        None => {
+            let found = rustls_native_certs::load_native_certs();
+            roots.add_parsable_certificates(found.certs);
+            if roots.is_empty() {
+                return Err("the system has no root certificates: name them by sslrootcert in the url".into());
+            }
+        }
+    }
+    let built = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), provider.clone()).build();
+    built.map_err(|e| e.to_string())
+}
+
+/// Takes any certificate: the connection is encrypted, and with whom is not known.
+#[derive(Debug)]
+struct Anybody(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anybody {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        crypto::verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        crypto::verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Takes certificates from the roots, whatever name they are for.
+#[derive(Debug)]
+struct AnyName(Arc<WebPkiServerVerifier>);
+
+impl ServerCertVerifier for AnyName {
+    fn verify_server_cert(
+        &self,
+        cert: &CertificateDer<'_>,
+        chain: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        // The name is looked at last.
+        match self.0.verify_server_cert(cert, chain, name, ocsp, now) {
+            Err(Error::InvalidCertificate(
+                CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+            )) => Ok(ServerCertVerified::assertion()),
+            other => other,
+        }
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls12_signature(message, cert, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.0.verify_tls13_signature(message, cert, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.supported_verify_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests;
