@@ -94,7 +94,12 @@ pub struct Crowd {
     crowded: AtomicBool,
     /// The last look, and the processor time of all loops then, in ticks. For the clerk alone.
     last: Mutex<Option<(Cores, f64)>>,
+    /// The ticks of the last look and when that was, and from the one before to it so many thousandths of a core.
+    busy: Mutex<(u64, u64, Option<u64>)>,
 }
+
+/// How old a look may be to say anything of now.
+const FRESH_NS: u64 = 1_500_000_000;
 
 impl Crowd {
     /// The rank of long work that begins now. Cost: one load.
@@ -104,8 +109,27 @@ impl Crowd {
 
     /// Looks at the machine; `loops_s`: the processor time of all loops so far. On the clerk's thread, once a second.
     pub(crate) fn look(&self, loops_s: f64) {
-        let loops_ticks = loops_s * rustix::param::clock_ticks_per_second() as f64;
-        self.note(Cores::now(), loops_ticks);
+        let ticks_per_second = rustix::param::clock_ticks_per_second();
+        let cores = Cores::now();
+        self.note_busy(cores.busy, stdx::clock::mono_ns(), ticks_per_second);
+        self.note(cores, loops_s * ticks_per_second as f64);
+    }
+
+    fn note_busy(&self, ticks: u64, now_ns: u64, ticks_per_second: u64) {
+        let mut busy = self.busy.lock();
+        let (then, then_ns, _) = *busy;
+        let milli = |ticks: u64| {
+            (ticks * 1_000_000_000_000).checked_div(ticks_per_second * now_ns.saturating_sub(then_ns))
+        };
+        let told = ticks.checked_sub(then).filter(|_| then_ns > 0).and_then(milli);
+        *busy = (ticks, now_ns, told);
+    }
+
+    /// How many of the cores this process may use were busy in the last second, at normal priority or above, this process's loops
+    /// included; in thousandths. None: not known. Cost: a short lock.
+    pub(crate) fn busy_milli(&self, now_ns: u64) -> Option<u64> {
+        let (_, at_ns, told) = *self.busy.lock();
+        told.filter(|_| now_ns.saturating_sub(at_ns) <= FRESH_NS)
     }
 
     fn note(&self, now: Cores, loops_ticks: f64) {
@@ -130,6 +154,19 @@ mod tests {
         assert_eq!(Cores::parse("", |_| true), Cores::default());
         let now = Cores::now();
         assert!(now.all > 0 && now.busy <= now.all, "{now:?}");
+    }
+
+    #[test]
+    fn how_many_cores_are_busy_is_known_for_a_second() {
+        let (crowd, second) = (Crowd::default(), 1_000_000_000);
+        assert_eq!(crowd.busy_milli(0), None);
+        crowd.note_busy(5000, second, 100);
+        assert_eq!(crowd.busy_milli(second), None);
+        crowd.note_busy(5150, 2 * second, 100);
+        assert_eq!((crowd.busy_milli(3 * second), crowd.busy_milli(4 * second)), (Some(1500), None));
+        // Counters that fall say nothing.
+        crowd.note_busy(10, 3 * second, 100);
+        assert_eq!(crowd.busy_milli(3 * second), None);
     }
 
     #[test]

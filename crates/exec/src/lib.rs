@@ -325,6 +325,11 @@ impl Server {
         self.loops.len()
     }
 
+    /// How many of the cores this process may use were busy in the last second, in thousandths of a core; None: not known.
+    pub fn busy_milli(&self) -> Option<u64> {
+        self.crowd.busy_milli(stdx::clock::mono_ns())
+    }
+
     pub fn mailbox(&self, loop_id: usize) -> &Mailbox {
         &self.loops[loop_id]
     }

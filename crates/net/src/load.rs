@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// How busy a loop is that gives connections away, and how much less so who gets them, in thousandths.
 const FULL: u64 = 800;
 const APART: u64 = 300;
+/// What two loops do at most if one could do it alone, for which a request costs less, and what one does at least to be worth it.
+const ONE: u64 = 1000;
+const SOME: u64 = 50;
 
 /// How busy each loop is, in thousandths of the last interval.
 #[derive(Clone)]
@@ -37,6 +40,13 @@ impl Load {
         (served > 1 && spare >= mine).then(|| (to, (spare / (4 * mine)).max(1) as usize))
     }
 
+    /// The first loop of those before this one that could do the work of both.
+    pub(crate) fn companion(&self, id: usize) -> Option<usize> {
+        let mine = self.of(id);
+        let fits = |other: &usize| self.of(*other) >= SOME && self.of(*other) + mine <= ONE;
+        (0..id).find(fits).filter(|_| mine >= SOME)
+    }
+
     /// Where a new connection goes: to the first loop unless that is busy and another is less so. Spreading early would
     /// only add wake-ups across cores.
     pub(crate) fn place(&self) -> usize {
@@ -64,6 +74,16 @@ mod tests {
         assert_eq!(load(&[790, 0]).surplus(0, 100), None);
         assert_eq!(load(&[1000, 750]).surplus(0, 100), None);
         assert_eq!(load(&[1000]).surplus(0, 100), None);
+    }
+
+    #[test]
+    fn two_that_are_one_loops_work_come_together_on_the_first() {
+        let busy = load(&[550, 300, 20, 350]);
+        assert_eq!([0, 1, 2, 3].map(|id| busy.companion(id)), [None, Some(0), None, Some(0)]);
+        let busy = load(&[700, 0, 310, 400]);
+        assert_eq!([1, 2, 3].map(|id| busy.companion(id)), [None, None, Some(2)]);
+        // Who has come together does not go apart again.
+        assert_eq!(load(&[950, 0]).companion(1), None);
     }
 
     /// Whatever the connections are worth, giving comes to an end and nobody gets more than the giver had.

@@ -1,7 +1,8 @@
-//! Connections that go to another loop: off one that is full, while others are not and the machine has cores to spare.
+//! Connections that go to another loop: off one that is full, while others are not and the machine has cores to spare; and together
+//! onto one loop that could do the work of two, while the machine has none.
 //!
 //! ```text
-//! cron: full for long, another is not, cores are idle ──► picks
+//! cron: full for long, another is not, cores are idle ──► picks ◄── no core is idle for long, two have one's work
 //! served, picked ─► input off ─► nothing of it is under way ─► packed ─mail─► the other loop's porch ─► served there
 //!                      └─► it waits for something, or is not quiet for long: it stays
 //! ```
@@ -13,6 +14,8 @@
 //!   loop is noted before the connection is sent there: after it, the next loop may have noted another already.
 //! - G3: one that waits for others (BLPOP), subscribed, or runs elsewhere stays: others know its loop.
 //!
+//! - G5: two loops come together only while the machine's other programs want its cores, and neither of both is always at work: a loop that
+//!   has to share its core with others all the time gets more of the machine as two.
 //! - G4: a loop sends away at most [`PICKS`] in half a second, in slices.
 //!
 //! Cost: a comparison per request; a connection that moves some ten system calls.
@@ -25,29 +28,41 @@ use exec::waits::Part;
 use std::sync::atomic::Ordering;
 use stdx::points::{self, Point};
 
-/// Windows, of a tenth of a second each, that a loop is full before it gives connections away.
-const FULL_WINDOWS: u32 = 5;
-/// Idle cores from which on it does: with 0.3 of two left by a load generator beside the server, moving a quarter of its
-/// connections made a request cost a fifth more and nobody faster.
-const SPARE_CORES: f64 = 0.5;
+/// Windows, of a tenth of a second each, that a loop is full before it gives connections away: the last second, of which it is known
+/// how busy the cores were, is one of these then.
+const FULL_WINDOWS: u32 = 20;
+/// Idle cores, in thousandths, from which on it does: with 0.45 of two left by a load generator beside the server, moving made a request cost half
+/// as much again, and a third less got done.
+const SPARE_MILLI: u64 = 700;
+/// Windows after which two loops' connections come together.
+const TOGETHER_WINDOWS: u32 = 20;
+/// Idle cores up to which they do, in thousandths.
+const NO_MILLI: u64 = 300;
+/// How much of the time a loop runs, or waits for a core, at most if it is not always at work; in thousandths.
+const NOT_ALWAYS: u64 = 850;
 /// Connections picked at once (G4).
 const PICKS: usize = 64;
 /// Windows for which who has moved stays.
 const SETTLES: u64 = 50;
 
 pub(super) struct Moves {
-    /// Of the whole machine.
-    cores: usize,
+    /// Those this process may use, in thousandths.
+    cores_milli: u64,
     /// Tenths of seconds since 1970.
     window: u64,
     /// Connections served in this window.
     served: usize,
-    /// Windows in a row at whose end the loop was full, and the threads of the machine that had work then, added up.
+    /// Windows in a row at whose end the loop was full.
     full: u32,
-    running: usize,
     /// So many of those that are served in this window go to that loop.
     picks: usize,
     to: usize,
+    /// None is to stay of those that are served.
+    all: bool,
+    /// Windows in which another loop could do all the work.
+    apart: u32,
+    /// Time this thread waited for a core, ever, by the last window.
+    delayed_ns: u64,
     /// Those that are to go, and whether one of them can in the next turn: nothing else may wake the loop for it.
     slots: Vec<usize>,
     pub(super) soon: bool,
@@ -56,13 +71,15 @@ pub(super) struct Moves {
 impl Default for Moves {
     fn default() -> Moves {
         Moves {
-            cores: cores(),
+            cores_milli: 1000 * cores(),
             window: 0,
             served: 0,
             full: 0,
-            running: 0,
             picks: 0,
             to: 0,
+            all: false,
+            apart: 0,
+            delayed_ns: 0,
             slots: Vec::new(),
             soon: false,
         }
@@ -70,22 +87,39 @@ impl Default for Moves {
 }
 
 impl Moves {
-    /// A window is over: has the loop been full for long, and cores idle meanwhile? `surplus`: how many could go, and where to;
-    /// `running`: threads of the machine that have work.
-    fn decide(&mut self, surplus: Option<(usize, usize)>, running: Option<usize>) {
+    /// A window is over: has the loop been full for long, and are cores idle? `surplus`: how many could go, and where to; `busy`: so many
+    /// thousandths of a core were busy in the last second.
+    fn decide(&mut self, surplus: Option<(usize, usize)>, busy: Option<u64>) {
         self.picks = 0;
-        let (Some((to, picks)), Some(running)) = (surplus, running) else {
-            (self.full, self.running) = (0, 0);
+        let (Some((to, picks)), Some(busy)) = (surplus, busy) else {
+            self.full = 0;
             return;
         };
-        (self.full, self.running) = (self.full + 1, self.running + running);
+        self.full += 1;
         if self.full < FULL_WINDOWS {
             return;
         }
-        let spare = self.cores as f64 - self.running as f64 / f64::from(FULL_WINDOWS);
-        (self.full, self.running) = (0, 0);
-        if spare >= SPARE_CORES {
-            (self.to, self.picks) = (to, picks.min(PICKS));
+        self.full = 0;
+        if busy + SPARE_MILLI <= self.cores_milli {
+            (self.to, self.picks, self.all) = (to, picks.min(PICKS), false);
+        }
+    }
+
+    /// A window is over in which nothing was to go: has another loop been able to do all the work for long, and is no core idle?
+    /// `companion`: that loop; `busy` as above.
+    fn decide_together(&mut self, companion: Option<usize>, busy: Option<u64>) {
+        let (Some(to), Some(busy)) = (companion, busy) else {
+            // One window is not much of a reason.
+            self.apart /= 2;
+            return;
+        };
+        self.apart += 1;
+        if self.apart < TOGETHER_WINDOWS {
+            return;
+        }
+        self.apart = 0;
+        if busy + NO_MILLI >= self.cores_milli {
+            (self.to, self.picks, self.all) = (to, PICKS, true);
         }
     }
 }
@@ -96,9 +130,17 @@ impl EventLoop {
         let served = std::mem::take(&mut self.moves.served);
         self.moves.window = self.local.now_ms / super::CRON_MS;
         let surplus = self.load.surplus(self.local.id, served);
-        // Asked only of a full loop.
-        let running = surplus.and_then(|_| running());
-        self.moves.decide(surplus, running);
+        let companion = self.load.companion(self.local.id).filter(|_| surplus.is_none());
+        let busy = surplus.map(|_| ()).or(companion.map(|_| ())).and_then(|()| self.server.busy_milli());
+        self.moves.decide(surplus, busy);
+        if self.moves.picks > 0 {
+            return;
+        }
+        let delayed_ns = companion.map_or(0, |_| delayed_ns());
+        let delay = delayed_ns.saturating_sub(self.moves.delayed_ns) / (super::CRON_MS * 1000);
+        self.moves.delayed_ns = delayed_ns;
+        let companion = companion.filter(|_| self.load.of(self.local.id) + delay <= NOT_ALWAYS);
+        self.moves.decide_together(companion, busy);
     }
 
     /// A connection was served; it may be one of those that go.
@@ -111,8 +153,8 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.served != moves.window) else { return };
         conn.served = moves.window;
         moves.served += 1;
-        // One stays: if it is all there is to do, it would be too much for another loop as well.
-        if moves.picks > 0 && moves.served > 1 && conn.settled <= moves.window {
+        // One stays, usually: if it is all there is to do, it would be too much for another loop as well.
+        if moves.picks > 0 && (moves.served > 1 || moves.all) && conn.settled <= moves.window {
             moves.picks -= 1;
             let to = moves.to;
             self.begin_move(slot, to);
@@ -194,30 +236,18 @@ impl EventLoop {
     }
 }
 
-/// Threads of the whole machine that run now or wait for a core. (Its idle time would not tell: where somebody waits in io_uring
-/// Linux does not count it as idle.)
-fn running() -> Option<usize> {
-    let load = std::fs::read_to_string("/proc/loadavg").ok()?;
-    load.split_whitespace().nth(3)?.split('/').next()?.parse().ok()
+/// How long this thread has waited for a core, ever, in nanoseconds.
+fn delayed_ns() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|ns| ns.parse().ok()).unwrap_or(0)
 }
 
-/// Cores of the whole machine.
-fn cores() -> usize {
-    let online = std::fs::read_to_string("/sys/devices/system/cpu/online").unwrap_or_default();
-    match count(&online) {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        n => n,
+/// Cores this process may use.
+fn cores() -> u64 {
+    match rustix::thread::sched_getaffinity(None) {
+        Ok(set) => set.count().into(),
+        Err(_) => std::thread::available_parallelism().map_or(1, |n| n.get() as u64),
     }
-}
-
-/// How many there are in `0-3,7`.
-fn count(ranges: &str) -> usize {
-    let ranges = ranges.trim().split(',').filter_map(|range| {
-        let (from, to) = range.split_once('-').unwrap_or((range, range));
-        let (from, to): (usize, usize) = (from.parse().ok()?, to.parse().ok()?);
-        (to + 1).checked_sub(from)
-    });
-    ranges.sum()
 }
 
 #[cfg(test)]
@@ -226,29 +256,52 @@ mod tests {
 
     #[test]
     fn who_is_full_for_long_gives_while_cores_are_idle() {
-        let mut moves = Moves { cores: 4, ..Moves::default() };
-        let mut look = |surplus, running| {
-            moves.decide(surplus, running);
+        let mut moves = Moves { cores_milli: 4000, ..Moves::default() };
+        let mut look = |surplus, busy| {
+            moves.decide(surplus, busy);
             (moves.picks, moves.to)
         };
         let full = Some((2, 7));
         for _ in 0..2 {
-            assert!((1..FULL_WINDOWS).all(|_| look(full, Some(3)).0 == 0));
-            assert_eq!(look(full, Some(3)), (7, 2));
+            assert!((1..FULL_WINDOWS).all(|_| look(full, Some(3300)).0 == 0));
+            assert_eq!(look(full, Some(3300)), (7, 2));
         }
         // What was picked for one window is not for the next; one in which it is not full begins the count anew.
-        assert_eq!(look(full, Some(1)).0, 0);
+        assert_eq!(look(full, Some(1000)).0, 0);
         assert_eq!(look(None, None).0, 0);
-        assert!((1..FULL_WINDOWS).all(|_| look(full, Some(1)).0 == 0));
-        assert_eq!(look(Some((1, 1000)), Some(1)), (PICKS, 1));
+        assert!((1..FULL_WINDOWS).all(|_| look(full, Some(1000)).0 == 0));
+        assert_eq!(look(Some((1, 1000)), Some(1000)), (PICKS, 1));
         // No core is idle, or nobody knows.
-        assert!((0..FULL_WINDOWS).all(|_| look(full, Some(4)).0 == 0));
+        assert!((0..FULL_WINDOWS).all(|_| look(full, Some(3301)).0 == 0));
         assert!((0..2 * FULL_WINDOWS).all(|_| look(full, None).0 == 0));
     }
 
     #[test]
-    fn the_machine_tells_its_cores_and_who_uses_them() {
-        assert_eq!([count("0-3,7\n"), count("0"), count(""), count("3-1,x")], [5, 1, 0, 0]);
-        assert!(cores() >= 1 && running().is_some_and(|n| n >= 1));
+    fn two_come_together_while_no_core_is_idle() {
+        let mut moves = Moves { cores_milli: 2000, ..Moves::default() };
+        let mut look = |companion, busy| {
+            (moves.picks, moves.all) = (0, false);
+            moves.decide_together(companion, busy);
+            (moves.picks, moves.to, moves.all)
+        };
+        for _ in 0..2 {
+            assert!((1..TOGETHER_WINDOWS).all(|_| look(Some(3), Some(1700)).0 == 0));
+            assert_eq!(look(Some(3), Some(1700)), (PICKS, 3, true));
+        }
+        // A window in which one could not do it all takes half of the count away.
+        assert!((2..TOGETHER_WINDOWS).all(|_| look(Some(3), Some(2000)).0 == 0));
+        assert_eq!(look(None, None).0, 0);
+        assert!((1..TOGETHER_WINDOWS / 2 + 1).all(|_| look(Some(3), Some(2000)).0 == 0));
+        assert_eq!(look(Some(3), Some(2000)).0, PICKS);
+        // A core is idle, or nobody knows.
+        assert!((0..2 * TOGETHER_WINDOWS).all(|_| look(Some(3), Some(1699)).0 == 0));
+        assert!((0..2 * TOGETHER_WINDOWS).all(|_| look(Some(3), None).0 == 0));
+    }
+
+    #[test]
+    fn the_machine_tells_its_cores_and_how_long_a_thread_waited() {
+        assert!(cores() >= 1);
+        // It may never have waited, but not for longer than the machine runs.
+        assert!(delayed_ns() < 1 << 60);
     }
 }
