@@ -80,11 +80,12 @@ impl Tls {
         let (url, words) = Words::split(url)?;
         let provider = Arc::new(crypto::ring::default_provider());
         let file = words.root.as_deref().filter(|file| *file != "system");
+        let lenient = |roots| Arc::new(Lenient { roots, provider: provider.clone() });
         let verifier: Arc<dyn ServerCertVerifier> = match words.mode.as_deref().unwrap_or("prefer") {
             "disable" => return Ok((url, Tls { mode: SslMode::Disable, config: None })),
-            "prefer" => Arc::new(Anybody(provider.clone())),
-            "require" if words.root.is_none() => Arc::new(Anybody(provider.clone())),
-            "require" | "verify-ca" => Arc::new(AnyName(verifier(file, &provider)?)),
+            "prefer" => lenient(None),
+            "require" if words.root.is_none() => lenient(None),
+            "require" | "verify-ca" => lenient(Some(verifier(file, &provider)?)),
             "verify-full" => verifier(file, &provider)?,
             mode => {
                 return Err(format!(
@@ -172,50 +173,16 @@ fn verifier(file: Option<&str>, provider: &Arc<CryptoProvider>) -> Result<Arc<We
     built.map_err(|e| e.to_string())
 }
 
-/// Takes any certificate: the connection is encrypted, and with whom is not known.
+/// Takes more than a name and a chain that fit.
 #[derive(Debug)]
-struct Anybody(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for Anybody {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        crypto::verify_tls12_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        signed: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        crypto::verify_tls13_signature(message, cert, signed, &self.0.signature_verification_algorithms)
-    }
-
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
+struct Lenient {
+    /// Certificates have to come from these roots, whatever name they are for. None: any certificate will do, the connection is
+    /// encrypted and with whom is not known.
+    roots: Option<Arc<WebPkiServerVerifier>>,
+    provider: Arc<CryptoProvider>,
 }
 
-/// Takes certificates from the roots, whatever name they are for.
-#[derive(Debug)]
-struct AnyName(Arc<WebPkiServerVerifier>);
-
-impl ServerCertVerifier for AnyName {
+impl ServerCertVerifier for Lenient {
     fn verify_server_cert(
         &self,
         cert: &CertificateDer<'_>,
@@ -224,8 +191,9 @@ impl ServerCertVerifier for AnyName {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        let Some(roots) = &self.roots else { return Ok(ServerCertVerified::assertion()) };
         // The name is looked at last.
-        match self.0.verify_server_cert(cert, chain, name, ocsp, now) {
+        match roots.verify_server_cert(cert, chain, name, ocsp, now) {
             Err(Error::InvalidCertificate(
                 CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
             )) => Ok(ServerCertVerified::assertion()),
@@ -239,7 +207,12 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls12_signature(message, cert, signed)
+        crypto::verify_tls12_signature(
+            message,
+            cert,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn verify_tls13_signature(
@@ -248,11 +221,16 @@ impl ServerCertVerifier for AnyName {
         cert: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.0.verify_tls13_signature(message, cert, signed)
+        crypto::verify_tls13_signature(
+            message,
+            cert,
+            signed,
+            &self.provider.signature_verification_algorithms,
+        )
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
