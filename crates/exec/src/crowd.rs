@@ -16,7 +16,7 @@
 //! - D3: cores that this process may not use do not count, nor does time that a hypervisor gives to others.
 
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The nice value of long work. One core's loop and such a thread that both want it share it 69 : 1.
 pub(crate) const LAST: i32 = 19;
@@ -94,12 +94,18 @@ pub struct Crowd {
     crowded: AtomicBool,
     /// The last look, and the processor time of all loops then, in ticks. For the clerk alone.
     last: Mutex<Option<(Cores, f64)>>,
-    /// The ticks of the last look and when that was, and from the one before to it so many thousandths of a core.
-    busy: Mutex<(u64, u64, Option<u64>)>,
+    /// The ticks of the last look, and when that was. For the clerk alone.
+    ticks: Mutex<(u64, u64)>,
+    /// Thousandths of a core that were busy between the last two looks, and in the bits above [`MILLI_BITS`] the milliseconds of
+    /// the last one; 0: not known. In one word, since loops read it: the clerk runs behind all others, and might hold a lock for long.
+    busy: AtomicU64,
 }
 
+/// Room for sixteen thousand cores; the rest for thirty years.
+const MILLI_BITS: u32 = 24;
+
 /// How old a look may be to say anything of now.
-const FRESH_NS: u64 = 1_500_000_000;
+const FRESH_MS: u64 = 1500;
 
 impl Crowd {
     /// The rank of long work that begins now. Cost: one load.
@@ -116,20 +122,21 @@ impl Crowd {
     }
 
     fn note_busy(&self, ticks: u64, now_ns: u64, ticks_per_second: u64) {
-        let mut busy = self.busy.lock();
-        let (then, then_ns, _) = *busy;
+        let (then, then_ns) = std::mem::replace(&mut *self.ticks.lock(), (ticks, now_ns));
         let milli = |ticks: u64| {
             (ticks * 1_000_000_000_000).checked_div(ticks_per_second * now_ns.saturating_sub(then_ns))
         };
         let told = ticks.checked_sub(then).filter(|_| then_ns > 0).and_then(milli);
-        *busy = (ticks, now_ns, told);
+        let word = |milli: u64| ((now_ns / 1_000_000) << MILLI_BITS) | milli.min((1 << MILLI_BITS) - 1);
+        self.busy.store(told.map_or(0, word), Relaxed);
     }
 
     /// How many of the cores this process may use were busy in the last second, at normal priority or above, this process's loops
-    /// included; in thousandths. None: not known. Cost: a short lock.
+    /// included; in thousandths. None: not known. Cost: one load.
     pub(crate) fn busy_milli(&self, now_ns: u64) -> Option<u64> {
-        let (_, at_ns, told) = *self.busy.lock();
-        told.filter(|_| now_ns.saturating_sub(at_ns) <= FRESH_NS)
+        let word = self.busy.load(Relaxed);
+        let age_ms = (now_ns / 1_000_000).saturating_sub(word >> MILLI_BITS);
+        (word != 0 && age_ms <= FRESH_MS).then_some(word & ((1 << MILLI_BITS) - 1))
     }
 
     fn note(&self, now: Cores, loops_ticks: f64) {
