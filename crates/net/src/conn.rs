@@ -726,8 +726,8 @@ impl Conn {
         if let State::Parked(until) = self.state { until } else { None }
     }
 
-    /// The deadline of the current wait, if the timers do not know it yet.
-    pub(crate) fn new_deadline(&mut self) -> Option<u64> {
+    /// The deadline of the current wait, if there is one, where the timers do not know that yet.
+    pub(crate) fn new_deadline(&mut self) -> Option<Option<u64>> {
         let deadline = match self.state {
             State::Parked(at) => at,
             State::Held(at) => Some(at),
@@ -735,7 +735,7 @@ impl Conn {
         };
         let changed = self.timer_ms != deadline;
         self.timer_ms = deadline;
-        deadline.filter(|_| changed)
+        changed.then_some(deadline)
     }
 
     /// Ends the wait without a reply: what was held is run again.

@@ -171,7 +171,7 @@ impl EventLoop {
     ) -> EventLoop {
         let local = Local::new(id, &server);
         EventLoop {
-            next_cron_ms: local.now_ms,
+            next_cron_ms: 0,
             window_started_ns: local.clock_ns,
             server,
             local,
@@ -416,6 +416,11 @@ impl EventLoop {
         }
     }
 
+    /// Milliseconds of a clock that nobody sets.
+    fn mono_ms(&self) -> u64 {
+        self.local.clock_ns / 1_000_000
+    }
+
     /// How long the loop may sleep: not at all while there is something to do.
     fn timeout(&self) -> Duration {
         let busy = !self.events.is_empty()
@@ -429,8 +434,8 @@ impl EventLoop {
         if busy {
             return Duration::ZERO;
         }
-        let next = self.timers.next_ms().unwrap_or(u64::MAX).min(self.next_cron_ms);
-        Duration::from_millis(next.saturating_sub(self.local.now_ms).min(CRON_MS))
+        let timer = self.timers.next_ms().map_or(CRON_MS, |at| at.saturating_sub(self.local.now_ms));
+        Duration::from_millis(self.next_cron_ms.saturating_sub(self.mono_ms()).min(timer).min(CRON_MS))
     }
 
     fn serve<T: Transport>(&mut self, io: &mut T, event: Event) {
@@ -539,8 +544,10 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut().filter(|conn| !conn.doomed) else { return };
         self.local.begin_quantum(conn.session.id);
         let next = conn.advance(&self.server, &mut self.local, &mut self.tools, &mut self.pool, fresh);
-        if let Some(at) = conn.new_deadline() {
-            self.timers.add(at, conn.session.id);
+        match conn.new_deadline() {
+            None => {}
+            Some(Some(at)) => self.timers.set(conn.session.id, at),
+            Some(None) => self.timers.forget(conn.session.id),
         }
         if conn.streams() && conn.stream_since_ms == 0 {
             conn.stream_since_ms = self.local.now_ms;
@@ -548,20 +555,10 @@ impl EventLoop {
                 self.streaming.push(conn.session.id);
             }
         }
-        if let Some(held_back) = conn.session.held_back.get()
-            && !matches!(conn.state, State::Held(_))
-        {
-            conn.session.held_back.set(None);
-            self.local.end_held_back(&self.server, &conn.session.info, held_back);
-        }
-        if conn.session.loaded_since_ns.is_some() && !matches!(conn.state, State::Held(_)) {
-            self.local.end_source(&self.server, &mut conn.session);
-        }
-        if let Some((holder, since_ns)) = conn.session.guarded.get()
-            && !matches!(conn.state, State::Held(_))
-        {
-            conn.session.guarded.set(None);
-            self.local.end_guard(&self.server, &conn.session.info, holder, since_ns);
+        if conn.session.was_held() && !matches!(conn.state, State::Held(_)) {
+            // It was refused, or goes elsewhere.
+            let mut request = exec::waits::Request::default();
+            self.local.end_waits(&self.server, &mut conn.session, &mut request);
         }
         if conn.pending_out() > 0 || next == Next::Wait {
             self.mark_dirty(slot);
@@ -703,7 +700,7 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let (stays, new) = conn.linger(self.local.now_ms);
         if let Some(until) = new {
-            self.timers.add(until, conn.session.id);
+            self.timers.set(conn.session.id, until);
         }
         if !stays {
             self.doom(slot);
@@ -854,7 +851,10 @@ impl EventLoop {
             Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
             Mail::First(write) => exec::works::start_first(&self.server, &mut self.local, write),
             Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
-            Mail::Retry => self.releasing = Some(0),
+            Mail::Retry => {
+                self.releasing = Some(0);
+                exec::works::resume(&self.server, &mut self.local);
+            }
             Mail::Adopt(any) => {
                 if let Ok(conn) = any.downcast::<Box<Conn>>() {
                     self.adopt(io, *conn);
@@ -893,8 +893,8 @@ impl EventLoop {
         match park::away::wait(&self.server, &mut self.local, session, wait, until) {
             (Flow::Parked(timeout_ms), _) => {
                 conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.now_ms + ms)));
-                if let Some(at) = conn.new_deadline() {
-                    self.timers.add(at, client);
+                if let Some(Some(at)) = conn.new_deadline() {
+                    self.timers.set(client, at);
                 }
                 if conn.is_orphaned() {
                     self.doom(slot);

@@ -194,8 +194,9 @@ impl Parser {
                 self.bulk = Some(len);
                 return Ok(Parsed::More { need: end + 2 - buf.len() });
             }
-            if self.spans.len() == SPANS_BELIEVED {
-                self.spans.reserve_exact(self.left);
+            if self.spans.len() == self.spans.capacity() {
+                // As many again as have come: what is announced may never come.
+                self.spans.reserve_exact(self.left.min(self.spans.len().max(SPANS_BELIEVED)));
             }
             self.spans.push(Span::new(start, end));
             self.bulk = None;

@@ -220,6 +220,7 @@ impl EventLoop {
             let Some(mut conn) = self.conns[slot].take() else { continue };
             self.https -= usize::from(conn.is_http());
             self.by_id.remove(&conn.session.id);
+            self.timers.forget(conn.session.id);
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
             if io.remove(slot, conn.dismiss()) {

@@ -21,8 +21,9 @@ impl EventLoop {
             exec::memory::tend(&self.server, &mut self.local);
             self.local.leave(&self.server, Part::Evict, 0, mark);
         }
-        if self.local.now_ms >= self.next_cron_ms {
-            self.next_cron_ms = self.local.now_ms + CRON_MS;
+        let now_ms = self.mono_ms();
+        if now_ms >= self.next_cron_ms {
+            self.next_cron_ms = now_ms + CRON_MS;
             let mark = self.local.enter(Part::Housekeeping, 0);
             self.cron();
             self.local.leave(&self.server, Part::Housekeeping, 0, mark);
@@ -82,10 +83,10 @@ impl EventLoop {
                 match self.server.park.leave(&self.server, &mut self.local, client) {
                     Some(waiter) => self.deliver(client, waiter.null(), None, None),
                     // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
-                    None => self.timers.add(self.local.now_ms + 1, client),
+                    None => self.timers.set(client, self.local.now_ms + 1),
                 }
             }
-            State::Held(at) | State::Parked(Some(at)) => self.timers.add(at, client),
+            State::Held(at) | State::Parked(Some(at)) => self.timers.set(client, at),
             State::Running if conn.has_lingered(self.local.now_ms) => self.doom(slot),
             _ => {}
         }
@@ -93,6 +94,10 @@ impl EventLoop {
 
     pub(super) fn sweep_some(&mut self) {
         if !self.sweeping || points::stays(Point::Sweep, 0) {
+            return;
+        }
+        if self.server.pause.stops_writes(self.local.now_ms) {
+            self.sweeping = false;
             return;
         }
         let until = stdx::clock::mono_ns() + CHORE_NS;
@@ -132,11 +137,9 @@ impl EventLoop {
         if limited && self.idling.is_none() {
             self.idling = Some(0);
         }
-        if self.weighing.is_none()
-            && (self.conns.len() <= LOOKS || self.local.now_ms >= self.next_weighing_ms)
-        {
+        if self.weighing.is_none() && (self.conns.len() <= LOOKS || self.mono_ms() >= self.next_weighing_ms) {
             self.weighing = Some(0);
-            self.next_weighing_ms = self.local.now_ms + WEIGHING_MS;
+            self.next_weighing_ms = self.mono_ms() + WEIGHING_MS;
         }
         self.look_at_limited();
         self.look_at_streams();
@@ -146,6 +149,7 @@ impl EventLoop {
             exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
         exec::works::retry_waiting(&self.server, &mut self.local);
+        exec::works::resume(&self.server, &mut self.local);
         exec::clients::cron(&self.server, &mut self.local);
     }
 }

@@ -217,6 +217,7 @@ impl EventLoop {
     fn send_away<T: Transport>(&mut self, io: &mut T, slot: usize, to: usize) {
         let Some(mut conn) = self.conns[slot].take() else { return };
         self.by_id.remove(&conn.session.id);
+        self.timers.forget(conn.session.id);
         self.https -= usize::from(conn.is_http());
         if io.part(slot, &conn.socket) {
             self.rest(io, slot);
