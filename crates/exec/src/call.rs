@@ -298,7 +298,13 @@ fn admit(
         session.published.add(flooded, crate::pubsub::made() - made);
     }
     let ns = local.lap() - before;
-    let spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
+    let mut spent = if ns >= BIG_NS { took_long(server, local, session, command, args, ns) } else { None };
+    if session.was_held() && !matches!(flow, Flow::Held(_)) {
+        let at = local.now_ms;
+        let request = spent.get_or_insert_with(|| Request::ran(command.name, at, ns));
+        local.end_waits(server, session, request);
+    }
+    spent.iter().for_each(|request| session.info.remember(request.clone()));
     match flow {
         Flow::Held(_) => return flow,
         Flow::Parked(_) if away(local, session, command, args, before) => return flow,
@@ -410,7 +416,6 @@ fn took_long(
         (request.loop_ns, request.behind) = (late.ns, Some(late.culprit.clone()));
         late.remembered.set(true);
     }
-    session.info.remember(request.clone());
     Some(request)
 }
 

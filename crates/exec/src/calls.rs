@@ -7,7 +7,7 @@ use crate::config::Live;
 use crate::latency::Events;
 use crate::slowlog::{self, Entry, Slowlog};
 use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
-use crate::waits::{Request, SLOW_NS};
+use crate::waits::Request;
 use crate::{Local, Session};
 use command::places;
 use command::table::{self, Command};
@@ -47,6 +47,8 @@ pub(crate) struct Finished<'a> {
     pub command: &'static Command,
     /// On its loop and on a thread together.
     pub ns: u64,
+    /// With all it waited for.
+    pub slow_ns: u64,
     pub words: Vec<Vec<u8>>,
     /// The error it answered.
     pub failed: Option<&'a [u8]>,
@@ -85,10 +87,11 @@ impl Calls {
             local.recorder.error(&ran.reply[1..]);
         }
         // A client that was served late was slow, however short its command.
-        let waited_ns = local.turn.late.as_ref().map_or(0, |late| late.ns);
+        let late_ns = local.turn.late.as_ref().map_or(0, |late| late.ns);
+        let waited_ns = late_ns + ran.spent.map_or(0, Request::held_ns);
         let slower_us = live.slowlog_slower_us.get();
         if slower_us >= 0 && (ran.ns + waited_ns) / 1000 >= slower_us as u64 {
-            self.log_slow(local, live, session, &ran, waited_ns);
+            self.log_slow(local, live, session, &ran, waited_ns, late_ns);
         }
         self.add_event(local, live, ran.command, ran.ns);
     }
@@ -101,8 +104,9 @@ impl Calls {
             local.recorder.error(text);
         }
         let slower_us = live.slowlog_slower_us.get();
-        if slower_us >= 0 && ran.ns / 1000 >= slower_us as u64 && !ran.command.has(table::SKIP_SLOWLOG) {
-            self.add_slow(local, live, session, ran.ns, ran.words, ran.request);
+        let slow = slower_us >= 0 && ran.slow_ns / 1000 >= slower_us as u64;
+        if slow && !ran.command.has(table::SKIP_SLOWLOG) {
+            self.add_slow(local, live, session, ran.slow_ns, ran.words, ran.request);
         }
         self.add_event(local, live, ran.command, ran.ns);
     }
@@ -116,7 +120,15 @@ impl Calls {
     }
 
     #[cold]
-    fn log_slow(&self, local: &Local, live: &Live, session: &Session, ran: &Ran<'_>, waited_ns: u64) {
+    fn log_slow(
+        &self,
+        local: &Local,
+        live: &Live,
+        session: &Session,
+        ran: &Ran<'_>,
+        waited_ns: u64,
+        late_ns: u64,
+    ) {
         let late = local.turn.late.as_ref();
         let slower_us = live.slowlog_slower_us.get().max(0) as u64;
         // Of those who waited for one long piece of work only the first are logged: it is one event, not hundreds.
@@ -126,11 +138,10 @@ impl Calls {
         }
         let short = Request {
             inline_ns: ran.ns,
-            loop_ns: waited_ns,
+            loop_ns: late_ns,
             behind: late.map(|late| late.culprit.clone()),
             ..Request::default()
         };
-        debug_assert!(ran.spent.is_none() || ran.ns >= SLOW_NS);
         let request = ran.spent.unwrap_or(&short);
         let words = words(ran.command, ran.args);
         self.add_slow(local, live, session, ran.ns + waited_ns, words, request);

@@ -14,7 +14,7 @@ use resp::{Args, Reply};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// Clients looked at under one lock.
 const PAGE: usize = 64;
@@ -180,49 +180,63 @@ impl Clients {
 /// CLIENT PAUSE.
 #[derive(Default)]
 pub struct Pause {
-    on: AtomicBool,
-    until_ms: AtomicU64,
-    writes_only: AtomicBool,
+    /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it is one of writes only.
+    word: AtomicU64,
 }
 
 impl Pause {
     #[inline]
     pub fn is_on(&self) -> bool {
-        self.on.load(Ordering::Relaxed)
+        self.word.load(Ordering::Acquire) != 0
     }
 
+    /// A longer or stricter pause is not weakened by a later one.
     pub fn set(&self, until_ms: u64, writes_only: bool) {
-        // A longer or stricter pause is not weakened by a later one.
-        if self.is_on() {
-            self.until_ms.fetch_max(until_ms, Ordering::Relaxed);
-            self.writes_only.fetch_and(writes_only, Ordering::Relaxed);
-        } else {
-            self.until_ms.store(until_ms, Ordering::Relaxed);
-            self.writes_only.store(writes_only, Ordering::Relaxed);
-        }
-        self.on.store(true, Ordering::Release);
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let (until_ms, writes_only) = match word {
+                0 => (until_ms, writes_only),
+                _ => (until_ms.max(word >> 1), writes_only && word & 1 == 1),
+            };
+            Some(until_ms.clamp(1, u64::MAX >> 1) << 1 | u64::from(writes_only))
+        });
     }
 
     pub fn clear(&self) {
-        self.on.store(false, Ordering::Release);
+        self.word.store(0, Ordering::Release);
+    }
+
+    /// Ends it if its time is over; true if it goes on.
+    #[inline]
+    pub(crate) fn goes_on(&self, now_ms: u64) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        if word != 0 && word >> 1 <= now_ms {
+            // Not another one that began meanwhile.
+            let _ = self.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        word >> 1 > now_ms
+    }
+
+    /// Whether nothing may change now: CLIENT PAUSE of either kind.
+    #[inline]
+    pub fn stops_writes(&self, now_ms: u64) -> bool {
+        self.word.load(Ordering::Acquire) >> 1 > now_ms
     }
 
     /// Milliseconds since 1970 at which it ends.
     pub fn until_ms(&self) -> u64 {
-        self.until_ms.load(Ordering::Relaxed)
+        self.word.load(Ordering::Acquire) >> 1
     }
 
     /// Whether this command must wait.
     pub(crate) fn holds(&self, command: &Command, session: &Session, now_ms: u64) -> bool {
-        if self.until_ms() <= now_ms {
-            self.clear();
+        if !self.goes_on(now_ms) {
             return false;
         }
         let changes = command.is_write()
             || command.may_replicate()
             || command.name == "exec" && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
-        !matches!(command.name, "client|unpause" | "client|pause")
-            && (changes || !self.writes_only.load(Ordering::Relaxed))
+        let writes_only = self.word.load(Ordering::Acquire) & 1 == 1;
+        !matches!(command.name, "client|unpause" | "client|pause") && (changes || !writes_only)
     }
 }
 
@@ -331,9 +345,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
             local.leaving.push(client);
         }
     }
-    if server.pause.is_on() && server.pause.until_ms() <= local.now_ms {
-        server.pause.clear();
-    }
+    server.pause.goes_on(local.now_ms);
     if let Some(lua) = &local.lua {
         let (scripts, functions) = lua.bytes();
         local.recorder.set(Counter::LuaBytes, scripts as u64);

@@ -27,7 +27,7 @@ use crate::queue::{self, Queue};
 use crate::session::{ReplyMode, Watch};
 use crate::tally::Tally;
 use crate::waits::{self, Ahead, Spent};
-use crate::works::{Owner, Work};
+use crate::works::{Owner, Paused, Work};
 use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
 use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
@@ -205,8 +205,9 @@ pub struct Job {
     pub spent: Spent,
     /// EXEC: the commands it ran.
     tally: Tally,
-    /// EXEC: what was watched.
+    /// EXEC: what was watched, and how much of it is settled since the snapshot.
     watch: Option<Watch>,
+    settled: usize,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
     /// Of this attempt.
@@ -290,6 +291,7 @@ impl Job {
             spent: Spent::default(),
             tally: Tally::default(),
             watch: None,
+            settled: 0,
             place: None,
             alarm: None,
         })
@@ -521,6 +523,7 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
     }
     // It may have waited.
     job.now_ms = local.now_ms;
+    job.settled = 0;
     let who = (job.client, job.body.command());
     let Some(snapshot) = server.snapshots.open(server, local.id, who, &mut job.spent.waits) else {
         local.works.wait(Owner::Job(job));
@@ -550,6 +553,17 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
 
 /// Takes a job back from its worker: reads what it asks for, commits what it did, or repeats it. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
+    if matches!(job.state, State::Done(_)) && job.body.is_write() && server.pause.stops_writes(local.now_ms) {
+        local.works.pause(Paused::Job(job));
+        return None;
+    }
+    if matches!(job.state, State::Done(_))
+        && let Job { watch: Some(watch), settled, .. } = &mut *job
+        && crate::transaction::settle_some(server, local, watch, settled)
+    {
+        local.works.push(Work::Finish(Owner::Job(job)));
+        return None;
+    }
     let alarm = if matches!(job.state, State::NeedKeys(_)) { None } else { job.alarm.take() };
     // It rings for nobody any more; who rang it is asked below.
     let alarm = alarm.filter(|_| matches!(job.state, State::Doomed));

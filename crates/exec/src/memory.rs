@@ -226,7 +226,7 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
     let memory = &server.memory;
     let limit = memory.limit.load(Relaxed);
     let waiting = session.short_since.take();
-    if limit == 0 {
+    if limit == 0 || server.pause.stops_writes(local.now_ms) {
         return Verdict::Run;
     }
     memory.stir();
@@ -412,7 +412,8 @@ fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
         }
     }
     let limit = memory.limit.load(Relaxed);
-    if limit > 0 {
+    // What a source has can be had again; of the rest nothing may change while CLIENT PAUSE stops writes.
+    if limit > 0 && !server.pause.stops_writes(now_ms) {
         let paid = pay(server, now_ms, limit, &mut pace, told);
         owes |= paid == Paid::Some;
         if paid == Paid::Enough {

@@ -14,7 +14,7 @@
 //!   others interrupt makes any script look long.
 //! - C5: script threads take no shard lock: loops read keys for them.
 //! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running, between two
-//!   attempts.
+//!   attempts. One that only reads ends so when its client goes.
 //! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
 //!   part of the dataset.
 
@@ -42,7 +42,7 @@ use crate::session::Watch;
 use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::waits::request::Bench;
-use crate::works::{Owner, Work};
+use crate::works::{Owner, Paused, Work};
 use crate::{Local, Server, Session};
 use command::places;
 use command::table::{self, Run};
@@ -81,7 +81,7 @@ const NEAR_MAX: usize = 16 * 1024;
 /// Keys of a database up to which a script may look at all of them on a loop.
 const SMALL_WHOLE: usize = 500;
 /// Threads for long scripts; more of them wait their turn.
-const THREADS: usize = 32;
+const THREADS: usize = keyspace::MAX_LONG;
 
 /// What is to be run.
 pub enum Body {
@@ -140,6 +140,8 @@ pub struct ScriptRun {
     pub used_ms: Option<u64>,
     pub random: u64,
     pub loop_id: usize,
+    /// Says that its client went: then one that only reads is of use to nobody. None in a transaction, which may write.
+    pub gone: Option<Arc<AtomicBool>>,
 }
 
 /// Words of a command before the keys it declares.
@@ -160,9 +162,20 @@ impl ScriptRun {
         self.declared > MANY_KEYS || self.words.len() > MANY_WORDS || bytes() > MANY_BYTES
     }
 
+    /// What says that nobody wants its answer any more; None if it has to be done nevertheless.
+    fn gone(&self) -> Option<&AtomicBool> {
+        self.gone.as_deref().filter(|_| self.read_only)
+    }
+
     /// EXEC: whether something watched was touched.
     fn is_touched(&self) -> bool {
         matches!(&self.body, Body::Exec(transaction) if transaction.is_touched())
+    }
+
+    /// EXEC: has decided changes of what was watched written, as far as `done` has not come; true if some are left.
+    fn settle_some(&self, server: &Server, local: &mut Local, done: &mut usize) -> bool {
+        let Body::Exec(transaction) = &self.body else { return false };
+        crate::transaction::settle_some(server, local, transaction.watch(), done)
     }
 
     /// EXEC: gives up what its client watched.
@@ -187,6 +200,8 @@ pub struct ScriptJob {
     tally: Tally,
     ended: Result<(), Halt>,
     pub(crate) spent: Spent,
+    /// Watched keys that are settled since the snapshot.
+    settled: usize,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
 }
@@ -208,8 +223,15 @@ impl ScriptJob {
         (self.run.client, self.run.body.command(), self.run.loop_id)
     }
 
+    /// Whether it has done something that is to be committed.
+    fn changes(&self) -> bool {
+        self.commit.is_some() || self.overlay.as_ref().is_some_and(Overlay::is_dirty)
+    }
+
+    /// Whether it is to end: somebody killed it, or its client went and it only reads.
     pub(crate) fn is_killed(&self) -> bool {
-        self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
+        let gone = self.run.gone().is_some_and(|gone| gone.load(Ordering::Relaxed));
+        gone || self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
     }
 }
 
@@ -217,6 +239,8 @@ impl ScriptJob {
 #[derive(Default)]
 struct Told {
     deeds: Vec<Deed>,
+    /// About what they take.
+    bytes: usize,
     /// With their databases.
     effects: Vec<(usize, OwnedArgs)>,
     /// EXEC: the database it leaves its client in.
@@ -234,6 +258,7 @@ impl Told {
     /// Takes what was told after it.
     fn append(&mut self, mut next: Told) {
         self.deeds.append(&mut next.deeds);
+        self.bytes += next.bytes;
         self.effects.append(&mut next.effects);
     }
 
@@ -249,6 +274,8 @@ enum Halt {
     /// It takes longer than a loop has.
     Elsewhere,
     Killed,
+    /// `script-max-time` is over.
+    TooLong,
 }
 
 /// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
@@ -331,6 +358,13 @@ impl Scripts {
         self.has_long.store(false, Ordering::Release);
     }
 
+    /// Long scripts that wait for a thread, and all others that are not over. A script whose turn in the line of its kind has not come
+    /// counts to the latter.
+    pub(crate) fn load(&self) -> (usize, usize) {
+        let waiting = self.threads.waiting();
+        (waiting, self.running.lock().len().saturating_sub(waiting))
+    }
+
     fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
         let weak = Arc::downgrade(server);
         self.threads.submit(job, server.crowd.rank(), move |taker| {
@@ -401,6 +435,7 @@ pub(crate) fn start_exec(
         used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
         loop_id: act.local.id,
+        gone: None,
     };
     if long { send_away(act, run) } else { run_with_engine(act, run) }
 }
@@ -435,7 +470,12 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
         let mark = out.len();
-        let limit = Limit { until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS), kill: None };
+        let limit = Limit {
+            until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS),
+            kill: None,
+            gone: None,
+            end_ns: None,
+        };
         let (ended, mut told) = {
             let mut spare = Reply::new(act.out.resp3());
             let mut inner = Act {
@@ -458,6 +498,8 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             server.scripts.note_long(&run.body);
             break;
         }
+        let mut settled = 0;
+        while run.settle_some(&server, act.local, &mut settled) {}
         if run.is_touched() {
             act.out.truncate(mark);
             act.out.null_array();
@@ -590,6 +632,7 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         tally: Tally::default(),
         ended: Ok(()),
         spent: Spent::default(),
+        settled: 0,
         place: None,
     };
     act.local.away = true;
@@ -607,6 +650,7 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
     }
     // It may have waited.
     job.run.now_ms = local.now_ms;
+    job.settled = 0;
     let who = (job.run.client, job.run.body.command());
     match server.snapshots.open(server, local.id, who, &mut job.spent.waits) {
         Some(snapshot) => {
@@ -650,7 +694,10 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }
         let ground = Ground { overlay: &mut overlay, act: None };
-        let limit = Limit { until_ns: None, kill: Some(&entry.kill) };
+        let most_ns = server.config.live.script_max_ms.get().max(0) as u64 * 1_000_000;
+        let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(job.spent.thread_ns));
+        let end_ns = (most_ns > 0).then_some(end_ns);
+        let limit = Limit { until_ns: None, kill: Some(&entry.kill), gone: job.run.gone(), end_ns };
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
         let (ended, told) = run_once(server, lua, &job.run, ground, limit, Some(&mut reader), &mut job.out);
@@ -691,6 +738,14 @@ fn know_text(lua: &mut LuaState, run: &mut ScriptRun) -> Result<(), Error> {
 
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
+    if job.changes() && !job.is_killed() && server.pause.stops_writes(local.now_ms) {
+        local.works.pause(Paused::Script(job));
+        return None;
+    }
+    if job.ended.is_ok() && job.run.settle_some(server, local, &mut job.settled) {
+        local.works.push(Work::Finish(Owner::Script(job)));
+        return None;
+    }
     let overlay = job.overlay.as_ref();
     if let Some(refusal) = overlay.and_then(|overlay| crate::snapshots::refusal(overlay.snapshot())) {
         job.overlay.take().into_iter().for_each(Overlay::dispose);
@@ -700,6 +755,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
     }
     match job.ended {
         Err(Halt::Killed) => return deliver_killed(server, local, job),
+        Err(Halt::TooLong) => {
+            let ms = server.config.live.script_max_ms.get();
+            return deliver_ended(server, local, job, &format!("script-max-time exceeded: {ms} ms"));
+        }
         Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
         // It could not go on: what it asked for did not come.
         Err(Halt::Elsewhere) => {
@@ -728,13 +787,17 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
 }
 
 /// A script was killed: nothing of it has happened (C1).
-fn deliver_killed(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
+fn deliver_killed(server: &Server, local: &mut Local, job: Box<ScriptJob>) -> Option<Delivery> {
+    deliver_ended(server, local, job, "Script killed by user with SCRIPT KILL.")
+}
+
+/// A script was ended from outside: nothing of it has happened (C1).
+fn deliver_ended(server: &Server, local: &mut Local, mut job: Box<ScriptJob>, why: &str) -> Option<Delivery> {
     let before = match job.run.body {
         Body::Exec(_) => "EXECABORT Transaction discarded because of:",
         _ => "ERR",
     };
-    let killed = format!("-{before} Error running script: Script killed by user with SCRIPT KILL.\r\n");
-    job.out = killed.into_bytes();
+    job.out = format!("-{before} Error running script: {why}\r\n").into_bytes();
     job::discard(std::mem::take(&mut job.told));
     deliver(server, local, job)
 }

@@ -226,6 +226,12 @@ pub struct Session {
 }
 
 impl Session {
+    /// Whether its command had to wait before it could run: `Local::end_waits` is to be told.
+    #[inline]
+    pub fn was_held(&self) -> bool {
+        self.guarded.get().is_some() || self.held_back.get().is_some() || self.loaded_since_ns.is_some()
+    }
+
     /// When keys that are looked at now count as used; None: not by this client (CLIENT NO-TOUCH).
     pub(crate) fn uses_at(&self, now_ms: u64) -> Option<u64> {
         (!self.no_touch).then_some(now_ms)

@@ -89,10 +89,16 @@ pub enum Phase {
     Thread,
     Committing,
     Socket,
+    Snapshot,
+    Source,
+    Reclaim,
+    Messages,
+    /// The system ran something else while a thread had long work.
+    Os,
 }
 
 /// The phases and their names.
-pub const PHASES: [(Phase, &str); 8] = [
+pub const PHASES: [(Phase, &str); 13] = [
     (Phase::Loop, "waited-for-loop"),
     (Phase::Lock, "waited-for-lock"),
     (Phase::Guard, "waited-for-commit"),
@@ -101,6 +107,11 @@ pub const PHASES: [(Phase, &str); 8] = [
     (Phase::Thread, "ran-on-thread"),
     (Phase::Committing, "committing"),
     (Phase::Socket, "waited-for-socket"),
+    (Phase::Snapshot, "waited-for-snapshot"),
+    (Phase::Source, "waited-for-source"),
+    (Phase::Reclaim, "waited-for-reclaim"),
+    (Phase::Messages, "waited-for-messages"),
+    (Phase::Os, "descheduled"),
 ];
 
 /// All threads' counters.

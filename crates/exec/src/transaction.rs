@@ -160,6 +160,24 @@ pub(crate) fn forget_some(server: &Server, watch: &mut Watch, count: usize) -> b
     !watch.keys.is_empty()
 }
 
+/// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
+/// left. `done` counts them. Whoever reads at a snapshot sees what was decided before it, but the watches' mark is set only
+/// when it is written: so this comes between the snapshot and the look at the mark.
+pub(crate) fn settle_some(server: &Server, local: &mut Local, watch: &Watch, done: &mut usize) -> bool {
+    if !server.keyspace.has_intents() {
+        return false;
+    }
+    for (db, key) in watch.keys.keys().skip(*done).take(AT_A_STRETCH) {
+        let mut view = View::locked_one(&server.keyspace, key, *db, local.now_ms);
+        if view.has_intents() {
+            view.settle(&[(*db, key)], false);
+        }
+        server.after(local, view.finish());
+        *done += 1;
+    }
+    *done < watch.keys.len()
+}
+
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let Some(multi) = act.session.multi.take() else { return Err(Error::new("ERR EXEC without MULTI")) };
     if multi.broken {

@@ -1,6 +1,6 @@
 //! Replies of several values: short ones at once, long ones as the socket drains.
 
-use command::Stream;
+use command::{Held, Stream};
 use resp::Reply;
 
 /// The long value that is being written, if one is.
@@ -31,5 +31,10 @@ impl Open {
             }
         }
         true
+    }
+
+    /// What the one that is being written keeps alive.
+    pub fn holds(&self, held: &mut dyn FnMut(Held)) {
+        self.0.iter().for_each(|long| long.holds(held));
     }
 }

@@ -2,6 +2,8 @@
 //!
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
+//! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its snapshot open, and goes on
+//!   when the pause ends.
 
 use crate::actions::keys::{self, Keys};
 use crate::bulk::{self, BulkJob};
@@ -41,6 +43,8 @@ pub enum Work {
         commit: Box<Commit>,
         owner: Owner,
     },
+    /// What came back from its thread, and has watched keys that are not settled yet.
+    Finish(Owner),
     /// A reply that is ready.
     Deliver(Delivery),
     /// A bulk, and its commit once it is under way.
@@ -64,6 +68,19 @@ pub enum Work {
 }
 
 impl Work {
+    /// Whether it may yet change something that was not decided before.
+    fn is_open(&self) -> bool {
+        match self {
+            Work::Commit { commit, .. } => commit.is_open(),
+            Work::Bulk(commit, _) => commit.as_ref().is_none_or(|commit| commit.is_open()),
+            _ => false,
+        }
+    }
+
+    fn is_killed(&self) -> bool {
+        matches!(self, Work::Commit { owner: Owner::Script(job), .. } if job.is_killed())
+    }
+
     /// Whether a test holds it where it is (`stdx::points`).
     fn stays(&self) -> bool {
         points::any_armed() && self.is_held()
@@ -85,10 +102,28 @@ impl Work {
     }
 }
 
+/// What CLIENT PAUSE holds (L3).
+pub(crate) enum Paused {
+    Work(Work),
+    Job(Box<Job>),
+    Script(Box<ScriptJob>),
+}
+
+impl Paused {
+    fn is_killed(&self) -> bool {
+        match self {
+            Paused::Script(job) => job.is_killed(),
+            Paused::Work(work) => work.is_killed(),
+            Paused::Job(_) => false,
+        }
+    }
+}
+
 /// The work of one loop.
 #[derive(Default)]
 pub struct Works {
     queue: VecDeque<Work>,
+    paused: Vec<Paused>,
     /// Work that waits for a snapshot: too many are open.
     waiting: VecDeque<Owner>,
     /// Deeds that wait for an answer by mail, by their client.
@@ -117,6 +152,11 @@ impl Works {
         self.push(Work::Read(request));
     }
 
+    /// Keeps a write until CLIENT PAUSE ends.
+    pub(crate) fn pause(&mut self, write: Paused) {
+        self.paused.push(write);
+    }
+
     pub(crate) fn wait(&mut self, owner: Owner) {
         self.waiting.push_back(owner);
     }
@@ -138,6 +178,10 @@ pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>
             }
             continue;
         }
+        if server.pause.stops_writes(local.now_ms) && work.is_open() && !work.is_killed() {
+            local.works.pause(Paused::Work(work));
+            continue;
+        }
         match step(server, local, work) {
             // Not at the end of the queue each time: a piece of work keeps its place for a slice (L2).
             Step::More(work) if local.lap() < until => {
@@ -150,6 +194,30 @@ pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>
         if local.lap() >= until {
             break;
         }
+    }
+}
+
+/// Goes on with what CLIENT PAUSE held, if it is over; a script that was killed meanwhile ends. Called when it may be, and now and
+/// then.
+pub fn resume(server: &Arc<Server>, local: &mut Local) {
+    if local.works.paused.is_empty() {
+        return;
+    }
+    let stopped = server.pause.stops_writes(local.now_ms);
+    for write in std::mem::take(&mut local.works.paused) {
+        if stopped && !write.is_killed() {
+            local.works.pause(write);
+            continue;
+        }
+        let delivery = match write {
+            Paused::Work(work) => {
+                local.works.push(work);
+                continue;
+            }
+            Paused::Job(job) => job::finish(server, local, job),
+            Paused::Script(job) => scripts::finish(server, local, job),
+        };
+        delivery.into_iter().for_each(|delivery| local.works.push(Work::Deliver(delivery)));
     }
 }
 
@@ -202,6 +270,12 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             request.answer();
             Step::Over(None)
         }
+        Work::Finish(owner) => Step::Over(match owner {
+            Owner::Job(job) => job::finish(server, local, job),
+            Owner::Script(job) => scripts::finish(server, local, job),
+            // It watches nothing.
+            Owner::Keys(_) => None,
+        }),
         Work::Deliver(delivery) => Step::Over(Some(delivery)),
         Work::Bulk(commit, mut bulk) => {
             waits::works_for(bulk.client);

@@ -471,9 +471,14 @@ impl Commit {
         matches!(self.stage, Stage::Folding(..))
     }
 
+    /// True as long as it may still be decided either way.
+    pub fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Sorting(_) | Stage::Placing(_))
+    }
+
     /// Ends it in vain, if it is not decided: `advance` takes back what it placed and says it was lost.
     pub fn give_up(&mut self) {
-        if matches!(self.stage, Stage::Sorting(_) | Stage::Placing(_)) {
+        if self.is_open() {
             self.record.end(&self.keyspace.sequence);
             self.stage = Stage::Withdrawing(0);
         }

@@ -109,6 +109,8 @@ pub struct Keyspace {
     /// Notification classes somebody wants, as bits of [`Class`]; 0 = none.
     notify: AtomicU32,
     active_expire: AtomicU32,
+    /// Until then keys that have expired are left where they are (milliseconds since 1970).
+    keep_expired_ms: AtomicU64,
     pub stats: Stats,
     sink: OnceLock<Box<dyn CommitSink>>,
     /// Records that may have intents in shards.
@@ -153,6 +155,7 @@ impl Keyspace {
             generation: AtomicU64::new(0),
             notify: AtomicU32::new(0),
             active_expire: AtomicU32::new(1),
+            keep_expired_ms: AtomicU64::new(0),
             stats: Stats::default(),
             sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
@@ -224,8 +227,23 @@ impl Keyspace {
         self.active_expire.store(on.into(), Ordering::Relaxed);
     }
 
+    /// Until then who meets a key that has expired does not remove it (CLIENT PAUSE). Writers still do.
+    pub fn keep_expired(&self, until_ms: u64) {
+        self.keep_expired_ms.store(until_ms, Ordering::Relaxed);
+    }
+
+    fn keeps_expired(&self, now_ms: u64) -> bool {
+        self.keep_expired_ms.load(Ordering::Relaxed) > now_ms
+    }
+
     pub(crate) fn active_expire(&self) -> bool {
         self.active_expire.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether long commits are under way, decided ones included.
+    #[inline]
+    pub fn has_intents(&self) -> bool {
+        self.intents.load(Ordering::Relaxed) != 0
     }
 
     /// Keys in a database, expired ones that are not swept yet included. O(1).

@@ -258,6 +258,9 @@ impl<'k> View<'k> {
             return;
         }
         let db = self.db;
+        if self.keyspace.keeps_expired(self.now_ms) {
+            return self.stale.get_mut().clear();
+        }
         for (db, key) in std::mem::take(self.stale.get_mut()) {
             self.db = db;
             self.expire_if_due(&key);

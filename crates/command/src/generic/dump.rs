@@ -7,7 +7,7 @@ use super::object::{FREQ_NEW, FREQ_STEP};
 use crate::options::{int, is};
 use crate::serial::{self, Decoded};
 use crate::table::*;
-use crate::{Cx, Error, Stream};
+use crate::{Cx, Error, Held, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::borrow::Cow;
@@ -97,6 +97,10 @@ impl Stream for Payload {
             out.end_bulk();
         }
         to < self.bytes.len()
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        held(Held::own(self, self.bytes.capacity()));
     }
 }
 

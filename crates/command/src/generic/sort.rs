@@ -398,7 +398,8 @@ impl<'v> Gotten<'v> {
 fn answer(cx: &mut Cx<'_, '_>, elements: Vec<Vec<u8>>) -> Result<(), Error> {
     cx.out.array(elements.len());
     if elements.len() > STREAM_FROM {
-        return cx.stream(Elements { elements, next: 0 });
+        let bytes = elements.iter().map(|element| size_of::<Vec<u8>>() + element.capacity()).sum();
+        return cx.stream(Elements { elements, bytes, next: 0 });
     }
     elements.iter().for_each(|element| cx.out.bulk(element));
     Ok(())
@@ -415,6 +416,8 @@ fn listed(cx: &mut Cx<'_, '_>, elements: &Vec<Vec<u8>>) -> Result<List, Error> {
 
 struct Elements {
     elements: Vec<Vec<u8>>,
+    /// Of all of them.
+    bytes: usize,
     next: usize,
 }
 
@@ -429,7 +432,7 @@ impl Stream for Elements {
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        held(Held::own(self, self.elements.len() * 48));
+        held(Held::own(self, self.bytes));
     }
 }
 
@@ -437,7 +440,7 @@ impl Drop for Elements {
     fn drop(&mut self) {
         let elements = std::mem::take(&mut self.elements);
         if elements.len() > STREAM_FROM {
-            stdx::reclaim::defer(elements.len() * 48, move || drop(elements));
+            stdx::reclaim::defer(self.bytes, move || drop(elements));
         }
     }
 }

@@ -1,9 +1,9 @@
 //! Every attacker is held where it is, and everybody else is served: those that `no_wait.rs` does not hold.
 //!
-//! What is never long (COPY, LSET, SETBIT at any offset …) cannot be held; `crates/command/src/visits.rs` shows how much of a
-//! value it looks at.
+//! What is never long (COPY, LSET, LTRIM, SETBIT at any offset …) cannot be held: its own loop does it, and answers at once
+//! however large the value is.
 
-use crate::held::{Hold, MANY, eval, eventually, held, held_while, laden, others_are_served};
+use crate::held::{Hold, MANY, eval, eventually, held, held_while, lade, laden, others_are_served};
 use crate::support::{Client, PATIENCE, Server, encode, encode_line, foreign};
 use crate::waits::until;
 use std::time::Instant;
@@ -143,6 +143,124 @@ fn who_writes_to_a_key_of_a_long_commit_goes_first_and_the_commit_follows() {
     });
     assert_eq!(reply, "+OK");
     client.expect("MGET key:0 key:1 key:2940", "[\"news\", \"new\", \"news\"]");
+}
+
+/// Reads the size of a value: the payload is made by a thread, and sent as it is taken.
+#[test]
+fn the_payload_of_a_long_list() {
+    let Some(server) = laden() else { return };
+    for point in ["job-start", "job-end", "stream"] {
+        let mut hold = Hold::first_at(&server, point);
+        let mut attacker = server.client();
+        attacker.send("DUMP list\r\n");
+        hold.await_victim();
+        others_are_served(&server);
+        hold.release();
+        attacker.skip("$".len());
+    }
+}
+
+/// What only takes a path through a value is done by its loop, with a bounded part of the budget: it goes to no thread.
+#[test]
+fn changes_within_large_values_go_to_no_thread() {
+    if foreign() {
+        return;
+    }
+    let server = lade(Server::start());
+    let mut client = server.client();
+    client.expect("SETRANGE long 30000000 x", ":30000001");
+    let mut hold = Hold::some_at(&server, "job-start", 100);
+    for (line, reply) in [
+        ("COPY list other-list", ":1"),
+        ("COPY big other-set", ":1"),
+        ("LSET list 10000 x", "+OK"),
+        ("LINDEX list 9999", "\"e9999\""),
+        ("LTRIM list 100 -100", "+OK"),
+        ("SETBIT bits 4000000000 1", ":0"),
+        ("APPEND long tail", ":30000005"),
+        ("SETRANGE long 15000000 middle", ":30000005"),
+        ("GETRANGE long 15000000 15000005", "\"middle\""),
+        ("RENAME other-list list", "+OK"),
+    ] {
+        client.expect(line, reply);
+    }
+    hold.await_victims(0);
+}
+
+/// What a long commit decided is there for everybody, though not in the tables yet: EXEC finds its watched keys touched, in
+/// whichever way it is run.
+#[test]
+fn watched_keys_are_touched_by_a_commit_that_is_decided() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut control = server.client();
+    let reads: String = (0..500).map(|i| format!("GET r:{i}\r\n")).collect();
+    let writes: String = (0..500).map(|i| format!("INCR r:{i}\r\n")).collect();
+    let ways = [
+        ("short", "SET mine 1\r\n", 1, 1),
+        ("with a script", "SET mine 1\r\nEVAL \"return 1\" 0\r\n", 2, 1),
+        (
+            "with a long script",
+            "EVAL \"for i = 1, 1e6 do end return redis.call('SET', 'mine', 1)\" 0\r\n",
+            1,
+            1,
+        ),
+        ("long", writes.as_str(), 500, 1),
+        ("long, reads only", reads.as_str(), 500, 1),
+        ("much watched", "SET mine 1\r\n", 1, 450),
+    ];
+    let others = || (0..1_500).flat_map(|i| [format!("other:{i}"), i.to_string()]);
+    for (way, queue, commands, watched) in ways {
+        // Some of them are in shards that are folded late.
+        for k in 0..4 {
+            let keys: Vec<String> = (0..watched).map(|i| format!("w{k}:{i}")).collect();
+            let mut watcher = server.client();
+            control.send(words("MSET", keys.iter().flat_map(|key| [key.clone(), "old".into()])));
+            control.expect_reply("+OK");
+            watcher.expect(&format!("WATCH {}", keys.join(" ")), "+OK");
+            let last = keys.last().into_iter().flat_map(|key| [key.clone(), "new".into()]);
+            let reply = held_while(
+                &server,
+                "commit-fold",
+                server.client(),
+                &words("MSET", others().chain(last)),
+                || {
+                    watcher.send(format!("MULTI\r\n{queue}EXEC\r\n"));
+                    watcher.expect_reply("+OK");
+                    (0..commands).for_each(|_| watcher.expect_reply("+QUEUED"));
+                    watcher.expect_reply("(nil array)");
+                },
+            );
+            assert_eq!(reply, "+OK");
+            assert_eq!(control.call("EXISTS mine"), ":0", "{way}");
+        }
+    }
+}
+
+/// RANDOMKEY gives what is there: no key that a decided commit removed, and one that it made, in the tables or not.
+#[test]
+fn a_random_key_is_one_that_is_there_while_a_commit_is_under_way() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut client = server.client();
+    let (make, remove) = (
+        words("MSET", (0..1_500).flat_map(|i| [format!("k:{i}"), i.to_string()])),
+        words("DEL", (0..1_500).map(|i| format!("k:{i}"))),
+    );
+    for (point, there) in [("commit-place", false), ("commit-fold", true)] {
+        let reply = held_while(&server, point, server.client(), &make, || {
+            (0..50).for_each(|_| assert_eq!(client.call("RANDOMKEY") != "(nil)", there, "at {point}"));
+        });
+        assert_eq!(reply, "+OK");
+        let reply = held_while(&server, point, server.client(), &remove, || {
+            (0..50).for_each(|_| assert_eq!(client.call("RANDOMKEY") == "(nil)", there, "at {point}"));
+        });
+        assert_eq!(reply, ":1500");
+    }
 }
 
 #[test]

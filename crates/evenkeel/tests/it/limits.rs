@@ -61,6 +61,26 @@ fn long_reads_that_never_end_are_ended() {
 }
 
 #[test]
+fn scripts_that_run_too_long_are_ended_and_did_nothing() {
+    let Some(server) = laden() else { return };
+    let (mut control, mut client) = (server.client(), server.client());
+    control.expect("CONFIG SET script-max-time 50", "+OK");
+    for spin in ["while true do end", "while true do pcall(function() while true do end end) end"] {
+        let line = format!("EVAL \"redis.call('SET', 'done', 1) {spin}\" 0");
+        let told = client.call(&line);
+        assert_eq!(told, "-ERR Error running script: script-max-time exceeded: 50 ms", "{line}");
+        client.send(format!("MULTI\r\n{line}\r\nEXEC\r\n"));
+        client.expect_reply("+OK");
+        client.expect_reply("+QUEUED");
+        let told = client.reply();
+        assert!(told.starts_with("-EXECABORT") && told.contains("script-max-time"), "{told}");
+    }
+    control.expect("EXISTS done", ":0");
+    control.expect("CONFIG SET script-max-time 0", "+OK");
+    client.expect("EVAL \"local n = 0 for i = 1, 30000000 do n = n + 1 end return n\" 0", ":30000000");
+}
+
+#[test]
 fn a_write_that_lost_its_snapshot_did_nothing() {
     let Some(server) = laden() else { return };
     let mut control = server.client();
@@ -145,10 +165,38 @@ fn who_reads_a_removed_value_too_slowly_is_cut_off() {
     patient.expect("PING", "+PONG");
 }
 
+/// Replies that are made whole before they are sent count, and who does not take his is cut off.
+#[test]
+fn replies_that_were_made_whole_are_limited_too() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let (mut control, mut other) = (server.client(), server.client());
+    let (element, value) = ("x".repeat(50_000), "x".repeat(6_000));
+    (0..600).for_each(|i| other.expect(&format!("RPUSH list {i}{element}"), &format!(":{}", i + 1)));
+    (0..5_000).for_each(|i| other.expect(&format!("SET k{i} {value}"), "+OK"));
+    let keys: String = (0..5_000).map(|i| format!(" k{i}")).collect();
+    control.expect("CONFIG SET rdbcompression no", "+OK");
+    let requests = ["DUMP list".to_owned(), format!("MGET{keys}"), "SORT list ALPHA".to_owned()];
+    for (n, request) in requests.iter().enumerate() {
+        let mut reader = server.client();
+        reader.send(encode_line(request));
+        reader.skip(1);
+        await_figure(&mut control, "stream_retained_bytes", |bytes| bytes > 20 << 20);
+        control.expect("CONFIG SET snapshot-max-retained 10mb", "+OK");
+        await_figure(&mut control, "streams_cut_retained", |cut| cut == n as u64 + 1);
+        assert!(reader.is_closed_within(PATIENCE), "{request}");
+        control.expect("CONFIG SET snapshot-max-retained 1gb", "+OK");
+        await_figure(&mut control, "stream_retained_bytes", |bytes| bytes == 0);
+    }
+}
+
 #[test]
 fn who_comes_after_the_last_snapshot_waits_and_is_told_for_whom() {
     let Some(server) = laden() else { return };
     let mut control = server.client();
+    control.expect("CONFIG SET slowlog-log-slower-than 200000", "+OK");
     control.expect("DEBUG POINT job-end HOLD 64", "+OK");
     let mut first: Vec<Client> = (0..64).map(|_| server.client()).collect();
     for client in &mut first {
@@ -164,6 +212,8 @@ fn who_comes_after_the_last_snapshot_waits_and_is_told_for_whom() {
     let mut other = server.client();
     other.expect("EVAL \"return redis.call('SCARD', KEYS[1])\" 1 big", &format!(":{MANY}"));
     other.expect("SET a 1", "+OK");
+    std::thread::sleep(Duration::from_millis(250));
+    control.expect("SLOWLOG RESET", "+OK");
     control.expect("DEBUG POINT job-end OFF", "+OK");
     first.iter_mut().for_each(|client| assert!(client.reply().contains("\"m1\"")));
     assert!(late[0].reply().contains("\"m1\""));
@@ -176,6 +226,10 @@ fn who_comes_after_the_last_snapshot_waits_and_is_told_for_whom() {
         assert!(why.contains("waited-for-snapshot") && why.to_lowercase().contains("sdiff"), "{why}");
     }
     await_figure(&mut control, "snapshots_waiting", |waiting| waiting == 0);
+    // Slow is who was answered late, however short his run was.
+    let log = control.call("SLOWLOG WHY -1");
+    assert!(log.contains("us for a snapshot") && log.contains("KEYS"), "{log}");
+    assert!(control.call("EVENKEEL PHASES").contains("waited-for-snapshot"));
 }
 
 #[test]

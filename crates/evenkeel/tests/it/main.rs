@@ -29,6 +29,7 @@ mod migrate_redis;
 mod muted;
 mod no_wait;
 mod one_moment;
+mod paused;
 mod races;
 mod renames;
 mod roaring;

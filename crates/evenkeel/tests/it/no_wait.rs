@@ -6,7 +6,9 @@
 //!
 //! No time is measured: a bystander that has to wait for what is held waits for ever, and its test fails.
 
-use crate::held::{Hold, MANY, PURE, READS, WRITES, eval, eventually, held, laden, others_are_served};
+use crate::held::{
+    Hold, MANY, PURE, READS, WRITES, await_figure, eval, eventually, figure, held, laden, others_are_served,
+};
 use crate::support::{Client, PATIENCE, Server, encode_line, foreign};
 use crate::waits;
 use std::time::{Duration, Instant};
@@ -423,6 +425,58 @@ fn a_read_whose_client_went_ends_with_it() {
         others_are_served(&server);
         hold.release();
         assert!(other.call("SDIFF big other").contains("\"m1\""));
+    }
+}
+
+/// Scripts that say they only read end with their clients, wherever they are.
+#[test]
+fn a_script_that_only_reads_ends_with_its_client() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut other = server.client();
+    other.request(&[
+        b"FUNCTION",
+        b"LOAD",
+        b"#!lua name=l\nredis.register_function{function_name='spin', flags={'no-writes'}, callback=function() while true do end end}",
+    ]);
+    other.expect_reply("\"l\"");
+    let spin = "while true do end";
+    let text = format!("{spin} --{}", "x".repeat(3_000));
+    let lines = [format!("EVAL_RO \"{spin}\" 0"), format!("EVAL_RO \"{text}\" 0"), "FCALL spin 0".to_owned()];
+    for line in &lines {
+        let mut attacker = server.client();
+        attacker.send(encode_line(line));
+        await_figure(&mut other, "scripts_running", |running| running == 1);
+        drop(attacker);
+        await_figure(&mut other, "scripts_running", |running| running == 0);
+    }
+}
+
+/// As many long scripts as there may be run at once: none of them keeps another waiting, however long it takes.
+#[test]
+fn endless_scripts_keep_no_other_script_waiting() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start();
+    let mut other = server.client();
+    let endless: Vec<Client> = (0..60)
+        .map(|_| {
+            let mut attacker = server.client();
+            attacker.send(encode_line("EVAL \"while true do end\" 0"));
+            attacker
+        })
+        .collect();
+    await_figure(&mut other, "scripts_running", |running| running == 60);
+    // A new text, which a thread compiles, and one that is long.
+    other.expect(&format!("EVAL \"return 1 --{}\" 0", "x".repeat(3_000)), ":1");
+    other.expect(&eval(PURE), ":3000000");
+    assert_eq!(figure(&mut other, "scripts_waiting"), 0);
+    other.expect("SCRIPT KILL", "+OK");
+    for mut attacker in endless {
+        assert!(attacker.reply().contains("Script killed by user"));
     }
 }
 

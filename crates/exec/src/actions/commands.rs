@@ -206,6 +206,9 @@ fn uses(out: &mut Reply, uses: Use) {
     uses.0.iter().for_each(|name| out.simple(name));
 }
 
+/// Bytes of a pattern that take long to be held against all names.
+const LONG: usize = 256;
+
 /// `COMMAND LIST [FILTERBY MODULE name | ACLCAT category | PATTERN glob]`: subcommands are listed like commands.
 fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let fits: Box<dyn Fn(&Command) -> bool> = match args.len() {
@@ -218,6 +221,12 @@ fn list(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
                 () if is(args.at(3), "aclcat") => {
                     let bit = category(value).unwrap_or(0);
                     Box::new(move |command| command.acl_categories() & bit != 0)
+                }
+                () if is(args.at(3), "pattern") && value.len() > LONG => {
+                    let pattern = value.to_vec();
+                    return super::aside(act, "list", move |out| {
+                        names(out, |command| stdx::glob::matches(&pattern, command.name.as_bytes(), true))
+                    });
                 }
                 () if is(args.at(3), "pattern") => {
                     Box::new(|command| stdx::glob::matches(value, command.name.as_bytes(), true))

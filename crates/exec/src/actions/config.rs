@@ -30,6 +30,9 @@ const HELP: &[&str] = &[
     "    Change settings: all of these or, if one is wrong, none.",
 ];
 
+/// Bytes of a pattern that take long to be held against all names.
+const LONG: usize = 256;
+
 fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let answer = |server: &Server, patterns: Args<'_>, out: &mut Reply| {
         let found = server.config.get(patterns.iter());
@@ -40,7 +43,8 @@ fn get(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         }
     };
     // Each pattern is held against all names.
-    let many = args.len() > 8 || args.from(2).iter().any(|pattern| pattern.contains(&b'*'));
+    let many =
+        args.len() > 8 || args.from(2).iter().any(|pattern| pattern.contains(&b'*') || pattern.len() > LONG);
     if many {
         let (server, words) = (act.server.clone(), args.to_owned());
         return elsewhere(act, move |out| answer(&server, words.args().from(2), out));

@@ -8,7 +8,7 @@
 use crate::call::Flow;
 use crate::values::Open;
 use crate::{Server, Session};
-use command::{Command, Stream, write_string};
+use command::{Command, Held, Stream, write_string};
 use keyspace::{Class, Snapshot};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
@@ -62,6 +62,8 @@ pub(crate) fn start(
     if server.keyspace.notifies(Class::KeyMiss) {
         return None;
     }
+    // Where there is none it waits as other long work does.
+    let snapshot = Snapshot::open(&server.keyspace)?;
     let now_ms = stdx::clock::wall_ms();
     Some(Flow::Stream(Box::new(Gather {
         server: server.clone(),
@@ -69,7 +71,7 @@ pub(crate) fn start(
         db: session.db,
         now_ms,
         used_ms: session.uses_at(now_ms).filter(|_| uses),
-        snapshot: None,
+        snapshot: Some(snapshot),
         next: 1,
         counts,
         found: 0,
@@ -156,6 +158,18 @@ impl Stream for Gather {
         out.array(self.words.len() - 1);
         self.sending = true;
         true
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        let mut encoded = 0;
+        for piece in &self.pieces {
+            match piece {
+                Piece::Encoded(bytes) => encoded += bytes.capacity(),
+                Piece::Long(value) => value.held().into_iter().for_each(&mut *held),
+            }
+        }
+        held(Held::own(self, encoded));
+        self.open.holds(held);
     }
 }
 

@@ -326,10 +326,7 @@ impl Stream for Keys {
         true
     }
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        // Before, its snapshot is what is limited.
-        if self.sending {
-            held(Held::own(self, self.piece_bytes));
-        }
+        held(Held::own(self, self.piece_bytes));
     }
 }
 

@@ -5,6 +5,7 @@
 //! - L2: libraries are replaced under one lock: of a dump all are accepted, or none.
 
 use super::{Act, PLAIN, Row, aside};
+use crate::Server;
 use crate::call::Flow;
 use crate::scripts::{Change, Deadline, Libraries, LibraryCode};
 use command::options::is;
@@ -69,23 +70,26 @@ pub(crate) fn asked_for(command: &Command, args: Args<'_>) -> Result<Asked, Erro
 }
 
 impl Asked {
-    /// Tries what is to be loaded. Cost: running the code of each library once (L1).
-    pub(crate) fn prepare(self) -> Result<Change, String> {
+    /// Tries what is to be loaded. Cost: running the code of each library once (L1), in so much memory at most.
+    pub(crate) fn prepare(self, memory_bytes: usize) -> Result<Change, String> {
         let (libraries, policy, is_load) = match self {
             Asked::Other(change) => return Ok(change),
             Asked::Load(code, policy) => {
-                let tried = try_library(&mut engine(), code)?;
+                let tried = try_library(&mut engine(memory_bytes), code)?;
                 (vec![tried], policy, true)
             }
-            Asked::Restore(payload, policy) => (accept_all(&payload)?, policy, false),
+            Asked::Restore(payload, policy) => (accept_all(&payload, memory_bytes)?, policy, false),
         };
         Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
     }
 
     fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
         let code = act.server.scripts.code.clone();
+        let memory_bytes = act.server.config.live.lua_memory_bytes.size();
+        let server = act.server.clone();
         let change = move |asked: Asked, out: &mut Reply| {
-            let made = asked.prepare().and_then(|change| change.make(&code).map(|()| change));
+            let prepared = apart(&server, move || asked.prepare(memory_bytes));
+            let made = prepared.and_then(|change| change.make(&code).map(|()| change));
             match made {
                 Ok(change) => change.answer(out),
                 Err(text) => out.error(&text),
@@ -179,8 +183,8 @@ fn restore(args: Args<'_>) -> Result<Asked, Error> {
 }
 
 /// The libraries of a payload, each tried; names that come twice in it are refused.
-fn accept_all(payload: &[u8]) -> Result<Vec<Accepted>, String> {
-    let mut engine = engine();
+fn accept_all(payload: &[u8], memory_bytes: usize) -> Result<Vec<Accepted>, String> {
+    let mut engine = engine(memory_bytes);
     let mut all: Vec<Accepted> = Vec::new();
     for code in codes_of(payload)? {
         let new = try_library(&mut engine, code)?;
@@ -213,9 +217,24 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     Ok(codes)
 }
 
+/// Runs clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is not demoted.
+fn apart<T: Send>(server: &Server, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+    std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().name("library-code".into()).spawn_scoped(scope, || {
+            stdx::threads::demote(server.crowd.rank().nice());
+            let _turn = server.turns.enter();
+            work()
+        });
+        match thread {
+            Ok(thread) => thread.join().unwrap_or_else(|_| Err("ERR the library could not be tried".into())),
+            Err(e) => Err(format!("ERR no thread could be started: {e}")),
+        }
+    })
+}
+
 /// An engine to try libraries in, ready for them.
-fn engine() -> Engine {
-    let mut engine = Engine::new(Limits::default());
+fn engine(memory_bytes: usize) -> Engine {
+    let mut engine = Engine::new(Limits { memory_bytes, ..Limits::default() });
     engine.prepare_for_libraries();
     engine
 }
@@ -303,7 +322,7 @@ mod tests {
     fn names_that_come_twice_in_a_dump_are_refused() {
         let refused = |codes: &[Box<[u8]>]| {
             let codes: Vec<&[u8]> = codes.iter().map(|code| &**code).collect();
-            accept_all(&payload_of(&codes)).map(|all| all.len())
+            accept_all(&payload_of(&codes), 0).map(|all| all.len())
         };
         assert_eq!(refused(&[library("one", "f"), library("two", "g")]), Ok(2));
         let twice = refused(&[library("one", "f"), library("one", "g")]);

@@ -26,6 +26,7 @@ use crate::{Local, Server, Session};
 use command::{Command, Error, places};
 use keyspace::View;
 use resp::{Args, Reply};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
 /// What an action works with.
@@ -125,6 +126,26 @@ pub(crate) fn elsewhere(
     Ok(Flow::Parked(None))
 }
 
+/// Threads that collect answers, and how many there may be; who comes then asks again in a moment.
+static ASIDES: AtomicUsize = AtomicUsize::new(0);
+const ASIDES_MAX: usize = 64;
+
+/// One of them, as long as it is.
+struct One;
+
+impl One {
+    fn begin() -> One {
+        ASIDES.fetch_add(1, Relaxed);
+        One
+    }
+}
+
+impl Drop for One {
+    fn drop(&mut self) {
+        ASIDES.fetch_sub(1, Relaxed);
+    }
+}
+
 /// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who cannot wait
 /// ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard locks.
 pub(crate) fn aside(
@@ -136,10 +157,15 @@ pub(crate) fn aside(
         collect(act.out);
         return Ok(Flow::Done);
     }
+    if ASIDES.load(Relaxed) >= ASIDES_MAX {
+        return Ok(crate::call::retry(act.session, act.local));
+    }
     let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
+    let one = One::begin();
     let run = move || {
         collect(&mut out);
+        drop(one);
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     };
     match std::thread::Builder::new().name(thread.into()).spawn(run) {

@@ -131,9 +131,12 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     }
     s.errors = server.stats.registry.errors();
     let (waiting, running) = server.workers.load();
+    let (scripts_waiting, scripts_running) = server.scripts.load();
     s.evenkeel = vec![
         ("worker_jobs_waiting", waiting as u64),
         ("worker_jobs_running", running as u64),
+        ("scripts_waiting", scripts_waiting as u64),
+        ("scripts_running", scripts_running as u64),
         ("long_work_nice", server.crowd.rank().nice() as u64),
         ("turns_taken", server.turns.demand() as u64),
         ("turns_waiting", server.turns.waiting() as u64),
@@ -160,6 +163,8 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("streams_cut_age", count(&snapshots.cut_old)),
         ("streams_cut_retained", count(&snapshots.cut_large)),
     ]);
+    let (lists, bytes) = server.keyspace.cursors.kept();
+    s.evenkeel.extend([("lscan_lists_kept", lists as u64), ("lscan_bytes_kept", bytes as u64)]);
     s.evenkeel.extend(server.waits.seen.figures());
     s
 }

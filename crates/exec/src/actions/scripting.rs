@@ -139,6 +139,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
         used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
         loop_id: act.local.id,
+        gone: Some(act.session.cancel.clone()),
     };
     Ok(match scripts::start(act, run, far) {
         Started::Done => Flow::Done,

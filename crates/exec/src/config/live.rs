@@ -126,6 +126,7 @@ pub struct Live {
     pub busy_reply_ms: Number,
     /// Bytes one Lua state may hold; 0: no limit.
     pub lua_memory_bytes: Number,
+    pub script_max_ms: Number,
     pub debug_command: Number,
     pub protected_configs: Number,
     pub active_expire_effort: Number,

@@ -452,7 +452,11 @@ const EVENTS: &[Directive] = &[
         .aka(&["lua-time-limit"])
         .unit("ms")
         .live(|l, v| l.busy_reply_ms.set(v.int()))
-        .doc("Run time after which SCRIPT KILL may end a script."),
+        .doc("Has no effect: nobody is told BUSY, and SCRIPT KILL may end a long script at any time."),
+    int("script-max-time", 0, LONG, "0")
+        .unit("ms")
+        .live(|l, v| l.script_max_ms.set(v.int()))
+        .doc("Run time after which a script is ended, as by SCRIPT KILL; 0 is no limit."),
     memory("lua-memory-limit", 0, "1073741824")
         .live(|l, v| l.lua_memory_bytes.set(v.int()))
         .doc("Memory one script may take before it fails with \"not enough memory\"; 0 is no limit."),

@@ -16,15 +16,24 @@ pub(super) struct Limit<'a> {
     /// Monotonic clock at which a loop wants to be free again; None on a thread or under all locks.
     pub(super) until_ns: Option<u64>,
     pub(super) kill: Option<&'a AtomicBool>,
+    /// Set when nobody wants to know any more.
+    pub(super) gone: Option<&'a AtomicBool>,
+    /// Monotonic clock at which `script-max-time` is over.
+    pub(super) end_ns: Option<u64>,
 }
 
 impl Limit<'_> {
     /// Whether the run has to end.
     pub(super) fn ended(&self) -> Option<Halt> {
-        if self.kill.is_some_and(|kill| kill.load(Ordering::Relaxed)) {
+        let is_set = |flag: Option<&AtomicBool>| flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
+        if is_set(self.kill) || is_set(self.gone) {
             return Some(Halt::Killed);
         }
-        self.until_ns.is_some_and(|until| stdx::clock::mono_ns() > until).then_some(Halt::Elsewhere)
+        let is_over = |at: Option<u64>| at.is_some_and(|at| stdx::clock::mono_ns() > at);
+        if is_over(self.end_ns) {
+            return Some(Halt::TooLong);
+        }
+        is_over(self.until_ns).then_some(Halt::Elsewhere)
     }
 
     /// Whether a script of a transaction that began then, and was halted now, would not do with a loop's time by itself.
@@ -33,6 +42,11 @@ impl Limit<'_> {
         self.until_ns.is_some_and(|until| now_ns <= until || now_ns - began_ns >= QUANTUM_NS / 2)
     }
 }
+
+/// Bytes of a script's line of the log that are kept, as in Redis.
+const LOGGED: usize = 1024;
+/// What a deed takes besides its bytes, about.
+const KEPT: usize = 96;
 
 /// The key of another database that MOVE or COPY names. It must be known before they run: run again after they changed the
 /// overlay, they would find what they did themselves.
@@ -162,7 +176,12 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
 
     fn one(&mut self, args: &[&[u8]], resp3: bool) -> Result<(), Error> {
         self.args.clear();
-        args.iter().for_each(|arg| self.args.push(arg));
+        for arg in args {
+            if !self.args.fits(arg.len()) {
+                return Err(Error::new("ERR the words of one command are larger than 4 GB"));
+            }
+            self.args.push(arg);
+        }
         let words = std::mem::take(&mut self.args);
         let result = self.checked(words.args(), resp3);
         self.args = words;
@@ -331,6 +350,16 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         }
     }
 
+    /// Takes memory for so many bytes that are told the outside later. Errors: it is more than a script may have.
+    fn keep(&mut self, bytes: usize) -> Result<(), Error> {
+        self.told.bytes += bytes + KEPT;
+        match self.server.config.live.lua_memory_bytes.size() {
+            0 => Ok(()),
+            limit if self.told.bytes <= limit => Ok(()),
+            _ => Err(Error::new("ERR not enough memory for what the script publishes")),
+        }
+    }
+
     fn action(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
         match command.name {
             "publish" | "spublish" => {
@@ -340,7 +369,10 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 let Some(sent) = sent else {
                     return Err(Error::new("ERR the script is being run again elsewhere"));
                 };
-                self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
+                if sent > 0 || server.keyspace.sink().is_some() {
+                    self.keep(args.at(1).len() + args.at(2).len())?;
+                    self.told.deeds.push(Deed::Publish(shard, args.at(1).to_vec(), args.at(2).to_vec()));
+                }
                 self.reply.int(sent as i64);
                 return Ok(());
             }
@@ -609,7 +641,8 @@ impl Host for Runner<'_, '_, '_> {
     }
 
     fn log(&mut self, level: i32, message: &[u8]) {
-        if log_level(level) <= log::max_level() {
+        let message = &message[..message.len().min(LOGGED)];
+        if log_level(level) <= log::max_level() && self.keep(message.len()).is_ok() {
             self.told.deeds.push(Deed::Log(level, message.to_vec()));
         }
     }
@@ -640,6 +673,7 @@ impl Host for Runner<'_, '_, '_> {
         self.halt = self.limit.ended();
         self.halt.map(|halt| match halt {
             Halt::Killed => Stop::Killed,
+            Halt::TooLong => Stop::Deadline,
             Halt::Elsewhere => Stop::Elsewhere,
         })
     }
@@ -697,7 +731,8 @@ pub(super) fn run_script<'a>(
     let halt = host.halt.or(match ended {
         Ok(()) => None,
         Err(Stop::Elsewhere) => Some(Halt::Elsewhere),
-        Err(Stop::Killed | Stop::Deadline) => Some(Halt::Killed),
+        Err(Stop::Killed) => Some(Halt::Killed),
+        Err(Stop::Deadline) => Some(Halt::TooLong),
     });
     if let Some(text) = out[mark..].strip_prefix(b"-") {
         host.ended_in_error(text);

@@ -49,6 +49,10 @@ impl Transaction {
         self.queue.kept(i)
     }
 
+    pub(super) fn watch(&self) -> &Watch {
+        &self.watch
+    }
+
     /// Whether a watched key was touched.
     pub(super) fn is_touched(&self) -> bool {
         self.watch.dirty.load(Ordering::Acquire)
@@ -148,7 +152,7 @@ impl Transaction {
             "script|flush" => scripting::forgets(args).map_err(|error| error.text().into_owned()),
             _ => libraries::asked_for(command, args)
                 .map_err(|error| error.text().into_owned())
-                .and_then(libraries::Asked::prepare),
+                .and_then(|asked| asked.prepare(server.config.live.lua_memory_bytes.size())),
         };
         // Why it cannot be made is answered where it is made for all.
         let _ = change.and_then(|change| change.make(&lua.code));
@@ -239,6 +243,7 @@ impl Transaction {
             used_ms,
             random,
             loop_id,
+            gone: None,
         }))
     }
 

@@ -122,6 +122,15 @@ pub struct Culprit {
 }
 
 impl Culprit {
+    /// Somebody's work of which no more is known.
+    pub(crate) fn of(
+        (what, ns): (What, u64),
+        client: Option<Arc<ClientInfo>>,
+        command: &'static str,
+    ) -> Culprit {
+        Culprit { what, client, command, words: Vec::new(), ns, os_ns: 0, ran: OnceLock::new() }
+    }
+
     /// Who ran instead of a loop; nobody, if that is not known.
     pub fn neighbours(&self) -> &[Neighbour] {
         self.ran.get().map_or(&[], |ran| ran)
@@ -392,6 +401,47 @@ mod tests {
 
     fn wait(id: u64, ns: u64, culprit: Option<Arc<Culprit>>) -> Wait {
         Wait { id: 0, unix_ms: 1, client: client(id), command: "get", what: What::Loop, ns, culprit }
+    }
+
+    #[test]
+    fn every_cause_is_explained_in_the_documentation() {
+        let text = include_str!("../../../../docs/whodunit.md");
+        for (_, name) in WHATS {
+            assert!(text.contains(&format!("\n| `{name}` |")), "{name}");
+        }
+    }
+
+    #[test]
+    fn every_phase_of_a_request_is_counted_and_told() {
+        let ns = 1_000;
+        let request = Request {
+            loop_ns: ns,
+            lock_ns: ns,
+            guard_ns: ns,
+            reclaim_ns: ns,
+            messages_ns: ns,
+            source_ns: ns,
+            socket_ns: ns,
+            parked_ns: ns,
+            queued_ns: ns,
+            snapshot_ns: ns,
+            inline_ns: ns,
+            thread_ns: ns,
+            os_ns: ns,
+            commit_ns: ns,
+            ..Request::default()
+        };
+        let told: Vec<&str> = request.phases().iter().map(|(name, _)| *name).collect();
+        // Commands that run on their loop have histograms of their own.
+        let counted = crate::stats::PHASES.iter().map(|(_, name)| *name).chain(["ran-on-loop"]);
+        let mut counted: Vec<&str> = counted.collect();
+        let mut sorted = told.clone();
+        counted.sort_unstable();
+        sorted.sort_unstable();
+        assert_eq!(sorted, counted);
+        // Each in words of its own.
+        let sentence = request.sentence();
+        assert_eq!(sentence.matches("reading keys and committing").count(), 1, "{sentence}");
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Request {
     pub messages_ns: u64,
     /// Waited for the database of a source.
     pub source_ns: u64,
+    /// Waited until its client took what it had been sent.
+    pub socket_ns: u64,
     /// Waited for a key, a time or an answer.
     pub parked_ns: u64,
     /// Waited for a worker or a script's thread.
@@ -49,6 +51,16 @@ pub struct Request {
 }
 
 impl Request {
+    /// One that ran for so long on its loop.
+    pub(crate) fn ran(command: &'static str, unix_ms: u64, inline_ns: u64) -> Request {
+        Request { command, unix_ms, inline_ns, ..Request::default() }
+    }
+
+    /// How long it was held before it ran: not for its loop, a key or a thread.
+    pub(crate) fn held_ns(&self) -> u64 {
+        self.guard_ns + self.reclaim_ns + self.messages_ns + self.source_ns
+    }
+
     /// The phases there were, with their names, in microseconds.
     pub fn phases(&self) -> Vec<(&'static str, u64)> {
         let all = [
@@ -58,6 +70,7 @@ impl Request {
             ("waited-for-reclaim", self.reclaim_ns),
             ("waited-for-messages", self.messages_ns),
             ("waited-for-source", self.source_ns),
+            ("waited-for-socket", self.socket_ns),
             ("parked", self.parked_ns),
             ("waited-for-thread", self.queued_ns),
             ("waited-for-snapshot", self.snapshot_ns),
@@ -80,6 +93,8 @@ impl Request {
                 "waited-for-commit" => format!("waited {us} us for a long commit of its keys"),
                 "waited-for-messages" => format!("waited {us} us for messages of its own to be delivered"),
                 "waited-for-reclaim" => format!("waited {us} us for memory it had given back to be freed"),
+                "waited-for-source" => format!("waited {us} us for the database of a source"),
+                "waited-for-socket" => format!("waited {us} us until its client took what it was sent"),
                 "parked" => format!("was parked for {us} us"),
                 "waited-for-thread" => format!("waited {us} us for a thread"),
                 "waited-for-snapshot" => format!("waited {us} us for a snapshot"),
@@ -271,8 +286,10 @@ pub fn ended(
     local.recorder.phase(Phase::Queued, queued_ns);
     local.recorder.phase(Phase::Thread, thread_ns);
     local.recorder.phase(Phase::Committing, rest_ns);
-    if line_ns > 0 {
-        local.recorder.phase(Phase::Guard, line_ns);
+    for (phase, ns) in [(Phase::Guard, line_ns), (Phase::Snapshot, snapshot_ns), (Phase::Os, os_ns)] {
+        if ns > 0 {
+            local.recorder.phase(phase, ns);
+        }
     }
     let waits = [
         (What::Thread, queued_ns + snapshot_ns, behind),
@@ -283,7 +300,10 @@ pub fn ended(
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
     session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
-    let finished = Finished { command: away.command, ns, words: away.words, failed, request: &request };
+    // A command that waits for keys was asked to wait.
+    let slow_ns = if away.command.has(command::table::BLOCKING) { ns } else { total_ns };
+    let finished =
+        Finished { command: away.command, ns, slow_ns, words: away.words, failed, request: &request };
     server.stats.finished(local, &server.config.live, session, finished);
     session.info.remember(request);
 }

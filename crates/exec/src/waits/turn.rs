@@ -14,7 +14,7 @@ use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, Wha
 use crate::clients::Clients;
 use crate::session::ClientInfo;
 use crate::stats::Phase;
-use crate::{Local, Server};
+use crate::{Local, Server, Session};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -511,63 +511,59 @@ impl Local {
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit) });
     }
 
-    /// A client's request was held because another's long commit is protected on its keys, and now went on.
+    /// What held a client's command, if anything did, is over: notes for whom it waited, and puts down how long.
     #[cold]
-    pub fn end_guard(&mut self, server: &Server, client: &Arc<ClientInfo>, holder: u64, since_ns: u64) {
-        let ns = self.lap().saturating_sub(since_ns);
-        let holder = server.clients.get(holder);
-        let command = holder.as_ref().map_or("unknown", |holder| holder.command());
-        let (what, words) = (What::Commit, Vec::new());
-        let culprit =
-            Arc::new(Culprit { what, client: holder, command, words, ns, os_ns: 0, ran: OnceLock::new() });
-        self.recorder.phase(Phase::Guard, ns);
-        let (command, unix_ms) = (client.command(), self.now_ms);
-        let behind = Some(culprit.clone());
-        client.remember(Request { unix_ms, command, guard_ns: ns, behind, ..Request::default() });
-        let (client, culprit) = (client.clone(), Some(culprit));
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit });
+    pub fn end_waits(&mut self, server: &Server, session: &mut Session, request: &mut Request) {
+        let now = self.lap().saturating_sub(request.inline_ns);
+        let client = session.info.clone();
+        if let Some((what, since_ns)) = session.held_back.take() {
+            let ns = now.saturating_sub(since_ns);
+            let phase = match what {
+                What::Messages => {
+                    request.messages_ns = ns;
+                    Phase::Messages
+                }
+                _ => {
+                    request.reclaim_ns = ns;
+                    Phase::Reclaim
+                }
+            };
+            self.recorder.phase(phase, ns);
+            let culprit = Culprit::of((what, ns), Some(client.clone()), client.command());
+            request.behind = Some(self.note_wait(server, &client, (what, ns), Arc::new(culprit)));
+        }
+        if let Some(since_ns) = session.loaded_since_ns.take() {
+            request.source_ns = now.saturating_sub(since_ns);
+            self.recorder.phase(Phase::Source, request.source_ns);
+            if request.source_ns >= STALL_NS {
+                let (command, unix_ms, what, ns) =
+                    (client.command(), self.now_ms, What::Source, request.source_ns);
+                let client = client.clone();
+                self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+            }
+        }
+        if let Some((holder, since_ns)) = session.guarded.take() {
+            let ns = now.saturating_sub(since_ns);
+            request.guard_ns = ns;
+            self.recorder.phase(Phase::Guard, ns);
+            let holder = server.clients.get(holder);
+            let command = holder.as_ref().map_or("unknown", |holder| holder.command());
+            let culprit = Culprit::of((What::Commit, ns), holder, command);
+            request.behind = Some(self.note_wait(server, &client, (What::Commit, ns), Arc::new(culprit)));
+        }
     }
 
-    /// A client was held back until less of its own waited to be freed or delivered.
-    pub fn end_held_back(
+    /// Notes that a client waited for somebody's work.
+    fn note_wait(
         &mut self,
         server: &Server,
         client: &Arc<ClientInfo>,
-        (what, since_ns): (What, u64),
-    ) {
-        let ns = self.lap().saturating_sub(since_ns);
-        let (words, command, unix_ms) = (Vec::new(), client.command(), self.now_ms);
-        let behind = Arc::new(Culprit {
-            what,
-            client: Some(client.clone()),
-            command,
-            words,
-            ns,
-            os_ns: 0,
-            ran: OnceLock::new(),
-        });
-        let culprit = Some(behind.clone());
-        let mut request = Request { unix_ms, command, behind: culprit, ..Request::default() };
-        match what {
-            What::Messages => request.messages_ns = ns,
-            _ => request.reclaim_ns = ns,
-        }
-        client.remember(request);
-        let (client, culprit) = (client.clone(), Some(behind));
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit });
-    }
-
-    /// A client waited for rows of a source, and now goes on.
-    pub fn end_source(&mut self, server: &Server, session: &mut crate::Session) {
-        let Some(since_ns) = session.loaded_since_ns.take() else { return };
-        let ns = self.lap().saturating_sub(since_ns);
-        if ns < STALL_NS {
-            return;
-        }
-        let (client, unix_ms, what) = (session.info.clone(), self.now_ms, What::Source);
-        let command = client.command();
-        client.remember(Request { unix_ms, command, source_ns: ns, ..Request::default() });
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+        (what, ns): (What, u64),
+        culprit: Arc<Culprit>,
+    ) -> Arc<Culprit> {
+        let (client, command, unix_ms) = (client.clone(), client.command(), self.now_ms);
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
+        culprit
     }
 
     /// A client's socket was full, and now has room again.
@@ -578,6 +574,7 @@ impl Local {
             return;
         }
         let (command, unix_ms, what) = (client.command(), self.now_ms, What::Socket);
+        client.remember(Request { unix_ms, command, socket_ns: ns, ..Request::default() });
         let client = client.clone();
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
     }
@@ -592,17 +589,7 @@ impl Local {
         behind: Ahead,
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
-        let words = Vec::new();
-        let holder = server.clients.get(holder);
-        let culprit = Arc::new(Culprit {
-            what,
-            client: holder,
-            command: holds,
-            words,
-            ns: holder_ns,
-            os_ns: 0,
-            ran: OnceLock::new(),
-        });
+        let culprit = Arc::new(Culprit::of((what, holder_ns), server.clients.get(holder), holds));
         let (client, unix_ms) = (client.clone(), self.now_ms);
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
         culprit

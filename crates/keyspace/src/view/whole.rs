@@ -14,6 +14,8 @@ type Removed = HashMap<(usize, usize), TakenAway>;
 const FREED_TOGETHER: usize = 16;
 /// Keys of long commits that are folded under one lock of their shard.
 const FOLDED_TOGETHER: usize = 32;
+/// Shards in which RANDOMKEY looks for a key while long commits are under way, when it finds none in the tables.
+const LAST_SHARDS: usize = 16;
 /// Bytes of a key for which SCAN counts a further one.
 const SCAN_BYTES: usize = 512;
 /// Shards ahead whose tables are fetched while they are all gone through.
@@ -77,15 +79,43 @@ impl View<'_> {
         let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
         scan_lines(cursor, count, |position| {
             if keyspace.intents.load(Ordering::Relaxed) != 0 {
-                // What was committed must be found, in the table or not: it is put there first, some at a time.
-                let mut all = false;
-                while !all {
-                    let mut view = View::locked(keyspace, Bits::one(shard_of(position)), db, now_ms);
-                    all = view.fold_committed(FOLDED_TOGETHER);
-                    self.changes.join(view.finish());
-                }
+                // What was committed must be found, in the table or not: it is put there first.
+                self.fold_shard(shard_of(position));
             }
             keyspace.scan_line(db, position, now_ms, f)
+        })
+    }
+
+    /// Puts what was committed in a shard into its table, some at a time. Cost: O(its keys that wait for that).
+    fn fold_shard(&mut self, shard: usize) {
+        let mut all = false;
+        while !all {
+            let mut view = View::locked(self.keyspace, Bits::one(shard), self.db, self.now_ms);
+            all = view.fold_committed(FOLDED_TOGETHER);
+            self.changes.join(view.finish());
+        }
+    }
+
+    /// The same while long commits are under way: a key of the tables may be removed by one that is decided, and others not be in the
+    /// tables yet. Cost: O(1), up to a hundred looks; where nearly all is being removed or made O(keys of [`LAST_SHARDS`]).
+    fn random_underway(&mut self, random: u64) -> Option<Vec<u8>> {
+        let (keyspace, db, now_ms) = (self.keyspace, self.db, self.now_ms);
+        for n in 0..100 {
+            let Some(key) = keyspace.random_key(db, now_ms, stdx::hash::hash_u64(random ^ n)) else { break };
+            let mut view = View::locked_one(keyspace, &key, db, now_ms);
+            view.settle(&[(db, &key)], false);
+            let there = view.exists(&key);
+            self.changes.join(view.finish());
+            if there {
+                return Some(key);
+            }
+        }
+        (0..LAST_SHARDS).find_map(|n| {
+            let shard = (random as usize + n) % SHARDS;
+            self.fold_shard(shard);
+            let guard = keyspace.shards.lock_one(shard);
+            let entry = guard.get(shard).dbs[db].random(random)?;
+            entry.expire_ms().is_none_or(|at| at > now_ms).then(|| entry.key().to_vec())
         })
     }
 
@@ -97,9 +127,13 @@ impl View<'_> {
         if !self.is_whole() {
             return None;
         }
-        let Store::Locked(guard) = &self.store else {
-            return self.keyspace.random_key(self.db, self.now_ms, random);
-        };
+        if !matches!(self.store, Store::Locked(_)) {
+            return match self.keyspace.intents.load(Ordering::Relaxed) {
+                0 => self.keyspace.random_key(self.db, self.now_ms, random),
+                _ => self.random_underway(random),
+            };
+        }
+        let Store::Locked(guard) = &self.store else { return None };
         let mut random = random;
         for _ in 0..100 {
             random = stdx::hash::hash_u64(random);

@@ -1,0 +1,114 @@
+//! CLIENT PAUSE: after its answer nothing changes, not even by what was on its way.
+
+use crate::held::{Hold, MANY, WRITES, await_figure, eval, eventually, figure, laden};
+use crate::support::{Client, Server, encode_line};
+use std::time::Duration;
+
+/// Long enough for a write to be seen if it were done.
+const A_WHILE: Duration = Duration::from_millis(150);
+
+fn many(command: &str, element: impl Fn(usize) -> String) -> String {
+    let words: String = (0..MANY).map(|i| format!(" {}", element(i))).collect();
+    format!("{command}{words}")
+}
+
+/// Long writes on their way: where they are held, what they are, what shows that they happened, and their replies.
+fn writes() -> Vec<(&'static str, String, &'static str, String)> {
+    let union = format!(":{}", MANY + MANY / 2);
+    vec![
+        ("job-end", "SUNIONSTORE into big other".into(), "EXISTS into", union),
+        ("script-end", eval(WRITES), "EXISTS counted", format!("\"{MANY}\"")),
+        ("commit-place", many("MSET", |i| format!("new:{i} {i}")), "EXISTS new:0 new:1 new:2", "+OK".into()),
+        (
+            "commit-place",
+            eval("for i = 1, 20000 do redis.call('SET', 'made:' .. i, i) end return 1"),
+            "EXISTS made:1 made:2 made:3",
+            ":1".into(),
+        ),
+    ]
+}
+
+/// A write that is held at a point until there is a pause, and no longer.
+#[track_caller]
+fn overtaken_by_a_pause(server: &Server, point: &'static str, line: &str, pause: &str) -> Client {
+    let (mut admin, mut writer) = (server.client(), server.client());
+    let mut hold = Hold::first_at(server, point);
+    writer.send(encode_line(line));
+    hold.await_victim();
+    admin.expect(pause, "+OK");
+    hold.release();
+    assert_eq!(writer.reply_within(A_WHILE), None, "{point}: answered during a pause");
+    writer
+}
+
+#[test]
+fn long_writes_on_their_way_wait_for_the_end_of_a_pause() {
+    let Some(server) = laden() else { return };
+    let mut admin = server.client();
+    for (point, line, question, reply) in writes() {
+        let mut writer = overtaken_by_a_pause(&server, point, &line, "CLIENT PAUSE 100000 WRITE");
+        admin.expect(question, ":0");
+        // Who reads is served, in long reads too.
+        admin.expect("SINTERCARD 2 big other", &format!(":{}", MANY / 2));
+        admin.expect("CLIENT UNPAUSE", "+OK");
+        writer.expect_reply(&reply);
+        assert_ne!(admin.call(question), ":0", "{point}");
+    }
+    await_figure(&mut admin, "snapshots_open", |open| open == 0);
+}
+
+/// What is decided is there for everybody, and its reply comes.
+#[test]
+fn a_write_that_is_decided_ends_during_a_pause() {
+    let Some(server) = laden() else { return };
+    let (mut admin, mut writer) = (server.client(), server.client());
+    let mut hold = Hold::first_at(&server, "commit-fold");
+    writer.send(encode_line(&many("MSET", |i| format!("new:{i} {i}"))));
+    hold.await_victim();
+    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+    hold.release();
+    writer.expect_reply("+OK");
+    admin.expect("EXISTS new:0 new:1 new:2", ":3");
+}
+
+#[test]
+fn a_pause_that_ends_by_itself_lets_writes_go_on() {
+    let Some(server) = laden() else { return };
+    let line = "SUNIONSTORE into big other";
+    let mut writer = overtaken_by_a_pause(&server, "job-end", line, "CLIENT PAUSE 600 WRITE");
+    writer.expect_reply(&format!(":{}", MANY + MANY / 2));
+}
+
+#[test]
+fn a_script_held_by_a_pause_can_be_killed() {
+    let Some(server) = laden() else { return };
+    let mut admin = server.client();
+    for point in ["script-end", "commit-place"] {
+        let line = eval("for i = 1, 20000 do redis.call('SET', 'made:' .. i, i) end return 1");
+        let mut writer = overtaken_by_a_pause(&server, point, &line, "CLIENT PAUSE 100000 WRITE");
+        admin.expect("SCRIPT KILL", "+OK");
+        let told = writer.reply();
+        assert!(told.contains("Script killed by user"), "{point}: {told}");
+        admin.expect("EXISTS made:1", ":0");
+        admin.expect("CLIENT UNPAUSE", "+OK");
+    }
+}
+
+/// Keys that expire are gone for who asks, but are removed only when the pause is over.
+#[test]
+fn nothing_is_swept_or_evicted_during_a_pause() {
+    let Some(server) = laden() else { return };
+    let (mut admin, mut client) = (server.client(), server.client());
+    let before = figure(&mut admin, "expired_keys");
+    client.expect("SET brief 1 PX 50", "+OK");
+    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+    eventually(&mut client, "EXISTS brief", ":0");
+    admin.expect("CONFIG SET maxmemory-policy allkeys-lru", "+OK");
+    admin.expect("CONFIG SET maxmemory 1mb", "+OK");
+    std::thread::sleep(2 * A_WHILE);
+    assert_eq!(figure(&mut admin, "expired_keys"), before);
+    assert_eq!(figure(&mut admin, "evicted_keys"), 0);
+    admin.expect("CLIENT UNPAUSE", "+OK");
+    await_figure(&mut admin, "expired_keys", |expired| expired == before + 1);
+    await_figure(&mut admin, "evicted_keys", |evicted| evicted > 0);
+}
