@@ -83,16 +83,31 @@ pub fn read_cost_of_many(payload: &[u8]) -> usize {
     if payload.len() <= SHORT_PAYLOAD { 4 + payload.len() / 4 } else { read_cost(payload) }
 }
 
-/// The payload of a value as of now; None if nothing of it is left (Z1). Cost: O(bytes).
+/// Whether a value is written differently for Redis and for Valkey: fields expire. O(1).
+pub fn has_dialects(value: &Value) -> bool {
+    matches!(value, Value::Hash(hash) if hash.has_ttls())
+}
+
+/// The payload of a value as of now, for Redis; None if nothing of it is left (Z1). Cost: O(bytes).
 ///
 /// Errors: those of `charge`.
 pub fn encode(value: &Value, now_ms: u64, charge: &mut Charge<'_>) -> Result<Option<Vec<u8>>, Error> {
+    encode_for(Dialect::Redis, value, now_ms, charge)
+}
+
+/// The same for servers of a dialect.
+pub fn encode_for(
+    dialect: Dialect,
+    value: &Value,
+    now_ms: u64,
+    charge: &mut Charge<'_>,
+) -> Result<Option<Vec<u8>>, Error> {
     let body = match value {
         Value::Str(v) => Some((string_body(v.as_ref(), charge)?, rdb::VERSION_VALUES)),
         Value::List(v) => plain(list_body(v, charge)?.into_body()),
         Value::Set(v) => plain(set_body(v, charge)?.into_body()),
         Value::ZSet(v) => plain(zset_body(v, charge)?.into_body()),
-        Value::Hash(v) => hash_body(v, now_ms, charge)?.into_body(Dialect::Redis),
+        Value::Hash(v) => hash_body(dialect, v, now_ms, charge)?.into_body(dialect),
         Value::Roaring(v) => plain(Some(rdb::module_body(
             roaring::NARROW,
             roaring::VERSION,
@@ -260,11 +275,16 @@ fn zset_body(set: &ZSet, charge: &mut Charge<'_>) -> Result<ZSetPayload, Error> 
     Ok(out)
 }
 
-fn hash_body(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<HashPayload, Error> {
+fn hash_body(
+    dialect: Dialect,
+    hash: &Hash,
+    now_ms: u64,
+    charge: &mut Charge<'_>,
+) -> Result<HashPayload, Error> {
     let live = count_live(hash, now_ms, charge)?;
     let mut out = match hash.next_expiry() {
         // All that expire may have expired already; then the time says nothing, and does no harm.
-        Some(soonest) => HashPayload::expiring(live, soonest.max(now_ms)),
+        Some(soonest) => HashPayload::expiring(dialect, live, soonest.max(now_ms)),
         None => HashPayload::with_len(live),
     };
     out.reserve(hash.mem_bytes());
@@ -309,7 +329,8 @@ pub enum Decoded {
 
 /// The value of a payload as of now. Cost: O(bytes), unpacked.
 ///
-/// Errors: DUMP payload version or checksum are wrong, Bad data format; those of `charge`.
+/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not supported); those
+/// of `charge`.
 pub fn decode(payload: &[u8], now_ms: u64, charge: &mut Charge<'_>) -> Result<Decoded, Error> {
     let opened = rdb::open_in_pieces(payload, &mut |bytes| charge(bytes / BYTES_PER_STEP))?;
     let (body, version) = opened.ok_or(Error::new("ERR DUMP payload version or checksum are wrong"))?;
@@ -318,10 +339,12 @@ pub fn decode(payload: &[u8], now_ms: u64, charge: &mut Charge<'_>) -> Result<De
         Ok(()) => maker.made.finish(),
         Err(Failure::Stopped(error)) => Err(error),
         Err(Failure::Malformed) => Err(BAD_FORMAT),
+        Err(Failure::Unsupported(what)) => Err(Error::from(format!("{BAD_FORMAT_TEXT}: {what}"))),
     }
 }
 
-const BAD_FORMAT: Error = Error::new("ERR Bad data format");
+const BAD_FORMAT_TEXT: &str = "ERR Bad data format";
+const BAD_FORMAT: Error = Error::new(BAD_FORMAT_TEXT);
 
 enum Made {
     Nothing,
@@ -398,15 +421,13 @@ impl Sink for Maker<'_, '_> {
         member.with(|member| set.insert(member, score)).is_none()
     }
 
-    fn module(&mut self, name: &[u8; 9], version: u16, data: &[u8]) -> Result<bool, Error> {
-        let (wide, make): (bool, fn(Ints) -> Value) = match name {
-            roaring::NARROW => (false, Value::Roaring),
-            roaring::WIDE => (true, Value::Roaring64),
-            _ => return Ok(false),
-        };
-        if version != roaring::VERSION {
-            return Ok(false);
-        }
+    fn knows(&self, module: &[u8; 9], version: u16) -> bool {
+        matches!(module, roaring::NARROW | roaring::WIDE) && version == roaring::VERSION
+    }
+
+    fn module(&mut self, name: &[u8; 9], data: &[u8]) -> Result<bool, Error> {
+        let wide = name == roaring::WIDE;
+        let make: fn(Ints) -> Value = if wide { Value::Roaring64 } else { Value::Roaring };
         match roaring::decode(data, wide, self.charge) {
             Ok(bits) => self.made = Made::Value(make(bits)),
             Err(Refused::Malformed) => return Ok(false),

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! The encodings are the plain ones, with elements compressed if that is asked for: every Redis from 4.0 on and every Valkey
-//! reads them, and makes of them what it would have made of the commands. Only fields that expire need Redis 7.4, or Valkey 9, which write them differently
-//! ([`Dialect`]).
+//! reads them, and makes of them what it would have made of the commands. Only fields that expire need Redis 7.4, or
+//! Valkey 9, which write them differently ([`Dialect`]).
 //!
 //! - B1: what is in a payload is the caller's affair: servers refuse a set, sorted set or hash with a member twice.
 //!
@@ -35,6 +35,37 @@ pub enum Dialect {
     Redis,
     /// For Valkey from 9 on, and Evenkeel.
     Valkey,
+}
+
+impl Dialect {
+    fn version(self) -> u16 {
+        match self {
+            Dialect::Redis => VERSION_FIELD_EXPIRY,
+            Dialect::Valkey => VERSION_VALKEY_9,
+        }
+    }
+
+    /// The beginning of a hash of so many fields of which the first expires at `soonest_ms`.
+    fn begin(self, len: usize, soonest_ms: u64) -> Counted {
+        match self {
+            Dialect::Redis => Counted::new(types::HASH_METADATA, &soonest_ms.to_le_bytes(), len),
+            Dialect::Valkey => Counted::new(types::VALKEY_HASH_2, &[], len),
+        }
+    }
+
+    /// What stands before a field that expires then, if it does.
+    fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
+        if self == Dialect::Redis {
+            put_len(out, time.map_or(0, |time| time.saturating_sub(soonest_ms).saturating_add(1)));
+        }
+    }
+
+    /// What stands behind its value.
+    fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
+        if self == Dialect::Valkey {
+            out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());
+        }
+    }
 }
 
 /// The payload of a string. O(length).
@@ -254,8 +285,8 @@ impl<T: AsRef<[u8]>> Extend<(T, f64)> for ZSetPayload {
 /// The payload of a hash. See the module.
 pub struct HashPayload {
     counted: Counted,
-    /// If fields that expire are written at once: when the first of them does.
-    soonest_ms: Option<u64>,
+    /// If fields that expire are written at once: how, and when the first of them does.
+    at_once: Option<(Dialect, u64)>,
     /// Else which fields expire, counted from the first, and when.
     times: Vec<(u64, u64)>,
 }
@@ -268,14 +299,14 @@ impl HashPayload {
 
     /// For so many fields. If other than announced come, they are moved once at the end.
     pub fn with_len(len: usize) -> HashPayload {
-        HashPayload { counted: Counted::new(types::HASH, &[], len), soonest_ms: None, times: Vec::new() }
+        HashPayload { counted: Counted::new(types::HASH, &[], len), at_once: None, times: Vec::new() }
     }
 
-    /// For so many fields of which the first expires at `soonest_ms`, written for Redis: `finish` needs not go through them
-    /// again, and gives the same for every dialect.
-    pub fn expiring(len: usize, soonest_ms: u64) -> HashPayload {
-        let counted = Counted::new(types::HASH_METADATA, &soonest_ms.to_le_bytes(), len);
-        HashPayload { counted, soonest_ms: Some(soonest_ms), times: Vec::new() }
+    /// For so many fields of which the first expires at `soonest_ms`, written in this dialect at once: `finish` needs not go
+    /// through them again, and gives the same whatever it is told.
+    pub fn expiring(dialect: Dialect, len: usize, soonest_ms: u64) -> HashPayload {
+        let counted = dialect.begin(len, soonest_ms);
+        HashPayload { counted, at_once: Some((dialect, soonest_ms)), times: Vec::new() }
     }
 
     /// Fields so far.
@@ -313,13 +344,16 @@ impl HashPayload {
     }
 
     fn put(&mut self, field: &[u8], value: &[u8], expire_ms: Option<u64>) -> &mut HashPayload {
-        match (self.soonest_ms, expire_ms) {
-            (Some(soonest), time) => put_time(&mut self.counted.out, time, soonest),
-            (None, Some(time)) => self.times.push((self.counted.count, time)),
-            (None, None) => {}
+        let out = &mut self.counted.out;
+        match self.at_once {
+            Some((dialect, soonest_ms)) => dialect.put_before(out, expire_ms, soonest_ms),
+            None => self.times.extend(expire_ms.map(|time| (self.counted.count, time))),
         }
         self.counted.put(Item::Bytes(field));
         self.counted.put(Item::Bytes(value));
+        if let Some((dialect, _)) = self.at_once {
+            dialect.put_behind(&mut self.counted.out, expire_ms);
+        }
         self.counted.count += 1;
         self
     }
@@ -332,10 +366,10 @@ impl HashPayload {
 
     /// All but the footer, and the version for [`crate::seal_in_pieces`].
     pub fn into_body(self, dialect: Dialect) -> Option<(Vec<u8>, u16)> {
-        let (times, soonest) = (self.times, self.soonest_ms);
+        let times = self.times;
         let (count, elements_at) = (self.counted.count, self.counted.elements_at);
         if times.is_empty() {
-            let version = if soonest.is_some() { VERSION_FIELD_EXPIRY } else { VERSION_VALUES };
+            let version = self.at_once.map_or(VERSION_VALUES, |(dialect, _)| dialect.version());
             return self.counted.into_body().map(|body| (body, version));
         }
         let fields = Timed { fields: Reader::new(&self.counted.out[elements_at..]), count, times };
@@ -357,11 +391,6 @@ impl<F: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(F, V)> for HashPayload {
     }
 }
 
-/// A field's time as Redis writes it.
-fn put_time(out: &mut Vec<u8>, time: Option<u64>, soonest: u64) {
-    put_len(out, time.map_or(0, |time| time.saturating_sub(soonest).saturating_add(1)));
-}
-
 /// Fields and values one after the other, and the times of some.
 struct Timed<'a> {
     fields: Reader<'a>,
@@ -371,13 +400,8 @@ struct Timed<'a> {
 
 impl Timed<'_> {
     fn write(mut self, dialect: Dialect) -> (Vec<u8>, u16) {
-        let soonest = self.times.iter().map(|(_, time)| *time).min().unwrap_or(0);
-        let (kind, prefix, version) = match dialect {
-            Dialect::Redis => (types::HASH_METADATA, soonest.to_le_bytes(), VERSION_FIELD_EXPIRY),
-            Dialect::Valkey => (types::VALKEY_HASH_2, [0; 8], VERSION_VALKEY_9),
-        };
-        let prefix = if dialect == Dialect::Redis { &prefix[..] } else { &[] };
-        let mut out = Counted::new(kind, prefix, self.count as usize).out;
+        let soonest_ms = self.times.iter().map(|(_, time)| *time).min().unwrap_or(0);
+        let mut out = dialect.begin(self.count as usize, soonest_ms).out;
         let mut times = self.times.iter().copied().peekable();
         for i in 0..self.count {
             let time = times.next_if(|(at, _)| *at == i).map(|(_, time)| time);
@@ -387,15 +411,11 @@ impl Timed<'_> {
                 (Ok(_), Ok(_)) => before.len() - self.fields.rest().len(),
                 _ => 0,
             };
-            if dialect == Dialect::Redis {
-                put_time(&mut out, time, soonest);
-            }
+            dialect.put_before(&mut out, time, soonest_ms);
             out.extend_from_slice(&before[..len]);
-            if dialect == Dialect::Valkey {
-                out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());
-            }
+            dialect.put_behind(&mut out, time);
         }
-        (out, version)
+        (out, dialect.version())
     }
 }
 

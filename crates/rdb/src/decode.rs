@@ -9,14 +9,16 @@
 //!   3 members, scores as text          5 members, scores as doubles     12 ziplist  17 listpack  sorted set
 //!   4 fields, values      9 zipmap     13 ziplist     16 listpack                                hash
 //!  22 23 24 25            fields that expire: see `Decoder::fields`                              hash
+//!   7 value of a module: one string, if the sink knows the module ([`crate::module_body`])
 //! ```
 //!
-//! Streams are refused, and so are values of modules, but for those of one string that the sink knows ([`crate::module_body`]).
-//! What follows the object is not looked at, as in Redis.
+//! Other values of modules are refused by the module's name, streams and other types that servers have by theirs
+//! ([`Unsupported`]). What follows the object is not looked at, as in Redis.
 
 use crate::pack::{Intset, Listpack, Ziplist, Zipmap};
 use crate::string::Text;
 use crate::{Item, Malformed, Reader, VERSION_VALKEY_9, module, types};
+use std::fmt;
 
 /// Is given what is decoded. A sink that was given something before an error must throw it away.
 pub trait Sink {
@@ -47,11 +49,37 @@ pub trait Sink {
     /// A field of a hash, and when it expires (milliseconds since 1970); false if it is there already.
     fn field(&mut self, field: Item<'_>, value: Item<'_>, expire_ms: Option<u64>) -> bool;
 
-    /// A module's value of one string; false if the module, its version or the string are none it knows. What it takes long
-    /// for it says or charges itself.
-    fn module(&mut self, name: &[u8; 9], version: u16, data: &[u8]) -> Result<bool, Self::Stop> {
-        let _ = (name, version, data);
+    /// Whether it takes values of a module in this version. They have the form of one string then.
+    fn knows(&self, module: &[u8; 9], version: u16) -> bool {
+        let _ = (module, version);
+        false
+    }
+
+    /// A value of a module that it knows; false if the string is none. What it takes long for it says or charges itself.
+    fn module(&mut self, name: &[u8; 9], data: &[u8]) -> Result<bool, Self::Stop> {
+        let _ = (name, data);
         Ok(false)
+    }
+}
+
+/// What a sound payload may be of that no sink takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unsupported {
+    /// Streams, say.
+    Values(&'static str),
+    /// A value of a module. Letters, digits, `-` and `_` are all that its name can have.
+    Module { name: [u8; 9], version: u16 },
+}
+
+impl fmt::Display for Unsupported {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unsupported::Values(what) => write!(f, "{what} are not supported"),
+            Unsupported::Module { name, version } => {
+                let name = name.escape_ascii();
+                write!(f, "a value of the module {name} (version {version}) is not supported")
+            }
+        }
     }
 }
 
@@ -59,6 +87,8 @@ pub trait Sink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Failure<S> {
     Malformed,
+    /// It is not looked at any further.
+    Unsupported(Unsupported),
     /// The sink's wish.
     Stopped(S),
 }
@@ -200,13 +230,17 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 this.sink.expect(items.announced() / 2, blob.len());
                 this.pairs(items)
             }),
-            types::MODULE_2 => self.module(),
+            types::MODULE_2 => self.module(true),
+            types::MODULE => self.module(false),
             _ => self.fields(kind, version),
         }
     }
 
-    fn module(&mut self) -> Outcome<S> {
+    fn module(&mut self, can_be_skipped: bool) -> Outcome<S> {
         let (name, version) = module::name_and_version(self.reader.len()?);
+        if !can_be_skipped || !self.sink.knows(&name, version) {
+            return Err(Failure::Unsupported(Unsupported::Module { name, version }));
+        }
         if self.reader.len()? != module::PIECE_STRING {
             return Err(Failure::Malformed);
         }
@@ -214,9 +248,8 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
         if self.reader.len()? != module::PIECES_END {
             return Err(Failure::Malformed);
         }
-        let data = data.bytes()?;
-        let known = self.sink.module(&name, version, data).map_err(Failure::Stopped)?;
-        if known { Ok(()) } else { Err(Failure::Malformed) }
+        let is_one = self.sink.module(&name, data.bytes()?).map_err(Failure::Stopped)?;
+        if is_one { Ok(()) } else { Err(Failure::Malformed) }
     }
 
     /// Hashes whose fields expire.
@@ -229,8 +262,9 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
     /// 22  of Valkey 9: fields, a length │ (field, value, time) …                  time: 8 bytes, -1, or since 1970
     /// ```
     fn fields(&mut self, kind: u8, version: u16) -> Outcome<S> {
+        let is_valkey = version >= VERSION_VALKEY_9;
         match kind {
-            types::VALKEY_HASH_2 if version >= VERSION_VALKEY_9 => self.each(|this| {
+            types::VALKEY_HASH_2 if is_valkey => self.each(|this| {
                 let (field, value) = (this.text()?, this.text()?);
                 let time = match i64::from_le_bytes(this.reader.array()?) {
                     -1 => None,
@@ -239,6 +273,8 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 };
                 distinct(this.sink.field(field.item(), value.item(), time))
             }),
+            // From there on Valkey gives numbers a meaning of its own.
+            _ if is_valkey => Err(refused(kind, version)),
             types::HASH_METADATA_CANDIDATE => self.timed(1),
             types::HASH_METADATA => {
                 let soonest = u64::from_le_bytes(self.reader.array()?);
@@ -249,7 +285,7 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
                 self.reader.array::<8>()?;
                 self.packed(|this, blob| this.triples(blob))
             }
-            _ => Err(Failure::Malformed),
+            _ => Err(refused(kind, version)),
         }
     }
 
@@ -413,6 +449,11 @@ fn some<S>(count: impl TryInto<usize> + PartialEq + Default) -> Result<(), Failu
 
 fn distinct<S>(is_new: bool) -> Result<(), Failure<S>> {
     if is_new { Ok(()) } else { Err(Failure::Malformed) }
+}
+
+fn refused<S>(kind: u8, version: u16) -> Failure<S> {
+    let named = types::unread(kind, version).map(Unsupported::Values);
+    named.map_or(Failure::Malformed, Failure::Unsupported)
 }
 
 fn expiry(at_ms: Option<u64>) -> Result<u64, Malformed> {

@@ -8,6 +8,7 @@
 //!
 //! ```text
 //! any server's payload ─► open ─► decode ─► a Sink                 ListPayload, SetPayload, … ─► a payload for any server
+//!                     └─► translate ─► the same for Redis, or for Valkey
 //! ```
 //!
 //! The footer is little-endian, lengths are big-endian, integers that stand for strings are little-endian.
@@ -17,7 +18,7 @@
 //! - D2: what is written is read by every server from the version written in the footer on.
 //! - D3: a payload is opened only if its checksum fits, so what a reader then finds wrong was written wrong.
 //!
-//! Cost: O(bytes). Source: observed on Redis 7.0, Redis 8.0 and Valkey 9.1.
+//! Cost: O(bytes). Source: observed on Redis 6.2, Redis 7.0, Redis 8.0 and Valkey 9.1.
 #![forbid(unsafe_code)]
 
 mod build;
@@ -30,6 +31,7 @@ mod module;
 mod pack;
 mod payload;
 mod string;
+mod translate;
 mod types;
 
 pub use build::{
@@ -37,11 +39,12 @@ pub use build::{
 };
 pub use compressed::{CompressedString, is_compressed};
 pub use crc64::crc64;
-pub use decode::{Failure, Sink, decode, estimate};
+pub use decode::{Failure, Sink, Unsupported, decode, estimate};
 pub use item::Item;
 pub use module::module_body;
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
+pub use translate::translate;
 
 /// Version of the format that brought scores as doubles (Redis 4.0): all types of value but hashes whose fields expire.
 pub const VERSION_VALUES: u16 = 8;

@@ -1,11 +1,15 @@
 //! The first byte of an object.
 
+use crate::VERSION_VALKEY_9;
+
 pub(crate) const STRING: u8 = 0;
 pub(crate) const LIST: u8 = 1;
 pub(crate) const SET: u8 = 2;
 pub(crate) const ZSET: u8 = 3;
 pub(crate) const HASH: u8 = 4;
 pub(crate) const ZSET_2: u8 = 5;
+/// A value of a module: release candidates of Redis 4.0.
+pub(crate) const MODULE: u8 = 6;
 /// A value of a module, in the form that can be skipped.
 pub(crate) const MODULE_2: u8 = 7;
 pub(crate) const HASH_ZIPMAP: u8 = 9;
@@ -25,3 +29,19 @@ pub(crate) const HASH_METADATA: u8 = 24;
 pub(crate) const HASH_LISTPACK_EX: u8 = 25;
 /// Valkey 9 gave this number another meaning.
 pub(crate) const VALKEY_HASH_2: u8 = 22;
+
+/// What values of a type are that is not read here, as servers of this version number it; None if they have no such type.
+pub(crate) fn unread(kind: u8, version: u16) -> Option<&'static str> {
+    let redis_from = |first| (first..VERSION_VALKEY_9).contains(&version);
+    Some(match kind {
+        15 | 19 | 21 => "streams",
+        26 if redis_from(13) => "streams",
+        27 if redis_from(14) => "streams",
+        28 if redis_from(14) => "arrays",
+        29..=32 if redis_from(15) => "hashes of a template",
+        // It stands before the object itself.
+        243 if redis_from(13) => "keys with metadata of modules",
+        23 if version > VERSION_VALKEY_9 => "path hashes",
+        _ => return None,
+    })
+}

@@ -6,7 +6,7 @@ mod old;
 use checks::{Collect, Model, read, write};
 use old::{blob, counted, intset, listpack, put_packed, ziplist, zipmap};
 use proptest::prelude::*;
-use rdb::{Dialect, Failure, put_len, put_string};
+use rdb::{Dialect, Failure, Unsupported, put_len, put_string};
 use std::collections::BTreeMap;
 
 fn decoded(body: &[u8], version: u16) -> Option<Model> {
@@ -185,20 +185,25 @@ proptest! {
     }
 
     #[test]
-    fn any_bytes_are_decoded_or_refused(data: Vec<u8>, kind in 0u8..30) {
+    fn any_bytes_are_decoded_or_refused(data: Vec<u8>, kind in 0u8..34) {
         checks::body(&data);
-        checks::body(&[&[0, kind], &data[..]].concat());
+        for which in 0..4 {
+            checks::body(&[&[which, kind], &data[..]].concat());
+        }
         checks::payload(&data);
     }
 }
 
 #[test]
-fn a_hash_written_at_once_for_redis_is_the_same_as_one_written_twice() {
-    let mut once = rdb::HashPayload::expiring(2, 1_000);
-    let mut twice = rdb::HashPayload::new();
-    once.insert(b"f", b"v").insert_expiring(b"g", b"7", 1_000);
-    twice.insert(b"f", b"v").insert_expiring(b"g", b"7", 1_000);
-    assert_eq!(once.finish(Dialect::Redis), twice.finish(Dialect::Redis));
+fn a_hash_written_at_once_is_the_same_as_one_written_twice() {
+    for dialect in [Dialect::Redis, Dialect::Valkey] {
+        let mut once = rdb::HashPayload::expiring(dialect, 3, 1_000);
+        let mut twice = rdb::HashPayload::new();
+        for hash in [&mut once, &mut twice] {
+            hash.insert(b"f", b"v").insert_expiring(b"g", b"7", 1_000).insert_expiring(b"h", b"", 2_000);
+        }
+        assert_eq!(once.finish(Dialect::Redis), twice.finish(dialect), "{dialect:?}");
+    }
 }
 
 #[test]
@@ -282,11 +287,81 @@ fn odd_numbers_of_halves_are_refused() {
     assert_eq!(decoded(&blob(23, &listpack(&three[..2]), false), 12), None);
 }
 
+/// Why nothing comes of a body.
+fn refused(body: &[u8], version: u16) -> Failure<()> {
+    rdb::decode(body, version, &mut Collect::default()).expect_err("not read")
+}
+
 #[test]
-fn streams_modules_and_what_is_to_come_are_refused() {
-    for kind in [6, 7, 8, 15, 19, 21, 26, 27, 100, 245, 255] {
-        assert_eq!(decoded(&[kind, 1, 1, b'a', 1, b'b'], 12), None, "{kind}");
+fn streams_and_modules_are_refused_by_name() {
+    let named = |what| Failure::Unsupported(Unsupported::Values(what));
+    for (kind, version, what) in [
+        (15, 9, "streams"),
+        (19, 10, "streams"),
+        (21, 12, "streams"),
+        (21, 80, "streams"),
+        (26, 13, "streams"),
+        (26, 79, "streams"),
+        (27, 14, "streams"),
+        (28, 14, "arrays"),
+        (29, 15, "hashes of a template"),
+        (31, 15, "hashes of a template"),
+        (243, 13, "keys with metadata of modules"),
+        (23, 81, "path hashes"),
+    ] {
+        assert_eq!(refused(&[kind, 1, 1, b'a', 1, b'b'], version), named(what), "{kind} {version}");
     }
+    let module = |name: &[u8; 9], version| Failure::Unsupported(Unsupported::Module { name: *name, version });
+    let mut body = rdb::module_body(b"MBbloom--", 4, b"data");
+    assert_eq!(refused(&body, 12), module(b"MBbloom--", 4));
+    body[0] = 6;
+    assert_eq!(refused(&body, 8), module(b"MBbloom--", 4));
+    // Any eight bytes are a name that can be printed.
+    let body = [&[7, 0x81][..], &[0xff; 8]].concat();
+    let Failure::Unsupported(odd) = refused(&body, 12) else { panic!("no module") };
+    assert_eq!(odd.to_string(), "a value of the module _________ (version 1023) is not supported");
+    assert_eq!(refused(&body[..6], 12), Failure::Malformed);
+}
+
+#[test]
+fn types_that_no_server_has_are_refused() {
+    for (kind, version) in [
+        (8, 12),
+        (26, 12),
+        (27, 13),
+        (28, 13),
+        (29, 14),
+        (33, 15),
+        (100, 15),
+        (243, 12),
+        (245, 15),
+        (255, 12),
+        // Of Redis, where Valkey gave the numbers another meaning or none.
+        (23, 80),
+        (24, 80),
+        (25, 81),
+        (26, 81),
+        (243, 80),
+    ] {
+        assert_eq!(refused(&[kind, 1, 1, b'a', 1, b'b'], version), Failure::Malformed, "{kind} {version}");
+    }
+}
+
+/// What a type means depends on who wrote it, and on nothing else in the version.
+#[test]
+fn later_versions_mean_the_same() {
+    let redis = b"\x16\x02\x02\x01a\x01b\x00\x01c\x01d";
+    let valkey = b"\x16\x01\x01a\x01b\xff\xff\xff\xff\xff\xff\xff\xff";
+    for version in [12, 13, 14, 15] {
+        assert!(decoded(redis, version).is_some() && decoded(valkey, version).is_none(), "{version}");
+    }
+    for version in [80, 81] {
+        assert!(decoded(redis, version).is_none() && decoded(valkey, version).is_some(), "{version}");
+    }
+    let listpacks = blob(25, &listpack(&[b"f".to_vec(), b"v".to_vec(), b"0".to_vec()]), false);
+    let listpacks = [&listpacks[..1], &[0; 8], &listpacks[1..]].concat();
+    assert!(decoded(&listpacks, 15).is_some());
+    assert_eq!(decoded(&listpacks, 80), None);
 }
 
 /// A kilobyte that says it is a gigabyte is refused before memory is taken for it.

@@ -18,6 +18,8 @@ pub const CLIENTS: usize = 4;
 pub const DATABASES: usize = 3;
 /// A pipeline is at most this long.
 const PIPELINE: usize = 200;
+/// How a payload of a hash begins whose fields expire, written for Redis.
+const EXPIRING_HASH: u8 = 24;
 
 /// How a stream begins, so that a shrunk one begins alike.
 #[derive(Clone, Copy, Debug)]
@@ -252,12 +254,10 @@ impl Run<'_> {
     }
 
     fn cross(&mut self, step: &Step, from: &[u8], args: &[Vec<u8>], at: usize) -> Found {
-        // Fields that expire are written for Redis 8, which alone understands it; Valkey gets its own back.
-        let foreign = !self.pair.oracle.starts_with("valkey");
+        let is_valkey = self.pair.oracle.starts_with("valkey");
         let (ours, theirs) = self.conns(step.client)?;
         let dump = [b"DUMP".to_vec(), from.to_vec()];
         let (mine, other) = (ours.call_bytes(&dump), theirs.call_bytes(&dump));
-        let is_hash = theirs.call_bytes(&[b"TYPE".to_vec(), from.to_vec()]).text() == Some(b"hash");
         let (Some(from_ours), Some(from_theirs)) = (mine.text(), other.text()) else {
             return Ok(self.judge(step, &mine, &other, at));
         };
@@ -266,7 +266,9 @@ impl Run<'_> {
             args.insert(3, payload.to_vec());
             args
         };
-        let to_theirs = if is_hash && !foreign { from_theirs } else { from_ours };
+        // Valkey does not read that, and gets its own back.
+        let is_foreign = is_valkey && from_ours.first() == Some(&EXPIRING_HASH);
+        let to_theirs = if is_foreign { from_theirs } else { from_ours };
         let mine = ours.call_bytes(&with(from_theirs));
         let other = theirs.call_bytes(&with(to_theirs));
         Ok(self.judge(step, &mine, &other, at))

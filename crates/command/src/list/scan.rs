@@ -29,11 +29,15 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("lscan", -3, Run::Read(l
 const EXPIRED: Error =
     Error::new("LSCANEXPIRED The snapshot of this cursor is no longer kept, start again with cursor 0");
 
+const TOO_LARGE: Error =
+    Error::new("ERR The list is larger than lscan-max-bytes, it can only be walked without STABLE");
+
 /// `LSCAN key cursor [MATCH pattern] [COUNT count] [STABLE]`: `[cursor, elements]`, as SSCAN answers it.
 ///
 /// A list that never had more than some 2 KB comes whole. The cursor of a STABLE walk needs no further word; the walk ends
 /// with an error when its snapshot is too old, or too many or too large ones are kept (`lscan-max-age`,
-/// `lscan-max-bytes`). Cost: O(log n) and the elements visited. Errors: invalid cursor, syntax, WRONGTYPE, LSCANEXPIRED.
+/// `lscan-max-bytes`). A list that takes more than that by itself has no STABLE walk. Cost: O(log n) and the elements visited.
+/// Errors: invalid cursor, syntax, WRONGTYPE, LSCANEXPIRED, too large.
 fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let (key, told) = (args.at(1), cursor(args.at(2))?);
     let stable = (3..args.len()).find(|i| is(args.at(*i), "stable") && !is_value(args, *i));
@@ -44,11 +48,11 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     cx.charge(visited.min(STREAM_FROM))?;
     let keyed = stdx::hash::hash_bytes(key) ^ cx.view.db() as u64;
     let (cursors, now_ms) = (cx.view.cursors(), cx.view.now_ms());
-    let (mut rest, mut released) = (None, None);
+    let (mut rest, mut kept, mut ended) = (None, None, None);
     if let Some(cursor) = Cursor::parse(told) {
         let list = cursors.find(cursor, keyed, now_ms).ok_or(EXPIRED)?;
         let part = Part::of(&list, cursor.position, &options);
-        released = part.is_last().then_some(cursor);
+        ended = part.is_last().then_some(cursor);
         let found = part.matching(&mut cx.budget)?;
         rest = part.write(cx.out, cursor.at(part.range.end), found);
     } else if let Some(list) = cx.view.list(key)? {
@@ -64,7 +68,9 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
             let cursor = if part.is_last() {
                 0
             } else {
-                cursors.keep(keyed, list, now_ms).ok_or(EXPIRED)?.at(part.range.end)
+                let cursor = cursors.keep(keyed, list, now_ms).ok_or(TOO_LARGE)?;
+                kept = Some(cursor);
+                cursor.at(part.range.end)
             };
             rest = part.write(cx.out, cursor, found);
         } else {
@@ -78,9 +84,14 @@ fn lscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         Part::of(&List::new(), 0, &options).write(cx.out, 0, None);
         cx.view.count_lookup(key, false);
     }
-    released.into_iter().for_each(|cursor| cursors.release(cursor));
-    if let Some(rest) = rest {
-        cx.stream(rest)?;
+    if let Some(rest) = rest
+        && let Err(error) = cx.stream(rest)
+    {
+        kept.into_iter().for_each(|cursor| cursors.release(cursor)); // C1
+        return Err(error);
+    }
+    if cx.caller.may_stream {
+        ended.into_iter().for_each(|cursor| cursors.release(cursor)); // C1
     }
     Ok(())
 }
@@ -289,6 +300,25 @@ mod tests {
         assert_eq!(lscan(&mut db, &[&cursor]).1[0], "element 10");
         db.now_ms += 1;
         assert_eq!(db.line(&format!("lscan l {cursor}")), expired);
+    }
+
+    /// C1: a script is dropped after so many steps and repeated from its start.
+    #[test]
+    fn what_ends_or_begins_in_a_script_can_do_so_again() {
+        let mut db = Db::new();
+        fill(&mut db, 0..3000);
+        let (cursor, _) = lscan(&mut db, &["0", "STABLE"]);
+        db.caller.may_stream = false;
+        let end = lscan(&mut db, &[&cursor, "COUNT", "5000"]);
+        assert_eq!((&*end.0, end.1.len()), ("0", 2990));
+        assert_eq!(lscan(&mut db, &[&cursor, "COUNT", "5000"]), end);
+        // Nobody is told this one's cursor.
+        db.steps = 600;
+        assert!(db.run(&["LSCAN", "l", "0", "STABLE", "COUNT", "2900"]).starts_with('-'));
+        assert_eq!(db.keyspace.cursors.kept().0, 1);
+        (db.steps, db.caller.may_stream) = (100_000, true);
+        assert_eq!(lscan(&mut db, &[&cursor, "COUNT", "5000"]), end);
+        assert_eq!(db.keyspace.cursors.kept(), (0, 0));
     }
 
     #[test]

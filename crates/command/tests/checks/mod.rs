@@ -3,6 +3,7 @@
 
 use command::Error;
 use command::serial::{self, Decoded};
+use rdb::Dialect;
 use value::Value;
 
 /// Of fields' times some have passed then, some have not.
@@ -13,7 +14,7 @@ const NOW_MS: u64 = 1_700_000_000_000;
 pub fn restore(data: &[u8]) {
     let Some((which, body)) = data.split_first() else { return };
     let mut payload = body.to_vec();
-    rdb::seal(&mut payload, if which & 1 == 0 { 12 } else { 80 });
+    rdb::seal(&mut payload, [12, 80, 15, 81][usize::from(which & 3)]);
     let _ = serial::read_cost(&payload);
     let mut charges = 0_usize;
     let mut count = |_: usize| {
@@ -23,11 +24,14 @@ pub fn restore(data: &[u8]) {
     let decoded = serial::decode(&payload, NOW_MS, &mut count);
     if let Ok(Decoded::Value(value)) = &decoded {
         check(value);
-        let again = serial::encode(value, NOW_MS, &mut |_| Ok(())).expect("nothing stops it");
-        let again = again.expect("what has expired was not read");
-        match serial::decode(&again, NOW_MS, &mut |_| Ok(())) {
-            Ok(Decoded::Value(back)) => assert!(same(value, &back), "{:?}", value.kind()),
-            other => panic!("{:?} does not come back: {other:?}", value.kind()),
+        for dialect in [Dialect::Redis, Dialect::Valkey] {
+            let again =
+                serial::encode_for(dialect, value, NOW_MS, &mut |_| Ok(())).expect("nothing stops it");
+            let again = again.expect("what has expired was not read");
+            match serial::decode(&again, NOW_MS, &mut |_| Ok(())) {
+                Ok(Decoded::Value(back)) => assert!(same(value, &back), "{:?}", value.kind()),
+                other => panic!("{:?} does not come back: {other:?}", value.kind()),
+            }
         }
     }
     // Whoever stops it is told, wherever that is.

@@ -1,8 +1,9 @@
 //! MIGRATE between two servers.
 
-use crate::support::{Server, free_port};
+use crate::support::{Server, foreign, free_port};
 use std::io::{Read, Write};
 use std::net::TcpListener;
+use std::time::{Duration, Instant};
 
 fn migrate(to: &Server, rest: &str) -> String {
     format!("MIGRATE 127.0.0.1 {} {rest}", to.addr.port())
@@ -138,6 +139,106 @@ fn keys_that_were_taken_are_gone_whatever_becomes_of_the_others() {
             );
         }
     }
+}
+
+/// The other server is asked who it is if a value is written differently for some, once and after it let us in.
+#[test]
+fn fields_that_expire_are_written_for_who_is_there() {
+    if foreign() {
+        return;
+    }
+    const VALKEY: &str = "*4\r\n$6\r\nserver\r\n$6\r\nvalkey\r\n$7\r\nversion\r\n$5\r\n9.1.2";
+    const REDIS: &str = "*4\r\n$6\r\nserver\r\n$5\r\nredis\r\n$7\r\nversion\r\n$5\r\n8.0.6";
+    const READING: &str = "-IOERR error or timeout reading to target instance";
+    const NO: &str = "-ERR Target instance replied with error: NO";
+    const WRONGPASS: &str = "-ERR Target instance replied with error: WRONGPASS no";
+    // What begins such a payload, for whom.
+    let (for_redis, for_valkey) = (Some("\r\n\u{18}"), Some("\r\n\u{16}"));
+    let cases: [(&[&str], &str, Option<&str>); 8] = [
+        (&["+OK", "+OK", VALKEY, "+OK", "+OK", "+OK"], "+OK", for_valkey),
+        (&["+OK", "+OK", REDIS, "+OK", "+OK", "+OK"], "+OK", for_redis),
+        (&["+OK", "+OK", REDIS, "+OK", "-NO", "+OK"], NO, for_redis),
+        (&["+OK", "+OK", "-ERR unknown command", "+OK", "+OK", "+OK"], "+OK", for_redis),
+        // Neither a reply nor the whole of one.
+        (&["+OK", "+OK", "hello"], READING, None),
+        (&["+OK", "+OK", "*1000000000"], READING, None),
+        (&["+OK", "+OK"], READING, None),
+        (&["-WRONGPASS no", "-NOAUTH no", "-NOAUTH no"], WRONGPASS, None),
+    ];
+    let server = Server::start();
+    let mut client = server.client();
+    for (lines, reply, written) in cases {
+        client.expect("DEL a h i", ":0");
+        client.expect("SET a 1", "+OK");
+        for key in ["h", "i"] {
+            client.expect(&format!("HSET {key} f v g w"), ":2");
+            client.expect(&format!("HPEXPIREAT {key} 1900000000000 FIELDS 1 f"), "[:1]");
+        }
+        let (port, told) = scripted(lines);
+        client.expect(&format!("MIGRATE 127.0.0.1 {port} \"\" 0 5000 AUTH secret KEYS a h i"), reply);
+        let told = told.join().expect("it was asked");
+        let places = ["AUTH", "SELECT", "HELLO", "RESTORE"].map(|word| told.find(word));
+        assert!(places[..3].is_sorted() && places[0].is_some(), "{told}");
+        assert_eq!(told.matches("HELLO").count(), 1, "{told}");
+        assert_eq!(written.is_some(), places[3].is_some_and(|at| Some(at) > places[2]), "{told}");
+        if let Some(written) = written {
+            assert_eq!(told.matches(written).count(), 2, "{told}");
+        }
+        let left = match (written, reply) {
+            (None, _) => ":3",
+            (_, NO) => ":1",
+            _ => ":0",
+        };
+        client.expect("EXISTS a h i", left);
+        client.expect("FLUSHALL", "+OK");
+    }
+    // Nobody is asked for what all read alike.
+    client.expect("HSET h f v", ":1");
+    let (port, told) = scripted(&["+OK", "+OK"]);
+    client.expect(&format!("MIGRATE 127.0.0.1 {port} h 0 5000"), "+OK");
+    let told = told.join().expect("it was asked");
+    assert!(!told.contains("HELLO"), "{told}");
+}
+
+#[test]
+fn nobody_waits_for_who_does_not_end_to_say_who_he_is() {
+    if foreign() {
+        return;
+    }
+    let target = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = target.local_addr().expect("its address").port();
+    let talking = std::thread::spawn(move || {
+        let (mut asked, _) = target.accept().expect("a connection");
+        asked.write_all(b"+OK\r\n*1000000\r\n").expect("an answer");
+        // Each word comes in time.
+        while asked.write_all(b":1\r\n").is_ok() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    });
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("HSET h f v", ":1");
+    client.expect("HPEXPIREAT h 1900000000000 FIELDS 1 f", "[:1]");
+    let began = Instant::now();
+    let reading = "-IOERR error or timeout reading to target instance";
+    client.expect(&format!("MIGRATE 127.0.0.1 {port} h 0 500"), reading);
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    client.expect("EXISTS h", ":1");
+    talking.join().expect("it went");
+}
+
+#[test]
+fn fields_keep_their_times() {
+    if foreign() {
+        return;
+    }
+    let (here, there) = (Server::start(), Server::start());
+    let (mut a, mut b) = (here.client(), there.client());
+    a.expect("HSET h f v g 1 \"\" \"\"", ":3");
+    a.expect("HPEXPIREAT h 1900000000000 FIELDS 2 f g", "[:1, :1]");
+    a.expect(&migrate(&there, "h 0 5000"), "+OK");
+    b.expect("HPEXPIRETIME h FIELDS 3 f g \"\"", "[:1900000000000, :1900000000000, :-1]");
+    b.expect("HMGET h f g \"\"", r#"["v", "1", ""]"#);
 }
 
 #[test]

@@ -231,6 +231,59 @@ fn what_the_other_server_cannot_read_stays() {
     here.expect("R.BITCOUNT bits", ":3");
 }
 
+/// Redis and Valkey write fields that expire each in its own way, and neither reads the other's.
+#[test]
+fn fields_that_expire_arrive_whoever_the_other_server_is() {
+    let cases: [(&str, &[&str], &str); 4] = [
+        ("redis8-server", PASSWORD, "AUTH secret"),
+        ("valkey-server", PASSWORD, "AUTH secret"),
+        // Who may do nothing else may say HELLO.
+        ("valkey-server", &[], "AUTH2 mover pass"),
+        // Says that it is a Redis.
+        ("valkey-server", &["--extended-redis-compatibility", "yes"], "REPLACE"),
+    ];
+    for (program, options, rest) in cases {
+        let Some(other) = Server::peer(program, options) else { continue };
+        let server = Server::start();
+        let (mut here, mut there) = (server.client(), other.client());
+        if options == PASSWORD {
+            there.expect("AUTH secret", "+OK");
+        }
+        there.expect("ACL SETUSER mover on >pass ~* +restore +select", "+OK");
+        here.expect("HSET hash a 1 b two c 3", ":3");
+        here.expect("HPEXPIREAT hash 1900000000000 FIELDS 2 a b", "[:1, :1]");
+        add(&mut here, "HSET hash:large", 2_000, |i| format!("field{i} {}", i * i));
+        let fields = |each: &dyn Fn(usize) -> bool| {
+            let names: Vec<String> = (0..2_000).filter(|i| each(*i)).map(|i| format!("field{i}")).collect();
+            format!("FIELDS {} {}", names.len(), names.join(" "))
+        };
+        here.call(&format!("HPEXPIREAT hash:large 1900000000007 {}", fields(&|i| i % 3 > 0)));
+        here.expect("HSET plain f v", ":1");
+        here.expect("SET string s", "+OK");
+        let keys = ["hash", "hash:large", "plain", "string"];
+        let times = [
+            "HPEXPIRETIME hash FIELDS 4 a b c none".to_owned(),
+            format!("HPEXPIRETIME hash:large {}", fields(&|_| true)),
+        ];
+        let before: Vec<Vec<String>> = keys.iter().map(|key| contents(&mut here, key)).collect();
+        let expiring = times.each_ref().map(|line| here.call(line));
+        assert_eq!(expiring[0], "[:1900000000000, :1900000000000, :-1, :-2]");
+        let all = format!("\"\" 0 20000 {rest} KEYS {}", keys.join(" "));
+        assert_eq!(migrate(&mut here, &other, &all), "+OK", "{program} {rest}");
+        here.expect("DBSIZE", ":0");
+        let same = |client: &mut Client| {
+            for (key, before) in keys.iter().zip(&before) {
+                assert!(contents(client, key) == *before, "{program}: {key} has changed");
+            }
+            assert!(times.each_ref().map(|line| client.call(line)) == expiring, "{program}");
+        };
+        same(&mut there);
+        let back = format!("\"\" 0 20000 KEYS {}", keys.join(" "));
+        assert_eq!(migrate(&mut there, &server, &back), "+OK", "{program}");
+        same(&mut here);
+    }
+}
+
 /// Whatever Redis says to these, this server says too.
 #[test]
 fn mistakes_are_told_alike() {

@@ -148,6 +148,18 @@ impl Server {
         (0..4).find_map(|_| Server::try_start(redis, free_port(), args))
     }
 
+    /// A server that `make peers` has built; None, and said so, where there is none.
+    pub fn peer(program: &str, args: &[&str]) -> Option<Server> {
+        let home = PathBuf::from(std::env::var_os("HOME").unwrap_or_default());
+        let peers = std::env::var_os("EVENKEEL_PEERS").map(PathBuf::from);
+        let program = peers.unwrap_or_else(|| home.join(".cache/evenkeel-peers")).join("bin").join(program);
+        if !program.exists() {
+            eprintln!("no {}: nothing compared", program.display());
+            return None;
+        }
+        (0..4).find_map(|_| Server::try_start(&program, free_port(), args))
+    }
+
     /// `None` if it ended at once, which may be because another process took the port.
     fn try_start(program: &Path, port: u16, args: &[&str]) -> Option<Server> {
         Server::try_start_by(program, None, port, args)

@@ -1,7 +1,7 @@
 //! MIGRATE: moves keys to another Redis, Valkey or Evenkeel.
 //!
 //! ```text
-//! loop: job ─► worker: keys at its snapshot, as payloads ─► AUTH, SELECT, RESTORE … over a connection of its own ─► loop:
+//! loop: job ─► worker: keys at its snapshot ─► AUTH, SELECT over a connection of its own ─► payloads ─► RESTORE … ─► loop:
 //!              removes what was taken, unless a key changed meanwhile; then all of it once more, replacing
 //! ```
 //!
@@ -11,18 +11,21 @@
 //! - M3: at most [`AT_ONCE`] are under way: each holds a snapshot and a thread, of which there are not many.
 //! - M4: keys are sent [`AHEAD`] bytes at a time before the replies to them are read, so that many small ones do not wait for a
 //!   round trip each. A key is gone here once the other server has said that it took it, whatever becomes of the others.
+//! - M5: hashes whose fields expire are written as the other server reads them. Only if there are such it is asked who it is, by
+//!   HELLO, which every user may call; who does not know HELLO reads none of them, and says so itself.
 
 use super::{Act, PLAIN, Row};
 use crate::call::Flow;
 use crate::job;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
-use keyspace::Class;
-use resp::Args;
+use keyspace::{Class, Owned};
+use rdb::Dialect;
+use resp::{Args, Frame, read_frame};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 pub(super) const ACTIONS: &[Row] = &[Row("migrate", migrate, PLAIN)];
 
@@ -32,8 +35,12 @@ const AT_ONCE: usize = 16;
 /// Bytes that are sent before replies are awaited (M4). The other server may have to keep that many while it answers.
 const AHEAD: usize = 256 * 1024;
 
-/// Longest reply of the other server that is read.
+/// Longest replies of the other server that are read: of one line, and to HELLO.
 const LINE_MAX: u64 = 4096;
+const HELLO_MAX: usize = 16 * 1024;
+
+/// The version of Redis that brought fields that expire.
+const FIELDS_EXPIRE_FROM: (u32, u32) = (7, 4);
 
 static UNDER_WAY: AtomicUsize = AtomicUsize::new(0);
 
@@ -114,15 +121,27 @@ fn run(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let mut plan = Plan::parse(args)?;
     // What an earlier attempt has sent stands there already.
     plan.replace |= cx.caller.attempt > 0;
-    let sent = payloads(cx, plan.keys)?;
-    if sent.is_empty() {
+    let found = plan.keys.iter().filter_map(|key| Some((key, cx.view.owned(key)?)));
+    let found: Vec<(&[u8], Owned)> = found.collect();
+    if found.is_empty() {
         cx.out.simple("NOKEY");
         return Ok(());
     }
     let Some(_place) = Place::take() else {
         return Err(Error::new("TRYAGAIN Too many MIGRATE commands are under way"));
     };
-    let (taken, failure) = cx.aside(|| transfer(&plan, &sent));
+    let asks = found.iter().any(|(_, owned)| serial::has_dialects(&owned.value));
+    let (taken, failure) = match cx.aside(|| Link::open(&plan, asks)) {
+        Err(failure) => (Vec::new(), Some(failure)),
+        Ok(mut link) => {
+            let sent = parcels(cx, &found, link.dialect)?;
+            if sent.is_empty() {
+                cx.out.simple("NOKEY");
+                return Ok(());
+            }
+            cx.aside(|| link.transfer(&plan, &sent))
+        }
+    };
     if !plan.copy && !taken.is_empty() {
         let mut words: Vec<&[u8]> = vec![b"DEL"];
         for key in taken {
@@ -147,15 +166,18 @@ struct Parcel<'a> {
     payload: Vec<u8>,
 }
 
-fn payloads<'a>(cx: &mut Cx<'_, '_>, keys: Args<'a>) -> Result<Vec<Parcel<'a>>, Error> {
+/// Values as the other server reads them; a hash whose fields have all expired is none.
+fn parcels<'a>(
+    cx: &mut Cx<'_, '_>,
+    found: &[(&'a [u8], Owned)],
+    dialect: Dialect,
+) -> Result<Vec<Parcel<'a>>, Error> {
     let now_ms = cx.view.now_ms();
-    let mut parcels = Vec::new();
-    for key in keys.iter() {
-        let Some(owned) = cx.view.owned(key) else { continue };
+    let mut parcels = Vec::with_capacity(found.len());
+    for (key, owned) in found {
         let ttl_ms = owned.expire_ms.map_or(0, |at| at.saturating_sub(now_ms).max(1));
-        if let Some(payload) = serial::encode(&owned.value, now_ms, &mut |steps| cx.charge(steps))? {
-            parcels.push(Parcel { key, ttl_ms, payload });
-        }
+        let payload = serial::encode_for(dialect, &owned.value, now_ms, &mut |steps| cx.charge(steps))?;
+        parcels.extend(payload.map(|payload| Parcel { key, ttl_ms, payload }));
     }
     Ok(parcels)
 }
@@ -180,50 +202,71 @@ const CONNECTING: &str = "IOERR error or timeout connecting to the client";
 const WRITING: &str = "IOERR error or timeout writing to target instance";
 const READING: &str = "IOERR error or timeout reading to target instance";
 
-/// Sends everything; the keys the other server has taken, and what went wrong first.
-fn transfer<'a>(plan: &Plan<'_>, parcels: &[Parcel<'a>]) -> (Vec<&'a [u8]>, Option<String>) {
-    let mut taken = Vec::new();
-    let outcome = converse(plan, parcels, &mut taken);
-    (taken, outcome.err())
+/// A connection on which the other server has let us in and chosen the database.
+struct Link {
+    socket: TcpStream,
+    replies: BufReader<TcpStream>,
+    /// What it reads, if it was asked.
+    dialect: Dialect,
 }
 
-fn converse<'a>(plan: &Plan<'_>, parcels: &[Parcel<'a>], taken: &mut Vec<&'a [u8]>) -> Result<(), String> {
-    let mut socket = connect(plan)?;
-    let replies = socket.try_clone().map_err(|_| CONNECTING)?;
-    greet(&mut socket, plan).map_err(|_| WRITING)?;
-    let mut replies = BufReader::new(replies);
-    let mut refused = None;
-    // In step, so that neither side's buffers fill up while both write.
-    for _ in 0..1 + usize::from(plan.auth.is_some()) {
-        refused = refused.or(answer(&mut replies)?);
-    }
-    if let Some(error) = refused {
-        return Err(error);
-    }
-    let mut batch = Vec::new();
-    let (mut from, mut to) = (0, 0);
-    while let Some(parcel) = parcels.get(to) {
-        hand_over(plan, parcel, &mut batch);
-        to += 1;
-        if batch.len() < AHEAD && to < parcels.len() {
-            continue;
+impl Link {
+    /// Errors: what went wrong, or what the other server objects to.
+    fn open(plan: &Plan<'_>, asks: bool) -> Result<Link, String> {
+        let mut socket = connect(plan)?;
+        let mut replies = BufReader::new(socket.try_clone().map_err(|_| CONNECTING)?);
+        greet(&mut socket, plan, asks).map_err(|_| WRITING)?;
+        let mut refused = None;
+        for _ in 0..1 + usize::from(plan.auth.is_some()) {
+            refused = refused.or(answer(&mut replies)?);
         }
-        let sent = socket.write_all(&batch);
-        // Of what could not be sent as a whole something may have been taken: that is gone from here.
-        for parcel in &parcels[from..to] {
-            match answer(&mut replies) {
-                Ok(None) => taken.push(parcel.key),
-                Ok(error) => refused = refused.or(error),
-                Err(_) if sent.is_err() => break,
-                // What it objected to before says more.
-                Err(failure) => return Err(refused.unwrap_or(failure)),
+        if let Some(error) = refused {
+            return Err(error);
+        }
+        let dialect = if asks { dialect_of(&hello(&mut replies, plan.timeout)?) } else { Dialect::default() };
+        Ok(Link { socket, replies, dialect })
+    }
+
+    /// Sends everything; the keys the other server has taken, and what went wrong first.
+    fn transfer<'a>(&mut self, plan: &Plan<'_>, parcels: &[Parcel<'a>]) -> (Vec<&'a [u8]>, Option<String>) {
+        let mut taken = Vec::new();
+        let outcome = self.converse(plan, parcels, &mut taken);
+        (taken, outcome.err())
+    }
+
+    fn converse<'a>(
+        &mut self,
+        plan: &Plan<'_>,
+        parcels: &[Parcel<'a>],
+        taken: &mut Vec<&'a [u8]>,
+    ) -> Result<(), String> {
+        let mut refused = None;
+        let mut batch = Vec::new();
+        let (mut from, mut to) = (0, 0);
+        // In step, so that neither side's buffers fill up while both write.
+        while let Some(parcel) = parcels.get(to) {
+            hand_over(plan, parcel, &mut batch);
+            to += 1;
+            if batch.len() < AHEAD && to < parcels.len() {
+                continue;
             }
+            let sent = self.socket.write_all(&batch);
+            // Of what could not be sent as a whole something may have been taken: that is gone from here.
+            for parcel in &parcels[from..to] {
+                match answer(&mut self.replies) {
+                    Ok(None) => taken.push(parcel.key),
+                    Ok(error) => refused = refused.or(error),
+                    Err(_) if sent.is_err() => break,
+                    // What it objected to before says more.
+                    Err(failure) => return Err(refused.unwrap_or(failure)),
+                }
+            }
+            sent.map_err(|_| refused.clone().unwrap_or_else(|| WRITING.to_owned()))?;
+            from = to;
+            batch.clear();
         }
-        sent.map_err(|_| refused.clone().unwrap_or_else(|| WRITING.to_owned()))?;
-        from = to;
-        batch.clear();
+        refused.map_or(Ok(()), Err)
     }
-    refused.map_or(Ok(()), Err)
 }
 
 fn connect(plan: &Plan<'_>) -> Result<TcpStream, String> {
@@ -243,7 +286,7 @@ fn connect(plan: &Plan<'_>) -> Result<TcpStream, String> {
     Err(failure.to_owned())
 }
 
-fn greet(socket: &mut TcpStream, plan: &Plan<'_>) -> std::io::Result<()> {
+fn greet(socket: &mut TcpStream, plan: &Plan<'_>, asks: bool) -> std::io::Result<()> {
     let mut out = Vec::new();
     match plan.auth {
         None => {}
@@ -251,6 +294,9 @@ fn greet(socket: &mut TcpStream, plan: &Plan<'_>) -> std::io::Result<()> {
         Some((Some(user), password)) => encode(&[b"AUTH", user, password], &mut out),
     }
     encode(&[b"SELECT", plan.db.to_string().as_bytes()], &mut out);
+    if asks {
+        encode(&[b"HELLO"], &mut out);
+    }
     socket.write_all(&out)
 }
 
@@ -283,5 +329,73 @@ fn answer(replies: &mut BufReader<TcpStream>) -> Result<Option<String>, String> 
         }
         (Ok(_), [b'+', .., b'\n']) => Ok(None),
         _ => Err(READING.to_owned()),
+    }
+}
+
+/// The reply to HELLO, whatever it is: nothing else is awaited meanwhile.
+fn hello(replies: &mut BufReader<TcpStream>, timeout: Duration) -> Result<Frame, String> {
+    let began = Instant::now();
+    let mut bytes = Vec::new();
+    while bytes.len() <= HELLO_MAX && began.elapsed() <= timeout {
+        let more = replies.fill_buf().map_err(|_| READING)?;
+        let len = more.len();
+        bytes.extend_from_slice(more);
+        replies.consume(len);
+        match read_frame(&bytes) {
+            Ok(Some((frame, _))) => return Ok(frame),
+            Ok(None) if len > 0 => {}
+            Ok(None) | Err(_) => break,
+        }
+    }
+    Err(READING.to_owned())
+}
+
+/// What a server reads that answers HELLO so (M5).
+fn dialect_of(hello: &Frame) -> Dialect {
+    let pairs = hello.elements().unwrap_or_default().chunks_exact(2);
+    let told = |name: &[u8]| {
+        let pair = pairs.clone().find(|pair| pair[0].text() == Some(name))?;
+        pair[1].text()
+    };
+    // A Valkey that is told to pass for Redis says it is one that has no fields that expire.
+    let is_valkey = told(b"server") == Some(b"valkey")
+        || told(b"version").and_then(version).is_some_and(|version| version < FIELDS_EXPIRE_FROM);
+    if is_valkey { Dialect::Valkey } else { Dialect::Redis }
+}
+
+/// The first two numbers of a version.
+fn version(text: &[u8]) -> Option<(u32, u32)> {
+    let mut numbers = std::str::from_utf8(text).ok()?.split('.').map(str::parse);
+    Some((numbers.next()?.ok()?, numbers.next()?.ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_answers_hello_tells_what_it_reads() {
+        let hello = |server: &str, version: &str| {
+            let words = ["server", server, "version", version, "proto"];
+            let words = words.map(|word| Frame::Bulk(word.as_bytes().to_vec()));
+            Frame::Array(words.into_iter().chain([Frame::Int(2)]).collect())
+        };
+        for (server, version, dialect) in [
+            ("valkey", "9.1.2", Dialect::Valkey),
+            ("redis", "8.0.6", Dialect::Redis),
+            ("redis", "7.4.0", Dialect::Redis),
+            ("redis", "7.2.4", Dialect::Valkey),
+            ("redis", "255.255.255", Dialect::Redis),
+            ("other", "unstable", Dialect::Redis),
+            ("redis", "7", Dialect::Redis),
+        ] {
+            assert_eq!(dialect_of(&hello(server, version)), dialect, "{server} {version}");
+        }
+        let odd = [b"server".to_vec(), b"valkey".to_vec(), vec![0xff], b"version".to_vec()];
+        assert_eq!(dialect_of(&Frame::Array(odd.map(Frame::Bulk).to_vec())), Dialect::Valkey);
+        let refused = Frame::Error(b"ERR unknown command".to_vec());
+        for none in [refused, Frame::Null, Frame::Array(vec![Frame::Int(1)])] {
+            assert_eq!(dialect_of(&none), Dialect::Redis, "{none:?}");
+        }
     }
 }

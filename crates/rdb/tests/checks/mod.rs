@@ -145,7 +145,7 @@ pub fn write(model: &Model, dialect: Dialect) -> Option<Bytes> {
 /// after it was written and read again. The first byte says of which version they are.
 pub fn body(data: &[u8]) {
     let Some((which, body)) = data.split_first() else { return };
-    let version = if which & 1 == 0 { 12 } else { 80 };
+    let version = [12, 80, 15, 81][usize::from(which & 3)];
     let _ = rdb::estimate(body);
     let mut sink = Collect::default();
     let outcome = rdb::decode(body, version, &mut sink);
@@ -153,19 +153,35 @@ pub fn body(data: &[u8]) {
     assert!(sink.bytes <= (body.len() + 1) * 88 * 11, "{} bytes of {}", sink.bytes, body.len());
     assert!(sink.most_untold <= 64);
     assert_ne!(outcome, Err(Failure::Stopped(())));
+    if let Err(Failure::Unsupported(what)) = outcome {
+        assert!(what.to_string().bytes().all(|byte| matches!(byte, b' '..=b'~')));
+    }
     if outcome.is_ok() {
         assert_ne!(sink.model, Model::Nothing);
         for dialect in [Dialect::Redis, Dialect::Valkey] {
             let again = write(&sink.model, dialect).expect("not empty");
             assert_eq!(read(&again).as_ref(), Some(&sink.model));
+            translated(&again, &sink.model);
         }
     }
     let mut stopped = Collect { stop_at: Some(1), ..Collect::default() };
     let _ = rdb::decode(body, version, &mut stopped);
 }
 
+/// What is translated is the same, and is translated once.
+fn translated(payload: &[u8], model: &Model) {
+    for to in [Dialect::Redis, Dialect::Valkey] {
+        if let Some(other) = rdb::translate(payload, to) {
+            assert_eq!(read(&other).as_ref(), Some(model));
+            assert_eq!(rdb::translate(&other, to), None);
+        }
+    }
+}
+
 /// Any bytes as a payload.
 pub fn payload(data: &[u8]) {
+    let _ = rdb::translate(data, Dialect::Redis);
+    let _ = rdb::translate(data, Dialect::Valkey);
     if let Some((opened, version)) = rdb::open(data) {
         body(&[&[u8::from(version >= 80)], opened].concat());
     }

@@ -163,8 +163,8 @@ fn mistakes_are_told_in_the_order_of_redis() {
             (r#"restore p 0 """#, wrong),
             ("restore p 0", "-ERR wrong number of arguments for 'restore' command"),
         ]);
-        // A stream, an unknown type, a set with a member twice, half a list: sealed, but of no meaning.
-        for body in [&b"\x15\x01"[..], b"\x63", b"\x02\x02\x01a\x01a", b"\x01\x02\x01a", b"\x01\x00", b""] {
+        // An unknown type, a set with a member twice, half a list: sealed, but of no meaning.
+        for body in [&b"\x63"[..], b"\x02\x02\x01a\x01a", b"\x01\x02\x01a", b"\x01\x00", b""] {
             let mut sealed = body.to_vec();
             rdb::seal(&mut sealed, 10);
             assert_eq!(
@@ -173,6 +173,61 @@ fn mistakes_are_told_in_the_order_of_redis() {
             );
         }
         assert_eq!(db.line("exists p"), "0");
+    });
+}
+
+/// What other servers have and this one has not is told by its name, if the payload is sound.
+#[test]
+fn what_is_not_supported_is_named() {
+    let module = |name, version| rdb::module_body(name, version, b"data");
+    let metadata = b"\xf3\x01\x00\x00\x00\x00\x00\x00\x02hi".to_vec();
+    let cases = [
+        (b"\x0f\x00".to_vec(), 9, "streams are not supported"),
+        (b"\x13\x00".to_vec(), 10, "streams are not supported"),
+        (b"\x15\x00".to_vec(), 80, "streams are not supported"),
+        (b"\x1a\x00".to_vec(), 13, "streams are not supported"),
+        (b"\x1b\x00".to_vec(), 15, "streams are not supported"),
+        (b"\x1c\x00".to_vec(), 14, "arrays are not supported"),
+        (b"\x1d\x00".to_vec(), 15, "hashes of a template are not supported"),
+        (b"\x17\x00".to_vec(), 81, "path hashes are not supported"),
+        (metadata, 13, "keys with metadata of modules are not supported"),
+        (module(b"ReJSON-RL", 3), 12, "a value of the module ReJSON-RL (version 3) is not supported"),
+        (module(b"reroaring", 2), 12, "a value of the module reroaring (version 2) is not supported"),
+    ];
+    Db::both(|mut db| {
+        for (body, version, what) in &cases {
+            let mut sealed = body.clone();
+            rdb::seal(&mut sealed, *version);
+            let refused = format!("-ERR Bad data format: {what}");
+            assert_eq!(restore(&mut db, "p", "0", &sealed, &[]), refused);
+            assert_eq!(mrestore(&mut db, &[("p", "0", &sealed)], &[]), format!("[{refused}]"));
+            let last = sealed.len() - 1;
+            sealed[last] ^= 1;
+            let wrong = "-ERR DUMP payload version or checksum are wrong";
+            assert_eq!(restore(&mut db, "p", "0", &sealed, &[]), wrong);
+        }
+        // Of a module that is known the string is none.
+        let mut sealed = module(b"reroaring", 1);
+        rdb::seal(&mut sealed, 12);
+        assert_eq!(restore(&mut db, "p", "0", &sealed, &[]), "-ERR Bad data format");
+        assert_eq!(db.line("exists p"), "0");
+    });
+}
+
+/// Redis writes its newest version into every payload, also of what is written as it always was.
+#[test]
+fn values_of_servers_that_came_later_are_restored() {
+    Db::both(|mut db| {
+        db.check(FILLED);
+        for key in ["s", "l", "e", "z", "h"] {
+            let sealed = payload(&mut db, key);
+            for version in [13, 14, 15, 81] {
+                let mut later = sealed[..sealed.len() - 10].to_vec();
+                rdb::seal(&mut later, version);
+                assert_eq!(restore(&mut db, "later", "0", &later, &["REPLACE"]), "OK", "{key} {version}");
+                assert_eq!(payload(&mut db, "later"), sealed, "{key} {version}");
+            }
+        }
     });
 }
 
