@@ -655,7 +655,8 @@ fn keyed(
         }
     }
     let own_write = source.is_some() && command.is_write();
-    let steps = command.cost.filter(|_| !own_write).map_or(0, |cost| cost(&view, args));
+    let ends_here = own_write || session.lent.is_some();
+    let steps = command.cost.filter(|_| !ends_here).map_or(0, |cost| cost(&view, args));
     if steps > INLINE_STEPS {
         server.after(local, view.finish());
         return job::start(server, local, session, (command, handler, args), out);
@@ -667,11 +668,14 @@ fn keyed(
         stdx::points::hold_up(stdx::points::Point::Apart);
     }
     let caller = Caller { may_block: true, may_stream: true, client_id: session.id, ..Caller::default() };
-    // What a client writes to a row that is cached ends here, and rows are small.
-    let budget = if own_write { Budget::unlimited(None) } else { Budget::steps(4 * INLINE_STEPS) };
+    // What a client writes to a row that is cached, or reads of one that is not kept, ends here, and rows are small.
+    let budget = if ends_here { Budget::unlimited(None) } else { Budget::steps(4 * INLINE_STEPS) };
     let mut cx = Cx::new(&mut view, out, caller, budget, local.random());
     let result = handler(&mut cx, args);
     let Cx { outcome, effects, .. } = cx;
+    if let Some(key) = session.lent.take() {
+        view.remove(&key);
+    }
     if let Err(error) = result {
         out.truncate(mark);
         server.after(local, view.finish());

@@ -13,7 +13,7 @@
 //! - R3: nobody but a writer pays, with [`AT_ONCE`] evictions at most; the rest is the loops' debt, paid in slices of
 //!   [`SLICE_NS`]. Above the limit by more than a slack a writer pays in slices too, and only then runs.
 //! - R4: each source has a budget of its own as well, for its hidden databases. When the whole is short, budgets give in
-//!   proportion to what they hold.
+//!   proportion to what they hold; so the time of each goes on by how full the whole is, too.
 //!
 //! Costs: nothing but a load when nothing is limited; else O(databases in use) for a write below the limit.
 
@@ -117,6 +117,8 @@ impl Memory {
     pub fn limit_source(&self, keyspace: &Keyspace, source: usize, bytes: u64) {
         self.limits[source].store(bytes, Relaxed);
         keyspace.set_eviction(1 + source, Policy::Adaptive, 0);
+        // Of the source that was in this place nothing counts any more.
+        keyspace.note_fullness(1 + source, 0.0);
         self.note_limited();
     }
 
@@ -343,12 +345,9 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     memory.note_over(limit > 0 && used > limit, now_ms);
     let mut owes = limit > 0 && used > limit && choose(server).is_some();
     for source in 0..memory.limits.len() {
+        keyspace.note_fullness(1 + source, fullness(server, source));
         let limit = memory.limits[source].load(Relaxed);
-        let used = used_by(server, source);
-        if limit > 0 {
-            keyspace.note_fullness(1 + source, used as f64 / limit as f64);
-            owes |= used > limit;
-        }
+        owes |= limit > 0 && used_by(server, source) > limit;
     }
     if owes && memory.is_limited() {
         memory.owes.store(true, Relaxed);
@@ -360,6 +359,18 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
 fn used_by(server: &Server, source: usize) -> u64 {
     let bytes = server.keyspace.budget_bytes(1 + source);
     server.memory.weigh(bytes)
+}
+
+/// Which part of the room a source's entries can have is taken: of its own limit, or of the whole's, whichever is reached sooner.
+/// 0 without limits. O(databases in use).
+pub(crate) fn fullness(server: &Server, source: usize) -> f64 {
+    let memory = &server.memory;
+    let part = |limit: &AtomicU64, used: &dyn Fn() -> u64| match limit.load(Relaxed) {
+        0 => 0.0,
+        limit => used() as f64 / limit as f64,
+    };
+    let own = part(&memory.limits[source], &|| used_by(server, source));
+    own.max(part(&memory.limit, &|| memory.used(&server.keyspace)))
 }
 
 /// How much of it may be done now.

@@ -215,6 +215,8 @@ pub struct Session {
     pub(crate) short: bool,
     /// The rows its command waits for.
     pub loading: Option<crate::sources::Loading>,
+    /// A key whose row is there for the command that runs, and for no other.
+    pub(crate) lent: Option<Box<[u8]>>,
     /// Since when a command waited that now has its rows.
     pub loaded_since_ns: Option<u64>,
     /// Its command has very many keys, and not all were asked for the source they belong to yet.
@@ -262,6 +264,7 @@ impl Session {
             short_since: Cell::new(None),
             short: false,
             loading: None,
+            lent: None,
             loaded_since_ns: None,
             routing: None,
             fetch: None,

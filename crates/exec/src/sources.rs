@@ -134,12 +134,36 @@ impl Entry {
         if spread == 0 { ttl } else { ttl - stdx::hash::hash_bytes(key) % (spread + 1) }
     }
 
-    /// Whether an item with this expiry is within its time to live.
+    /// How an item that is there and has this expiry stands to its time to live; while the feed cannot be followed that is `blind`
+    /// after its load.
     #[inline]
-    fn is_fresh(&self, expire_ms: Option<u64>, now_ms: u64) -> bool {
-        let stale = self.spec().stale_if_error.as_millis() as u64;
-        stale == 0 || expire_ms.is_none_or(|at| at.saturating_sub(stale) > now_ms)
+    fn age(&self, key: &[u8], expire_ms: Option<u64>, now_ms: u64) -> Age {
+        let stale_ms = self.spec().stale_if_error.as_millis() as u64;
+        let Some(kept_until) = expire_ms else { return Age::Fresh };
+        let until = kept_until.saturating_sub(stale_ms);
+        let until = match self.source.blind_since_ms() {
+            0 => until,
+            _ => {
+                let loaded_ms = until.saturating_sub(self.ttl_ms(key));
+                until.min(loaded_ms.saturating_add(self.spec().blind.as_millis() as u64))
+            }
+        };
+        match () {
+            () if until > now_ms => Age::Fresh,
+            () if until.saturating_add(stale_ms) > now_ms => Age::Stale,
+            () => Age::Over,
+        }
     }
+}
+
+/// How an item stands to its time to live.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Age {
+    Fresh,
+    /// Past it, and to be given out if the database is down.
+    Stale,
+    /// Of no use to anybody.
+    Over,
 }
 
 /// All sources of the server.
@@ -241,6 +265,7 @@ impl Sources {
             home: (db - first) / DATABASES % server.loops(),
         };
         let (hub, budget) = (self.hub()?, spec.budget);
+        server.keyspace.set_grace(db, spec.stale_if_error.as_millis() as u64);
         let source = start(hub, spec, Box::new(front))?;
         server.memory.limit_source(&server.keyspace, (db - first) / DATABASES, budget);
         let (seen, sizing) = (Seen::default(), Sizing::default());
@@ -288,8 +313,9 @@ pub fn cron(server: &Server) {
         return;
     }
     for entry in server.sources.list().iter() {
-        let (items, budget) = (server.keyspace.len(entry.db) as u64, entry.spec().budget);
-        entry.sizing.note_items(items, budget > 0 && entry.bytes(server) >= budget / 10 * 9);
+        let number = (entry.db - server.keyspace.databases()) / DATABASES;
+        let full = crate::memory::fullness(server, number) >= 0.9;
+        entry.sizing.note_items(server.keyspace.len(entry.db) as u64, full);
     }
 }
 

@@ -16,19 +16,57 @@ pub fn of(body: &[u8]) -> [u8; LEN] {
     tag
 }
 
-/// Whether a list of `If-None-Match` names a tag, or all. Compared weakly: `W/"a"` is `"a"`. Cost: O(n).
-pub fn matches(list: &[u8], tag: &[u8]) -> bool {
-    let mut rest = list.trim_ascii();
-    if rest == b"*" {
-        return true;
+/// Lines of tags that are looked at: of more, which no client sends, the others name nothing.
+pub const LINES: usize = 2;
+
+/// The tags a client names, in one line or several.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tags<'a> {
+    lines: [&'a [u8]; LINES],
+    count: usize,
+}
+
+impl<'a> Tags<'a> {
+    pub fn new(line: &'a [u8]) -> Tags<'a> {
+        Tags { lines: [line, b""], count: 1 }
     }
+
+    /// A further line.
+    pub fn add(&mut self, line: &'a [u8]) {
+        if let Some(place) = self.lines.get_mut(self.count) {
+            *place = line;
+            self.count += 1;
+        }
+    }
+
+    /// All in one line.
+    pub fn joined(&self) -> Box<[u8]> {
+        self.lines[..self.count].join(&b", "[..]).into()
+    }
+
+    /// Whether a tag is named, or all are: that is what a body without one answers to. `strong`: a weak tag, `W/"a"`, is not `"a"`.
+    /// Cost: O(n).
+    pub fn name(&self, tag: Option<&[u8]>, strong: bool) -> bool {
+        let lines = &self.lines[..self.count];
+        match (lines, tag) {
+            ([line], _) if line.trim_ascii() == b"*" => true,
+            (lines, Some(tag)) => lines.iter().any(|line| matches(line, tag, strong)),
+            (_, None) => false,
+        }
+    }
+}
+
+/// Whether a list names a tag.
+fn matches(list: &[u8], tag: &[u8], strong: bool) -> bool {
+    let mut rest = list;
     // Tags are taken one by one: a comma may stand within one.
     loop {
         rest = rest.trim_ascii_start();
-        rest = rest.strip_prefix(b"W/").unwrap_or(rest);
+        let weak = rest.strip_prefix(b"W/");
+        rest = weak.unwrap_or(rest);
         let Some(inner) = rest.strip_prefix(b"\"") else { return false };
         let Some(end) = memchr::memchr(b'"', inner) else { return false };
-        if tag.len() == end + 2 && rest[..end + 2] == *tag {
+        if !(strong && weak.is_some()) && rest[..end + 2] == *tag {
             return true;
         }
         rest = inner[end + 1..].trim_ascii_start();
@@ -53,11 +91,32 @@ mod tests {
 
     #[test]
     fn lists_are_searched() {
-        for list in ["*", " * ", "\"a\"", "W/\"a\"", "\"b\", \"a\"", "\"x,\" , W/\"a\",\"c\"", "\"\",\"a\""] {
-            assert!(matches(list.as_bytes(), b"\"a\""), "{list}");
+        let named = |list: &str, strong| Tags::new(list.as_bytes()).name(Some(b"\"a\""), strong);
+        for list in ["*", " * ", "\"a\"", "\"b\", \"a\"", "\"x,\" , W/\"b\",\"a\"", "\"\",\"a\""] {
+            assert!(named(list, false) && named(list, true), "{list}");
+        }
+        for list in ["W/\"a\"", "\"x,\" , W/\"a\",\"c\""] {
+            assert!(named(list, false) && !named(list, true), "{list}");
         }
         for list in ["", "a", "\"b\"", "\"a", "w/\"a\"", "\"b\" \"a\"", "\"aa\"", "*, \"b\"", "\",\"a"] {
-            assert!(!matches(list.as_bytes(), b"\"a\""), "{list}");
+            assert!(!named(list, false), "{list}");
         }
+    }
+
+    #[test]
+    fn several_lines_are_one_list() {
+        let mut tags = Tags::new(b"\"b\"");
+        assert!(!tags.name(Some(b"\"a\""), true));
+        tags.add(b"\"c\", \"a\"");
+        assert!(tags.name(Some(b"\"a\""), true) && tags.name(Some(b"\"b\""), true));
+        assert_eq!(*tags.joined(), *b"\"b\", \"c\", \"a\"");
+        // More than there can be name nothing.
+        (0..10).for_each(|_| tags.add(b"\"d\""));
+        assert!(!tags.name(Some(b"\"d\""), true) && !tags.name(None, true));
+        // All is all there can be.
+        let mut tags = Tags::new(b"\"b\"");
+        tags.add(b"*");
+        assert!(!tags.name(Some(b"\"d\""), false) && !tags.name(None, false));
+        assert!(Tags::new(b"*").name(None, true) && !Tags::new(b"\"a\"").name(None, false));
     }
 }

@@ -22,5 +22,5 @@ pub mod request;
 pub mod response;
 pub mod target;
 
-pub use request::{Condition, Method, Parsed, Refusal, Request};
+pub use request::{Condition, KeptCondition, Method, Parsed, Refusal, Request};
 pub use response::Framing;

@@ -4,6 +4,7 @@
 //! - R2: a message has one length. Two lengths, or a length and a transfer coding, are refused (request smuggling).
 //! - R3: after a refusal nothing of the connection's input means anything.
 
+use crate::etag::Tags;
 use httparse::{Header, Status};
 use std::mem::MaybeUninit;
 
@@ -23,14 +24,50 @@ pub enum Method {
     Other,
 }
 
-/// What a client has already: an answer that is the same need not be sent again (RFC 9110, 13.1). Of several lines of a kind none
-/// counts: a condition that is not understood is not applied.
+/// What a client has already: an answer that is the same need not be sent again, or one that is another is not wanted (RFC 9110,
+/// 13.1). Of several dates of a kind none counts: a condition that is not understood is not applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Condition<'a> {
-    /// Tags.
-    pub none_match: Option<&'a [u8]>,
-    /// In seconds since 1970; never beside tags.
+    /// If-Match.
+    pub matches: Option<Tags<'a>>,
+    /// In seconds since 1970; never beside `matches`.
+    pub unmodified_since_s: Option<u64>,
+    /// If-None-Match.
+    pub none_match: Option<Tags<'a>>,
+    /// In seconds since 1970; never beside `none_match`.
     pub modified_since_s: Option<u64>,
+}
+
+/// A condition that outlives its request.
+#[derive(Default)]
+pub struct KeptCondition {
+    matches: Option<Box<[u8]>>,
+    unmodified_since_s: Option<u64>,
+    none_match: Option<Box<[u8]>>,
+    modified_since_s: Option<u64>,
+}
+
+impl Condition<'_> {
+    /// O(n).
+    pub fn keep(&self) -> KeptCondition {
+        KeptCondition {
+            matches: self.matches.map(|tags| tags.joined()),
+            unmodified_since_s: self.unmodified_since_s,
+            none_match: self.none_match.map(|tags| tags.joined()),
+            modified_since_s: self.modified_since_s,
+        }
+    }
+}
+
+impl KeptCondition {
+    pub fn get(&self) -> Condition<'_> {
+        Condition {
+            matches: self.matches.as_deref().map(Tags::new),
+            unmodified_since_s: self.unmodified_since_s,
+            none_match: self.none_match.as_deref().map(Tags::new),
+            modified_since_s: self.modified_since_s,
+        }
+    }
 }
 
 /// A request's head, as far as anything here depends on it.
@@ -198,7 +235,9 @@ struct Lines<'a> {
     length: Option<u64>,
     coding: Option<&'a [u8]>,
     expects: bool,
-    if_none_match: Option<Option<&'a [u8]>>,
+    if_match: Option<Tags<'a>>,
+    if_unmodified_since: Option<Option<&'a [u8]>>,
+    if_none_match: Option<Tags<'a>>,
     if_modified_since: Option<Option<&'a [u8]>>,
     authorization: Option<&'a [u8]>,
 }
@@ -212,6 +251,8 @@ impl<'a> Lines<'a> {
             length: None,
             coding: None,
             expects: false,
+            if_match: None,
+            if_unmodified_since: None,
             if_none_match: None,
             if_modified_since: None,
             authorization: None,
@@ -239,7 +280,9 @@ impl<'a> Lines<'a> {
                     }
                     lines.expects = true;
                 }
-                13 if is("if-none-match") => only(&mut lines.if_none_match, value),
+                8 if is("if-match") => more_tags(&mut lines.if_match, value),
+                19 if is("if-unmodified-since") => only(&mut lines.if_unmodified_since, value),
+                13 if is("if-none-match") => more_tags(&mut lines.if_none_match, value),
                 17 if is("if-modified-since") => only(&mut lines.if_modified_since, value),
                 13 if is("authorization") => once(&mut lines.authorization, value)?,
                 _ => {}
@@ -253,11 +296,16 @@ impl<'a> Lines<'a> {
     }
 
     fn condition(&self) -> Condition<'a> {
-        let since = match self.if_none_match {
-            None => self.if_modified_since.flatten().and_then(crate::date::parse),
-            Some(_) => None,
+        // Who names tags means them.
+        let since = |line: Option<Option<&[u8]>>, tags: Option<Tags<'_>>| {
+            line.flatten().filter(|_| tags.is_none()).and_then(crate::date::parse)
         };
-        Condition { none_match: self.if_none_match.flatten(), modified_since_s: since }
+        Condition {
+            matches: self.if_match,
+            unmodified_since_s: since(self.if_unmodified_since, self.if_match),
+            none_match: self.if_none_match,
+            modified_since_s: since(self.if_modified_since, self.if_none_match),
+        }
     }
 
     fn set_length(&mut self, value: &[u8]) -> Result<(), Refusal> {
@@ -282,6 +330,14 @@ impl<'a> Lines<'a> {
             }
             (Some(_), _) => Err(refused(501, "the transfer coding is not known here")),
         }
+    }
+}
+
+/// Takes a line of tags.
+fn more_tags<'a>(place: &mut Option<Tags<'a>>, value: &'a [u8]) {
+    match place {
+        Some(tags) => tags.add(value),
+        None => *place = Some(Tags::new(value)),
     }
 }
 
@@ -334,7 +390,7 @@ mod tests {
         .unwrap();
         assert_eq!((request.method, request.path), (Method::Get, &b"/items/4%202"[..]));
         assert_eq!(request.query, Some(&b"x=1?2"[..]));
-        assert_eq!(request.condition.none_match, Some(&b"\"a\", W/\"b\""[..]));
+        assert_eq!(request.condition.none_match, Some(Tags::new(b"\"a\", W/\"b\"")));
         assert_eq!(request.authorization, Some(&b"Bearer x"[..]));
         assert!(request.http11 && request.keep && request.body == 0 && !request.expects);
     }
@@ -349,8 +405,23 @@ mod tests {
         {
             assert_eq!(since(lines), None, "{lines}");
         }
-        let both = lines(&format!("{date}If-None-Match: a\r\nIf-None-Match: b\r\n"));
-        assert_eq!(whole(&both).unwrap().condition, Condition::default());
+        let date = date.replace("Modified", "Unmodified");
+        let until = |text: &str| whole(&lines(text)).unwrap().condition.unmodified_since_s;
+        assert_eq!(until(&date), Some(784_111_777));
+        for lines in [&date.repeat(2), &format!("If-Match: *\r\n{date}")] {
+            assert_eq!(until(lines), None, "{lines}");
+        }
+    }
+
+    #[test]
+    fn tags_may_stand_in_several_lines() {
+        let both = lines("If-None-Match: \"a\"\r\nIf-Match: *\r\nIf-None-Match: \"b\"\r\n");
+        let condition = whole(&both).unwrap().condition;
+        assert_eq!(condition.matches, Some(Tags::new(b"*")));
+        for condition in [condition, condition.keep().get()] {
+            let tags = condition.none_match.unwrap();
+            assert!(tags.name(Some(b"\"a\""), true) && tags.name(Some(b"\"b\""), true));
+        }
     }
 
     #[test]

@@ -30,54 +30,103 @@ impl Framing {
 pub const JSON: &str = "application/json";
 pub const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
+/// What is known of items of a kind, and since when.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Life {
+    /// How long they are good from their load on, and kept beyond that.
+    pub ttl_ms: u64,
+    pub stale_ms: u64,
+    /// How long their load takes at most: it may have read the row at its begin.
+    pub load_ms: u64,
+    /// How long caches may keep one without asking.
+    pub max_age_ms: u64,
+    /// A moment before the item was read, in milliseconds since 1970.
+    pub now_ms: u64,
+    /// No item was there then whose row had changed by this moment, in milliseconds since 1970.
+    pub settled_ms: u64,
+}
+
+/// So long after the begin of a second no change of it can follow: its rest, and as much for clocks that differ.
+const SECOND_OVER_MS: u64 = 2000;
+
 /// What caches may do with an item.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Freshness {
-    /// Seconds it was good for when it was loaded; None: caches have to ask each time.
-    max_age_s: Option<u64>,
-    /// Seconds since then.
-    age_s: u64,
-    changed_ms: Option<u64>,
+    /// Seconds for which caches need not ask; 0: they have to each time.
+    max_age_s: u64,
+    changed: Option<Changed>,
+}
+
+/// When an item was changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Changed {
+    /// In seconds since 1970.
+    at_s: u64,
+    /// Whether that says which of its states it is (RFC 9110, 8.8.2.2): it was not changed once more within the second.
+    exact: bool,
+}
+
+/// What a condition makes of an answer.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Verdict {
+    Send,
+    /// 304: the client has it.
+    Unchanged,
+    /// 412: it is not what the client wants.
+    Failed,
 }
 
 impl Freshness {
-    /// `ttl_ms`: how long items of its kind are good; `stale_ms`: how long they are kept beyond that. A cache takes the age off
-    /// the time to live, so that what is left for it is what is left here.
-    pub fn of(kept: Kept, ttl_ms: u64, stale_ms: u64) -> Freshness {
-        let changed_ms = kept.changed_ms;
-        match kept.left_ms {
-            Some(left_ms) => {
-                let left_ms = left_ms.saturating_sub(stale_ms);
-                let (max_age_s, left_s) = (ttl_ms.max(left_ms) / 1000, left_ms / 1000);
-                Freshness { max_age_s: Some(max_age_s), age_s: max_age_s - left_s, changed_ms }
-            }
-            None => Freshness { max_age_s: None, age_s: 0, changed_ms },
-        }
-    }
-
-    /// Whether a client that has what it had at that moment has this. A time of change that is not known says nothing.
-    pub fn is_as_since(&self, modified_since_s: Option<u64>) -> bool {
-        let (Some(changed_ms), Some(since_s)) = (self.changed_ms, modified_since_s) else { return false };
-        changed_ms / 1000 <= since_s
+    /// A cache may keep it as long as its kind allows, and no longer than it is good here.
+    pub fn of(kept: Kept, life: &Life) -> Freshness {
+        let left_ms = kept.left_ms.map_or(u64::MAX, |ms| ms.saturating_sub(life.stale_ms));
+        let expires_ms = kept.left_ms.map_or(0, |ms| life.now_ms.saturating_add(ms));
+        let since_read_ms = life.ttl_ms.saturating_add(life.stale_ms).saturating_add(life.load_ms);
+        let read_ms = expires_ms.saturating_sub(since_read_ms);
+        let changed = kept.changed_ms.map(|changed_ms| {
+            let at_s = changed_ms / 1000;
+            Changed { at_s, exact: read_ms.max(life.settled_ms) >= at_s * 1000 + SECOND_OVER_MS }
+        });
+        Freshness { max_age_s: life.max_age_ms.min(left_ms) / 1000, changed }
     }
 
     /// Of what has no time to live.
-    pub const UNKNOWN: Freshness = Freshness { max_age_s: None, age_s: 0, changed_ms: None };
+    pub const UNKNOWN: Freshness = Freshness { max_age_s: 0, changed: None };
+
+    /// What becomes of an answer with this tag, or without any (RFC 9110, 13.2.2). Only the date that was told is taken for a sign
+    /// that nothing changed, not any later one: rows may be changed back. O(condition).
+    pub fn verdict(&self, condition: Condition<'_>, tag: Option<&[u8]>) -> Verdict {
+        let wanted = match (condition.matches, condition.unmodified_since_s, self.changed) {
+            (Some(tags), ..) => tags.name(tag, true),
+            (None, Some(since_s), Some(changed)) => {
+                changed.at_s < since_s || changed.at_s == since_s && changed.exact
+            }
+            _ => true,
+        };
+        let known = match (condition.none_match, condition.modified_since_s, self.changed) {
+            (Some(tags), ..) => tags.name(tag, false),
+            (None, Some(since_s), Some(changed)) => changed.exact && changed.at_s == since_s,
+            _ => false,
+        };
+        match (wanted, known) {
+            (false, _) => Verdict::Failed,
+            (true, true) => Verdict::Unchanged,
+            (true, false) => Verdict::Send,
+        }
+    }
 
     fn write(&self, out: &mut Vec<u8>) {
         match self.max_age_s {
-            Some(max_age_s) => {
+            0 => out.extend_from_slice(b"Cache-Control: no-cache\r\n"),
+            max_age_s => {
                 out.extend_from_slice(b"Cache-Control: max-age=");
                 number(max_age_s, out);
-                out.extend_from_slice(b"\r\nAge: ");
-                number(self.age_s, out);
                 out.extend_from_slice(b"\r\n");
             }
-            None => out.extend_from_slice(b"Cache-Control: no-cache\r\n"),
         }
-        if let Some(changed_ms) = self.changed_ms {
+        if let Some(changed) = self.changed.filter(|changed| changed.exact) {
             out.extend_from_slice(b"Last-Modified: ");
-            out.extend_from_slice(&spell(changed_ms / 1000));
+            out.extend_from_slice(&spell(changed.at_s));
             out.extend_from_slice(b"\r\n");
         }
     }
@@ -125,7 +174,7 @@ fn end(framing: Framing, body: &[u8], out: &mut Vec<u8>) {
     }
 }
 
-/// A body that is there as a whole, with its tag; or 304 if the client has it. Gives the status. Cost: O(body).
+/// A body that is there as a whole, with its tag; or 304 or 412, as the condition says. Gives the status. Cost: O(body).
 pub fn tagged(
     framing: Framing,
     date: &[u8; DATE],
@@ -135,11 +184,11 @@ pub fn tagged(
     out: &mut Vec<u8>,
 ) -> u16 {
     let tag = etag::of(body);
-    let has = match condition.none_match {
-        Some(list) => etag::matches(list, &tag),
-        None => freshness.is_as_since(condition.modified_since_s),
+    let status = match freshness.verdict(condition, Some(&tag)) {
+        Verdict::Send => 200,
+        Verdict::Unchanged => 304,
+        Verdict::Failed => return failed(framing, date, out),
     };
-    let status = if has { 304 } else { 200 };
     out.reserve(HEAD + body.len());
     begin(status, framing, date, out);
     out.extend_from_slice(b"ETag: ");
@@ -155,7 +204,13 @@ pub fn tagged(
     status
 }
 
-/// The client has what is long: its time of change says so. Gives the status.
+/// It is not what the client wants. Gives the status.
+pub fn failed(framing: Framing, date: &[u8; DATE], out: &mut Vec<u8>) -> u16 {
+    problem(412, framing, date, "this is no longer what the request names", out);
+    412
+}
+
+/// The client has what is long: its condition says so. Gives the status.
 pub fn unchanged(framing: Framing, date: &[u8; DATE], freshness: &Freshness, out: &mut Vec<u8>) -> u16 {
     begin(304, framing, date, out);
     freshness.write(out);
@@ -200,6 +255,18 @@ pub fn text(
     line("Content-Type", content_type, out);
     out.extend_from_slice(b"Cache-Control: no-store\r\n");
     end(framing, body, out);
+}
+
+/// The body of a page that tells how the server is, and what is in trouble, if anything is.
+pub fn state(status: &str, trouble: &[String]) -> Vec<u8> {
+    let mut body = format!("{{\"status\":\"{status}\"").into_bytes();
+    for (i, text) in trouble.iter().enumerate() {
+        body.extend_from_slice(if i == 0 { b",\"trouble\":[\"" } else { b",\"" });
+        escape(text, &mut body);
+        body.push(b'"');
+    }
+    body.extend_from_slice(if trouble.is_empty() { b"}" } else { b"]}" });
+    body
 }
 
 /// What went wrong, for people and programs (RFC 9457).
@@ -248,6 +315,7 @@ pub fn reason(status: u16) -> &'static str {
         405 => "Method Not Allowed",
         408 => "Request Timeout",
         411 => "Length Required",
+        412 => "Precondition Failed",
         413 => "Content Too Large",
         414 => "URI Too Long",
         417 => "Expectation Failed",
@@ -263,16 +331,27 @@ pub fn reason(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use etag::Tags;
 
     const KEPT: Framing = Framing { head: false, keep: true, http11: true };
-    const ALL: Condition<'_> = Condition { none_match: None, modified_since_s: None };
+    const ALL: Condition<'_> =
+        Condition { matches: None, unmodified_since_s: None, none_match: None, modified_since_s: None };
+    /// Of items that are good for a minute.
+    const LIFE: Life = Life {
+        ttl_ms: 60_000,
+        stale_ms: 0,
+        load_ms: 200,
+        max_age_ms: 30_000,
+        now_ms: 784_111_777_000,
+        settled_ms: 0,
+    };
 
     fn date() -> [u8; DATE] {
         spell(784_111_777)
     }
 
     fn fresh(left_ms: Option<u64>) -> Freshness {
-        Freshness::of(Kept { left_ms, changed_ms: None }, 60_000, 0)
+        Freshness::of(Kept { left_ms, changed_ms: None }, &LIFE)
     }
 
     fn written(write: impl FnOnce(&mut Vec<u8>)) -> String {
@@ -290,14 +369,14 @@ mod tests {
         assert_eq!(
             text,
             format!(
-                "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nETag: {tag}\r\nCache-Control: max-age=60\r\n\
-                 Age: 15\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
+                "HTTP/1.1 200 OK\r\nDate: Sun, 06 Nov 1994 08:49:37 GMT\r\nETag: {tag}\r\nCache-Control: max-age=30\r\n\
+                 Content-Type: application/json\r\nContent-Length: 2\r\n\r\n{{}}"
             )
         );
         let asked = format!("\"x\", {tag}");
-        let asked = Condition { none_match: Some(asked.as_bytes()), ..ALL };
+        let asked = Condition { none_match: Some(Tags::new(asked.as_bytes())), ..ALL };
         let text = written(|out| {
-            assert_eq!(tagged(KEPT, &date(), &fresh(None), asked, b"{}", out), 304);
+            assert_eq!(tagged(KEPT, &date(), &Freshness::UNKNOWN, asked, b"{}", out), 304);
         });
         assert!(
             text.starts_with("HTTP/1.1 304 Not Modified\r\n") && text.ends_with("no-cache\r\n\r\n"),
@@ -306,33 +385,89 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_for_a_cache_is_what_is_left_here() {
-        for (left_ms, max_age, age) in [(60_000, 60, 0), (59_999, 60, 1), (0, 60, 60), (90_500, 90, 0)] {
-            let freshness = fresh(Some(left_ms));
-            assert_eq!((freshness.max_age_s, freshness.age_s), (Some(max_age), age));
+    fn a_cache_keeps_nothing_longer_than_it_is_good_here() {
+        for (left_ms, max_age_s) in
+            [(Some(60_000), 30), (Some(30_000), 30), (Some(29_999), 29), (Some(999), 0), (None, 30)]
+        {
+            assert_eq!(fresh(left_ms).max_age_s, max_age_s, "{left_ms:?}");
         }
-        // What is only kept in case its database is down is not fresh.
+        // What is only kept in case its database is down is not good.
         let kept = Kept { left_ms: Some(70_000), changed_ms: None };
-        assert_eq!(Freshness::of(kept, 60_000, 30_000).age_s, 20);
-        assert_eq!(Freshness::of(kept, 60_000, 80_000).age_s, 60);
-        let changed = Freshness::of(Kept { left_ms: None, changed_ms: Some(784_111_777_500) }, 0, 0);
-        let text = written(|out| changed.write(out));
-        assert!(text.ends_with("\r\nLast-Modified: Sun, 06 Nov 1994 08:49:37 GMT\r\n"), "{text}");
+        for (stale_ms, max_age_s) in [(50_000, 20), (80_000, 0)] {
+            assert_eq!(Freshness::of(kept, &Life { stale_ms, ..LIFE }).max_age_s, max_age_s);
+        }
+        // Usually they have to ask.
+        assert_eq!(Freshness::of(kept, &Life { max_age_ms: 0, ..LIFE }).max_age_s, 0);
+        let text = written(|out| Freshness::of(kept, &Life { max_age_ms: 0, ..LIFE }).write(out));
+        assert_eq!(text, "Cache-Control: no-cache\r\n");
+    }
+
+    /// Of an item of 784_111_770.5 that was loaded so many milliseconds after that second began.
+    fn changed(loaded_after_ms: u64, settled_after_ms: u64) -> Freshness {
+        let second_ms = 784_111_770_000;
+        let life = Life { settled_ms: second_ms + settled_after_ms, stale_ms: 5000, ..LIFE };
+        let left_ms = 60_000 + 5000 - (LIFE.now_ms - second_ms - loaded_after_ms);
+        Freshness::of(Kept { left_ms: Some(left_ms), changed_ms: Some(second_ms + 500) }, &life)
+    }
+
+    fn status(freshness: &Freshness, condition: Condition<'_>) -> u16 {
+        tagged(KEPT, &date(), freshness, condition, b"{}", &mut Vec::new())
+    }
+
+    /// It was 304 for whoever had fetched it between two changes of one second.
+    #[test]
+    fn a_date_tells_a_state_only_when_its_second_is_over() {
+        for (loaded, settled, told) in
+            [(2200, 0, true), (2199, 0, false), (600, 1999, false), (600, 2000, true), (600, 5000, true)]
+        {
+            let freshness = changed(loaded, settled);
+            let text = written(|out| freshness.write(out));
+            let line = "\r\nLast-Modified: Sun, 06 Nov 1994 08:49:30 GMT\r\n";
+            assert_eq!(text.ends_with(line), told, "{loaded} {settled}: {text}");
+            let since = Condition { modified_since_s: Some(784_111_770), ..ALL };
+            assert_eq!(status(&freshness, since), if told { 304 } else { 200 });
+            let until = Condition { unmodified_since_s: Some(784_111_770), ..ALL };
+            assert_eq!(status(&freshness, until), if told { 200 } else { 412 });
+        }
     }
 
     #[test]
     fn what_did_not_change_since_is_not_sent_again() {
-        let changed = Freshness::of(Kept { left_ms: None, changed_ms: Some(784_111_777_500) }, 0, 0);
-        let status = |freshness: &Freshness, condition: Condition<'_>| {
-            tagged(KEPT, &date(), freshness, condition, b"{}", &mut Vec::new())
-        };
-        for (since_s, expected) in [(784_111_776, 200), (784_111_777, 304), (784_111_778, 304)] {
+        let changed = changed(2200, 0);
+        for (since_s, expected) in [(784_111_769, 200), (784_111_770, 304), (784_111_771, 200)] {
             let condition = Condition { modified_since_s: Some(since_s), ..ALL };
             assert_eq!(status(&changed, condition), expected, "{since_s}");
             assert_eq!(status(&fresh(None), condition), 200);
             // A tag says more than a time.
-            assert_eq!(status(&changed, Condition { none_match: Some(b"\"x\""), ..condition }), 200);
+            assert_eq!(
+                status(&changed, Condition { none_match: Some(Tags::new(b"\"x\"")), ..condition }),
+                200
+            );
         }
+    }
+
+    #[test]
+    fn what_is_not_as_the_client_wants_it_is_not_sent() {
+        let changed = changed(2200, 0);
+        let tag = etag::of(b"{}");
+        let weak = [b"W/", &tag[..]].concat();
+        for (list, expected) in [(&tag[..], 200), (b"*", 200), (b"\"x\"", 412), (&weak, 412), (b"", 412)] {
+            let matches = Some(Tags::new(list));
+            assert_eq!(status(&changed, Condition { matches, ..ALL }), expected);
+            // First what is wanted, then what is known.
+            let none_match = Some(Tags::new(b"*"));
+            let both = Condition { matches, none_match, ..ALL };
+            assert_eq!(status(&changed, both), if expected == 200 { 304 } else { 412 });
+        }
+        for (since_s, expected) in [(784_111_769, 412), (784_111_770, 200), (784_111_771, 200)] {
+            let condition = Condition { unmodified_since_s: Some(since_s), ..ALL };
+            assert_eq!(status(&changed, condition), expected, "{since_s}");
+            assert_eq!(status(&fresh(None), condition), 200, "nothing is known");
+        }
+        // What is long has no tag.
+        let list = |list| Condition { matches: Some(Tags::new(list)), ..ALL };
+        assert_eq!(changed.verdict(list(&tag), None), Verdict::Failed);
+        assert_eq!(changed.verdict(list(b"*"), None), Verdict::Send);
     }
 
     #[test]
@@ -360,6 +495,14 @@ mod tests {
             !old.contains("Length") && !old.contains("chunked") && old.contains("Connection: close"),
             "{old}"
         );
+    }
+
+    #[test]
+    fn states_tell_what_is_in_trouble() {
+        let text = |trouble: &[String]| String::from_utf8(state("ready", trouble)).unwrap();
+        assert_eq!(text(&[]), "{\"status\":\"ready\"}");
+        let both = ["a \"b\"".to_owned(), "c".to_owned()];
+        assert_eq!(text(&both), "{\"status\":\"ready\",\"trouble\":[\"a \\\"b\\\"\",\"c\"]}");
     }
 
     #[test]

@@ -82,6 +82,8 @@ struct Counts {
     evicted: AtomicU64,
     /// Mean time to live of the keys the sweep looked at.
     ttl_ms: AtomicU64,
+    /// How much longer its entries are kept than they are good.
+    grace_ms: AtomicU64,
     /// How often it was exchanged, and its tables were replaced in any way (`view/watched.rs`).
     swaps: AtomicU64,
     replaced: AtomicU64,
@@ -300,6 +302,16 @@ impl Keyspace {
     pub fn removed_keys(&self, db: usize) -> (u64, u64) {
         let counts = &self.counts[db];
         (counts.expired.load(Ordering::Relaxed), counts.evicted.load(Ordering::Relaxed))
+    }
+
+    /// Says how much longer the entries of a database are kept than they are good: their expiry is the later moment, and TTL tells
+    /// of the earlier one.
+    pub fn set_grace(&self, db: usize, grace_ms: u64) {
+        self.counts[db].grace_ms.store(grace_ms, Ordering::Relaxed);
+    }
+
+    pub fn grace_ms(&self, db: usize) -> u64 {
+        self.counts[db].grace_ms.load(Ordering::Relaxed)
     }
 
     /// `entry_bytes` of all databases. O(databases that ever had keys).

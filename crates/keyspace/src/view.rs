@@ -296,6 +296,17 @@ impl<'k> View<'k> {
         self.keyspace.databases()
     }
 
+    /// Whether the database is one that no client can select.
+    #[inline]
+    pub fn is_hidden(&self) -> bool {
+        self.db >= self.keyspace.databases()
+    }
+
+    /// How much longer the database's entries are kept than they are good ([`Keyspace::set_grace`]).
+    pub fn grace_ms(&self) -> u64 {
+        self.keyspace.grace_ms(self.db)
+    }
+
     /// Changes the database the following calls are about; returns the previous one.
     #[inline]
     pub fn select(&mut self, db: usize) -> usize {

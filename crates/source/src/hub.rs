@@ -10,11 +10,14 @@
 //!   ([`Source::settle`]).
 //! - U2: no load begins before the feed was open once: what changes after a load would not be told.
 //! - U3: everybody who waits is answered: by a row, by its absence, or by a failure. Within `timeout` in the queue and `timeout`
-//!   for the load, or at once while the database is known to be down.
+//!   for the load, or at once while the database is known to be down. What is not kept for the second time answers those all the same
+//!   who had asked before its load began ([`Source::hand_over`]): so a row may change faster than it is loaded.
 //! - U4: nothing here takes a lock of the cache; it is told, and does what follows on its own threads.
 //!
 //! - U5: `want` holds the lock for a look-up; what is behind it never grows.
 //! - U6: what changes is not remembered here. If the cache cannot keep pace everything is given up, and the feed goes on.
+//! - U7: while the feed cannot be followed nothing tells what became old. After `blind` of that the source says since when
+//!   ([`Source::blind_since_ms`]); what is older than that time counts as past its time.
 //!
 //! Cost: a load in flight holds its ids and tickets; at most `queue` ids wait.
 
@@ -23,7 +26,7 @@ mod gather;
 mod nap;
 
 use crate::marks::Marks;
-use crate::{Change, Database, Failure, Feed, Id, Row, Since, Spec};
+use crate::{Body, Change, Database, Failure, Feed, Id, Row, Since, Spec};
 use gather::{ENOUGH, Pace};
 use nap::Nap;
 use std::collections::{HashMap, VecDeque};
@@ -40,6 +43,8 @@ const RETRY_MIN: Duration = Duration::from_millis(50);
 const RETRY_MAX: Duration = Duration::from_secs(5);
 /// How long a database that was found down is not asked again by loads.
 const DOWN_FOR: Duration = Duration::from_millis(200);
+/// How long at least it is not asked again only because somebody wants to know whether it is still down.
+const PROBE_EVERY: Duration = Duration::from_secs(1);
 
 /// Ids marked at a stretch.
 const MARKED: usize = 64;
@@ -51,6 +56,9 @@ pub struct Ticket {
     pub client: u64,
 }
 
+/// Loads that were not kept from which on those who had asked before get what was loaded, and an id is not loaded again for nobody.
+const IN_VAIN: u32 = 2;
+
 /// One id that was asked for.
 pub struct Asked {
     pub id: Id,
@@ -60,7 +68,7 @@ pub struct Asked {
     pub row: Option<Row>,
 }
 
-/// What became of a load. Without a failure each id has to be settled, or loaded again.
+/// What became of a load. Without a failure each id has to be settled, or handed over.
 pub struct Loaded {
     /// Where it began ([`Marks`]).
     pub began: u64,
@@ -114,12 +122,32 @@ pub struct Counters {
     pub full: AtomicU64,
 }
 
+/// An id that is in the queue, or being loaded.
+struct Asking {
+    tickets: Vec<Ticket>,
+    /// So many of them had asked before its load began.
+    early: usize,
+    /// When the first of the others asked.
+    since: Instant,
+    /// Loads that were not kept.
+    in_vain: u32,
+}
+
 #[derive(Default)]
 struct Waiting {
-    /// Ids that are asked for: in the queue, or being loaded.
-    ids: HashMap<Id, Vec<Ticket>>,
+    ids: HashMap<Id, Asking>,
     queue: VecDeque<(Id, Instant)>,
-    down: Option<(Instant, Failure)>,
+    down: Option<Down>,
+}
+
+/// The last load failed.
+struct Down {
+    /// Until then loads fail without asking.
+    until: Instant,
+    failure: Failure,
+    /// An id that was not loaded, and when it was asked for last.
+    id: Id,
+    asked: Instant,
 }
 
 /// A source that is being served.
@@ -142,6 +170,11 @@ pub struct Source {
     removed: watch::Sender<bool>,
     /// The feed was open once (U2).
     ready: AtomicBool,
+    started: Instant,
+    /// When the feed had told everything last, in milliseconds after `started`.
+    sight_ms: AtomicU64,
+    /// U7; 0: all that happens is told.
+    blind_since_ms: AtomicU64,
     database: std::sync::OnceLock<Arc<dyn Database>>,
 }
 
@@ -184,6 +217,9 @@ impl Source {
             loading: AtomicUsize::new(0),
             paused: AtomicBool::new(false),
             removed: watch::Sender::new(false),
+            started: Instant::now(),
+            sight_ms: AtomicU64::new(0),
+            blind_since_ms: AtomicU64::new(0),
             database: std::sync::OnceLock::new(),
         }
     }
@@ -206,16 +242,25 @@ impl Source {
         if self.is_removed() {
             return Err(Refusal::Removed);
         }
-        if let Some(tickets) = waiting.ids.get_mut(id) {
-            tickets.extend(ticket.filter(|ticket| !tickets.contains(ticket)));
+        if let Some(asking) = waiting.ids.get_mut(id) {
+            // Who asks again while its load is under way has asked since it began.
+            let late = asking.tickets.get(asking.early..).unwrap_or_default();
+            if let Some(ticket) = ticket.filter(|ticket| !late.contains(ticket)) {
+                if late.is_empty() {
+                    asking.since = Instant::now();
+                }
+                asking.tickets.push(ticket);
+            }
             return Ok(());
         }
         if waiting.queue.len() >= self.spec.queue {
             self.counters.full.fetch_add(1, Ordering::Relaxed);
             return Err(Refusal::Full);
         }
-        waiting.ids.insert(id.into(), ticket.into_iter().collect());
-        waiting.queue.push_back((id.into(), Instant::now()));
+        let since = Instant::now();
+        let asking = Asking { tickets: ticket.into_iter().collect(), early: 0, since, in_vain: 0 };
+        waiting.ids.insert(id.into(), asking);
+        waiting.queue.push_back((id.into(), since));
         let queued = waiting.queue.len();
         drop(waiting);
         match queued {
@@ -229,13 +274,31 @@ impl Source {
 
     /// What was loaded of an id is installed: gives all who wait for it by now.
     pub fn settle(&self, id: &[u8]) -> Vec<Ticket> {
-        lock(&self.waiting).ids.remove(id).unwrap_or_default()
+        lock(&self.waiting).ids.remove(id).map(|asking| asking.tickets).unwrap_or_default()
     }
 
-    /// What was loaded of an id was not kept: it is loaded once more, for all who wait for it.
-    pub fn load_again(&self, id: Id) {
-        lock(&self.waiting).queue.push_back((id, Instant::now()));
+    /// What was loaded of an id is not kept: it is loaded once more. The next time this gives those who may have it all the same: they
+    /// had asked before its load began, so it is what the row was while they waited. For those who asked since it is loaded
+    /// again.
+    pub fn hand_over(&self, id: Id) -> Vec<Ticket> {
+        let mut waiting = lock(&self.waiting);
+        let Some(asking) = waiting.ids.get_mut(&id) else { return Vec::new() };
+        asking.in_vain += 1;
+        let mut early = Vec::new();
+        if asking.in_vain < IN_VAIN {
+            waiting.queue.push_back((id, Instant::now()));
+        } else {
+            let late = asking.tickets.split_off(std::mem::take(&mut asking.early).min(asking.tickets.len()));
+            early = std::mem::replace(&mut asking.tickets, late);
+            let since = asking.since;
+            match asking.tickets.is_empty() {
+                true => _ = waiting.ids.remove(&id),
+                false => waiting.queue.push_front((id, since)),
+            }
+        }
+        drop(waiting);
         self.wake.notify_one();
+        early
     }
 
     /// Whether little waits: what nobody asked for yet may be loaded. Cost: a short lock.
@@ -264,16 +327,81 @@ impl Source {
     /// While it is paused nothing is loaded; what is kept is kept fresh.
     pub fn pause(&self, paused: bool) {
         self.paused.store(paused, Ordering::Relaxed);
+        // Who waits for a load that does not begin any more is told.
+        self.wake.notify_one();
     }
 
-    /// Why the database cannot be asked, as far as that is known.
+    /// When the feed had told everything last, in milliseconds since 1970, if that was more than `blind` ago (U7); else 0.
+    #[inline]
+    pub fn blind_since_ms(&self) -> u64 {
+        self.blind_since_ms.load(Ordering::Relaxed)
+    }
+
+    /// For how many seconds changes have not been followed, if that is longer than `blind`; else 0.
+    pub fn blind_s(&self) -> u64 {
+        if self.blind_since_ms() == 0 { 0 } else { self.unseen().as_secs() }
+    }
+
+    /// How long ago the feed had told everything.
+    fn unseen(&self) -> Duration {
+        let sight = Duration::from_millis(self.sight_ms.load(Ordering::Relaxed));
+        self.started.elapsed().saturating_sub(sight)
+    }
+
+    /// The feed has told everything up to now.
+    fn sees(&self) {
+        self.sight_ms.store(self.started.elapsed().as_millis() as u64, Ordering::Relaxed);
+        if self.blind_since_ms.swap(0, Ordering::Relaxed) != 0 {
+            log::info!("source {}: changes are followed again", self.spec.name);
+        }
+    }
+
+    /// Looks whether the feed tells what happens.
+    fn look_out(&self) {
+        let unseen = self.unseen();
+        if !self.spec.feed || unseen <= self.spec.blind {
+            return;
+        }
+        let since = wall_ms().saturating_sub(unseen.as_millis() as u64).max(1);
+        if self.blind_since_ms.swap(since, Ordering::Relaxed) == 0 && self.ready.load(Ordering::Relaxed) {
+            log::warn!(
+                "source {}: for {} s changes could not be followed: what was cached before counts as past its time",
+                self.spec.name,
+                unseen.as_secs()
+            );
+        }
+    }
+
+    /// Whether it could answer at some time: its feed was open, or it has none.
+    pub fn has_been_ready(&self) -> bool {
+        self.ready.load(Ordering::Relaxed)
+    }
+
+    /// Why the database cannot be asked, as far as that is known. If it was down when something was to be loaded last, that is asked for
+    /// again, once a second at most, so that its return is noticed even if nobody asks for rows. Cost: a short lock.
     pub fn trouble(&self) -> Option<String> {
-        let down = lock(&self.waiting).down.as_ref().map(|(_, failure)| failure.to_string());
+        let down = self.probe();
         down.or_else(|| match self.feed() {
             FeedState::Opening => Some("change feed is not open yet".into()),
             FeedState::Broken(why) => Some(why),
             _ => None,
         })
+    }
+
+    /// Why the last load failed, if it did. If that was long ago it is tried again.
+    fn probe(&self) -> Option<String> {
+        let mut waiting = lock(&self.waiting);
+        let down = waiting.down.as_mut()?;
+        let (text, now) = (down.failure.to_string(), Instant::now());
+        let due = now >= down.asked + PROBE_EVERY;
+        if due {
+            down.asked = now;
+        }
+        let id = due.then(|| down.id.clone());
+        drop(waiting);
+        // While it is paused it is not asked.
+        let _ = id.map(|id| self.want(&id, None));
+        Some(text)
     }
 
     /// Ends it: its tasks end, whoever waits is told.
@@ -304,8 +432,9 @@ impl Source {
         for some in changes.chunks(MARKED) {
             self.marks.mark(some.iter().map(|change| &*change.id));
         }
-        self.counters.changes.fetch_add(changes.len() as u64, Ordering::Relaxed);
         let fits = self.cache.changed(changes, refresh);
+        // Only now: what is counted waits to be removed, or is.
+        self.counters.changes.fetch_add(changes.len() as u64, Ordering::SeqCst);
         match (fits, self.flooded.swap(!fits, Ordering::Relaxed)) {
             (true, _) => {}
             (false, false) => Feed::lost(self, "more rows change at once than can be removed one by one"),
@@ -321,7 +450,14 @@ impl Source {
         while ids.len() < BATCH
             && let Some((id, since)) = waiting.queue.pop_front()
         {
-            if since.elapsed() > self.spec.timeout { late.push(id) } else { ids.push(id) }
+            if since.elapsed() > self.spec.timeout {
+                late.push(id);
+                continue;
+            }
+            if let Some(asking) = waiting.ids.get_mut(&id) {
+                asking.early = asking.tickets.len();
+            }
+            ids.push(id);
         }
         (ids, late)
     }
@@ -331,6 +467,9 @@ impl Source {
         if self.is_removed() {
             return Some(Failure::Down("the source was removed".into()));
         }
+        if self.is_paused() {
+            return Some(Failure::Down("the source is paused".into()));
+        }
         if !self.ready.load(Ordering::Relaxed) {
             return match self.feed() {
                 FeedState::Broken(why) => Some(Failure::Down(why)),
@@ -338,7 +477,7 @@ impl Source {
             };
         }
         let down = &lock(&self.waiting).down;
-        down.as_ref().filter(|(until, _)| Instant::now() < *until).map(|(_, failure)| failure.clone())
+        down.as_ref().filter(|down| Instant::now() < down.until).map(|down| down.failure.clone())
     }
 
     /// Answers who waits for these ids.
@@ -347,8 +486,8 @@ impl Source {
         let mut waiting = lock(&self.waiting);
         let asked = ids.into_iter().map(|id| {
             let tickets = match failure {
-                Some(_) => waiting.ids.remove(&id),
-                None => waiting.ids.get(&id).cloned(),
+                Some(_) => waiting.ids.remove(&id).map(|asking| asking.tickets),
+                None => waiting.ids.get(&id).map(|asking| asking.tickets.clone()),
             };
             Asked { row: rows.remove(&id), id, tickets: tickets.unwrap_or_default() }
         });
@@ -357,7 +496,18 @@ impl Source {
         self.cache.loaded(Loaded { began, asked, failure });
     }
 
-    async fn load_batch(&self, database: &dyn Database, ids: Vec<Id>) {
+    /// Answers who waits for rows that are there and cannot be read, and leaves the others.
+    fn answer_unreadable(&self, began: u64, ids: &mut Vec<Id>, rows: &mut Vec<Row>) {
+        let is_one = |row: &mut Row| matches!(row.body, Body::Unreadable(_));
+        for row in rows.extract_if(.., is_one).collect::<Vec<_>>() {
+            let Body::Unreadable(why) = row.body else { continue };
+            self.counters.failures.fetch_add(1, Ordering::Relaxed);
+            ids.retain(|id| *id != row.id);
+            self.answer(began, vec![row.id], Vec::new(), Some(Failure::Refused(why)));
+        }
+    }
+
+    async fn load_batch(&self, database: &dyn Database, mut ids: Vec<Id>) {
         let (began, started) = (self.marks.begin(), Instant::now());
         while points::stays(Point::SourceAsk, 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
@@ -373,8 +523,9 @@ impl Source {
         counters.load_max_us.fetch_max(us, Ordering::Relaxed);
         self.loading.fetch_sub(1, Ordering::Relaxed);
         match result {
-            Ok(rows) => {
+            Ok(mut rows) => {
                 lock(&self.waiting).down = None;
+                self.answer_unreadable(began, &mut ids, &mut rows);
                 counters.loaded_rows.fetch_add(rows.len() as u64, Ordering::Relaxed);
                 counters
                     .absent_rows
@@ -388,7 +539,10 @@ impl Source {
                     if waiting.down.is_none() {
                         log::warn!("source {}: {failure}", self.spec.name);
                     }
-                    waiting.down = Some((Instant::now() + DOWN_FOR, failure.clone()));
+                    let now = Instant::now();
+                    let id = ids.first().cloned().unwrap_or_default();
+                    waiting.down =
+                        Some(Down { until: now + DOWN_FOR, failure: failure.clone(), id, asked: now });
                 }
                 self.answer(began, ids, Vec::new(), Some(failure));
             }
@@ -486,6 +640,7 @@ impl Source {
     async fn watch_queue(self: Arc<Self>) {
         while !self.is_removed() {
             tokio::time::sleep(self.spec.timeout.min(Duration::from_millis(100))).await;
+            self.look_out();
             let mut late = Vec::new();
             {
                 let mut waiting = lock(&self.waiting);
@@ -503,11 +658,17 @@ impl Source {
 impl Feed for Source {
     fn opened(&self, since: Since) {
         let first = !self.ready.swap(true, Ordering::SeqCst);
+        if first {
+            // Nothing is kept yet. Later what was missed has to be told, or given up, first.
+            self.sees();
+        }
         self.counters.opened.fetch_add(1, Ordering::Relaxed);
         if since == Since::Unknown && !first {
             Feed::lost(self, "changes may have been missed while the feed was closed");
         }
         *lock(&self.feed) = FeedState::Open;
+        // It answers again.
+        lock(&self.waiting).down = None;
         log::info!("source {}: change feed is open", self.spec.name);
         self.wake.notify_one();
     }
@@ -524,7 +685,9 @@ impl Feed for Source {
     }
 
     fn caught_up(&self) {
-        self.counters.caught_up_ms.store(wall_ms(), Ordering::Relaxed);
+        // Whoever sees it sees what was told before.
+        self.counters.caught_up_ms.store(wall_ms(), Ordering::Release);
+        self.sees();
     }
 }
 

@@ -46,6 +46,8 @@ pub enum Body {
     Json(Vec<u8>),
     /// Columns and their values as text; those that are null are left out.
     Fields(Vec<(Vec<u8>, Vec<u8>)>),
+    /// The row is there and cannot be read: why. Who asks for it gets an error.
+    Unreadable(String),
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]

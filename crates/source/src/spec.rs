@@ -127,6 +127,8 @@ pub struct Spec {
     pub negative_ttl: Duration,
     /// How long after its time to live an item may still be given out when the database is down.
     pub stale_if_error: Duration,
+    /// How long changes may go unseen before items that were cached earlier count as past their time.
+    pub blind: Duration,
     /// Bytes of items at most; 0: no limit of its own.
     pub budget: u64,
     /// Connections that load.
@@ -141,6 +143,8 @@ pub struct Spec {
     pub writes: Writes,
     /// Where HTTP shows it, such as `/items`.
     pub path: Option<String>,
+    /// How long caches that HTTP answers to may keep an item without asking: they hear of no change.
+    pub max_age: Duration,
     /// The column that tells when a row was changed last.
     pub modified: Option<String>,
     /// Whether a row in use that changed is loaded again at once, and not when it is asked for next.
@@ -191,6 +195,7 @@ impl Spec {
             jitter: 10,
             negative_ttl: Duration::from_secs(10),
             stale_if_error: Duration::ZERO,
+            blind: Duration::from_secs(60),
             budget: 0,
             pool: 4,
             timeout: Duration::from_secs(1),
@@ -199,6 +204,7 @@ impl Spec {
             queue: 10_000,
             writes: Writes::Refuse,
             path: None,
+            max_age: Duration::ZERO,
             modified: None,
             refresh: true,
             feed: true,
@@ -218,6 +224,7 @@ impl Spec {
             "jitter" => self.jitter = number(value, 0, 90)?,
             "negative-ttl" => self.negative_ttl = duration(value)?,
             "stale-if-error" => self.stale_if_error = duration(value)?,
+            "blind" => self.blind = duration(value)?,
             "budget" => self.budget = bytes(value)?,
             "pool" => self.pool = number(value, 1, 100)? as usize,
             "timeout" => self.timeout = positive(duration(value)?)?,
@@ -226,6 +233,7 @@ impl Spec {
             "queue" => self.queue = number(value, 1, QUEUE_MAX)? as usize,
             "write" => self.writes = choice(value, WRITES)?,
             "path" => self.path = Some(path(value)?),
+            "max-age" => self.max_age = duration(value)?,
             "modified" => self.modified = Some(value.into()),
             "refresh" => self.refresh = choice(value, SWITCH)?,
             "feed" => self.feed = choice(value, SWITCH)?,
@@ -255,6 +263,7 @@ impl Spec {
         add("jitter", self.jitter.to_string(), self.jitter != usual.jitter);
         add("negative-ttl", spelled(self.negative_ttl), self.negative_ttl != usual.negative_ttl);
         add("stale-if-error", spelled(self.stale_if_error), self.stale_if_error != usual.stale_if_error);
+        add("blind", spelled(self.blind), self.blind != usual.blind);
         add("budget", self.budget.to_string(), self.budget != usual.budget);
         add("pool", self.pool.to_string(), self.pool != usual.pool);
         add("timeout", spelled(self.timeout), self.timeout != usual.timeout);
@@ -263,6 +272,7 @@ impl Spec {
         add("queue", self.queue.to_string(), self.queue != usual.queue);
         add("write", name_of(self.writes, WRITES), self.writes != usual.writes);
         add("path", text(&self.path), self.path.is_some());
+        add("max-age", spelled(self.max_age), self.max_age != usual.max_age);
         add("modified", text(&self.modified), self.modified.is_some());
         add("refresh", name_of(self.refresh, SWITCH), self.refresh != usual.refresh);
         add("feed", name_of(self.feed, SWITCH), self.feed != usual.feed);
@@ -417,8 +427,8 @@ mod tests {
     #[test]
     fn a_spec_is_read_and_written() {
         let text = "items item:{id} postgres://app:secret@127.0.0.1:5432/shop table things id nr id-type integer columns a,b \
-                    as hash ttl 36h jitter 5 negative-ttl 500ms stale-if-error 1h budget 67108864 pool 2 timeout 250ms \
-                    connect-timeout 1s gather 250us queue 5 write evict path /items modified changed_at refresh off feed off publication p slot s";
+                    as hash ttl 36h jitter 5 negative-ttl 500ms stale-if-error 1h blind 20s budget 67108864 pool 2 timeout 250ms \
+                    connect-timeout 1s gather 250us queue 5 write evict path /items max-age 30s modified changed_at refresh off feed off publication p slot s";
         let spec = parse(text).unwrap();
         assert_eq!(spec.words().join(" "), text);
         let table = include_str!("../../../docs/sources.md").lines().filter(|line| line.starts_with('|'));

@@ -142,6 +142,7 @@ fn shown(rows: &[crate::Row]) -> Vec<(String, String)> {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let shown = |body: &Body| match body {
         Body::Json(json) => text(json),
+        Body::Unreadable(why) => format!("unreadable: {why}"),
         Body::Fields(fields) => {
             fields.iter().map(|(k, v)| format!("{}={}", text(k), text(v))).collect::<Vec<_>>().join(" ")
         }

@@ -154,7 +154,7 @@ fn persist(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-/// `TTL key`, `PTTL key`: -2 no such key, -1 it does not expire.
+/// `TTL key`, `PTTL key`: -2 no such key, -1 it does not expire. What is kept beyond its time has 0 left.
 fn left(cx: &mut Cx<'_, '_>, args: Args<'_>, seconds: bool) -> Result<(), Error> {
     cx.view.set_quiet(true);
     let now = cx.view.now_ms();
@@ -169,12 +169,14 @@ fn when(cx: &mut Cx<'_, '_>, args: Args<'_>, seconds: bool) -> Result<(), Error>
 
 fn answer(cx: &mut Cx<'_, '_>, args: Args<'_>, seconds: bool, of: impl Fn(u64) -> u64) -> Result<(), Error> {
     let expire = cx.view.expire_ms(args.at(1));
+    let grace_ms = cx.view.grace_ms();
     cx.view.count_lookup(args.at(1), expire.is_some());
-    cx.out.int(match expire {
+    let good_until = expire.map(|at| at.map(|at| of(at.saturating_sub(grace_ms))));
+    cx.out.int(match good_until {
         None => -2,
         Some(None) => -1,
-        Some(Some(at)) if seconds => ((of(at) + 500) / 1000) as i64,
-        Some(Some(at)) => of(at) as i64,
+        Some(Some(ms)) if seconds => ((ms + 500) / 1000) as i64,
+        Some(Some(ms)) => ms as i64,
     });
     Ok(())
 }

@@ -158,7 +158,8 @@ impl Stream for Texts {
 
 /// `GETEX key [EX s | PX ms | EXAT s | PXAT ms | PERSIST]`: a time that is past removes the key.
 ///
-/// The time is looked at only after the key was found to hold a string.
+/// The time is looked at only after the key was found to hold a string. How long an entry of a hidden database is kept is decided by
+/// whoever runs the command on it ([`getex_asks`]).
 fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     let options = Options::parse(args.from(2), Of::GetEx)?;
@@ -169,6 +170,7 @@ fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let deadline = options.deadline(cx, "getex")?;
     let rest = write(cx.out, cx.view.string(key)?);
     match (deadline, options.expire) {
+        _ if cx.view.is_hidden() => {}
         (Some(at), Some((Unit::ExAt | Unit::PxAt, _))) if at <= cx.view.now_ms() => {
             cx.view.remove(key);
             cx.view.changed(key, Class::Generic, "del");
@@ -190,6 +192,16 @@ fn getex(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         cx.stream(rest)?;
     }
     Ok(())
+}
+
+/// What a GETEX asks for: nothing, if it has no option or a wrong one; else when the key is to expire, in milliseconds since 1970, or
+/// that it is not to (`Some(None)`). O(words).
+pub fn getex_asks(args: Args<'_>, now_ms: u64) -> Option<Option<u64>> {
+    let options = Options::parse(args.from(2), Of::GetEx).ok()?;
+    match options.expire {
+        Some((unit, time)) => Some(Some(unit.deadline(time, now_ms, "getex").ok()?)),
+        None => options.persist.then_some(None),
+    }
 }
 
 /// `GETDEL key`.

@@ -11,6 +11,8 @@ pub(crate) mod get;
 pub(crate) mod lcs;
 pub(crate) mod set;
 
+pub use get::getex_asks;
+
 use crate::{Budget, Cx, Error, Stream};
 use keyspace::View;
 use resp::Reply;

@@ -5,7 +5,7 @@ use crate::support::{Client, PATIENCE, Server, foreign};
 use std::time::{Duration, Instant};
 
 const OOM: &str = "-OOM command not allowed when used memory > 'maxmemory'.";
-const MIB: u64 = 1 << 20;
+pub const MIB: u64 = 1 << 20;
 
 /// A field of INFO as a number.
 fn field(client: &mut Client, name: &str) -> u64 {
@@ -27,7 +27,7 @@ fn let_it_learn_names(client: &mut Client) {
 }
 
 /// Lets the server have so much more than it has now.
-fn limit(client: &mut Client, policy: &str, more: u64) -> u64 {
+pub fn limit(client: &mut Client, policy: &str, more: u64) -> u64 {
     let_it_learn_names(client);
     let limit = field(client, "used_memory").max(9 * MIB) + more;
     client.expect(&format!("CONFIG SET maxmemory-policy {policy} maxmemory {limit}"), "+OK");
@@ -42,7 +42,7 @@ fn set(client: &mut Client, key: usize, value: &[u8], expires: bool) -> String {
 
 /// Waits until no more is used than may be; a part of it is freed a little later.
 #[track_caller]
-fn await_below(client: &mut Client, limit: u64) {
+pub fn await_below(client: &mut Client, limit: u64) {
     let deadline = Instant::now() + PATIENCE;
     loop {
         let used = field(client, "used_memory");

@@ -6,14 +6,14 @@ use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
 
-/// A server that shows `item:{id}` at /items, kept for a minute; and a client to fill it.
+/// A server that shows `item:{id}` at /items, for caches good for half a minute; and a client to fill it.
 fn shown(args: &[&str]) -> (Server, Client, SocketAddr) {
     let (server, at) = Server::start_http(args);
     let mut client = server.client();
     if let Some(at) = args.iter().position(|arg| *arg == "--requirepass") {
         client.expect(&format!("AUTH {}", args[at + 1]), "+OK");
     }
-    client.expect("DEBUG HTTP-SHOW items item:{id} sqlite:none path /items ttl 60s", "+OK");
+    client.expect("DEBUG HTTP-SHOW items item:{id} sqlite:none path /items ttl 60s max-age 30s", "+OK");
     (server, client, at)
 }
 
@@ -179,16 +179,13 @@ fn expect_alone(client: &mut Client) {
 #[test]
 fn items_are_answered_with_what_caches_need() {
     on_both(|_, mut client, at| {
-        client.expect(r#"SET item:42 "{\"name\":\"x\"}" EX 40"#, "+OK");
+        client.expect(r#"SET item:42 "{\"name\":\"x\"}" EX 50"#, "+OK");
         client.expect("HSET item:row name x n 5", ":2");
         let mut http = Http::to(at);
         let item = http.get("/items/42");
         item.expect(200, "{\"name\":\"x\"}");
         assert_eq!(item.header("content-type"), "application/json");
-        assert_eq!(item.header("cache-control"), "max-age=60");
-        // A cache takes the age off: what is left is what the key has left.
-        let age: u64 = item.header("age").parse().unwrap();
-        assert!((20..=40).contains(&age), "{age}");
+        assert_eq!((item.header("cache-control"), item.header("age")), ("max-age=30", ""));
         assert!(item.header("date").ends_with(" GMT"));
         let tag = item.header("etag").to_owned();
         assert!(tag.starts_with('"') && tag.len() == 34, "{tag}");
@@ -196,7 +193,7 @@ fn items_are_answered_with_what_caches_need() {
         for list in [tag.as_str(), "*", &format!("\"other\", W/{tag}")] {
             let again = http.ask("GET", "/items/42", &format!("If-None-Match: {list}\r\n"));
             assert_eq!((again.status, again.header("etag")), (304, tag.as_str()));
-            assert_eq!(again.header("cache-control"), "max-age=60");
+            assert_eq!(again.header("cache-control"), "max-age=30");
         }
         http.ask("GET", "/items/42", "If-None-Match: \"other\"\r\n").expect(200, "{\"name\":\"x\"}");
         let head = http.ask("HEAD", "/items/42", "");
@@ -206,16 +203,58 @@ fn items_are_answered_with_what_caches_need() {
         );
 
         http.get("/items/row").expect(200, "{\"name\":\"x\",\"n\":\"5\"}");
-        assert_eq!(http.get("/items/row").header("cache-control"), "no-cache");
+        // No longer than it is good here.
+        client.expect("EXPIRE item:row 20", ":1");
+        let line = http.get("/items/row").header("cache-control").to_owned();
+        let max_age: u64 = line.strip_prefix("max-age=").and_then(|n| n.parse().ok()).expect("a number");
+        assert!(max_age <= 20, "{max_age}");
+        assert_eq!(http.get("/items?ids=42").header("cache-control"), "no-cache");
         client.expect(r#"SET item:42 "{}""#, "+OK");
         assert_ne!(http.get("/items/42").header("etag"), tag);
         let missing = http.get("/items/43");
         assert_eq!((missing.status, missing.header("content-type")), (404, "application/problem+json"));
         assert!(missing.text().contains("\"status\":404"));
+        assert_eq!(missing.header("cache-control"), "no-cache");
         assert_eq!(http.ask("HEAD", "/items/43", "").status, 404);
         for path in ["/", "/items/", "/items/1/2", "/nosuch"] {
             assert_eq!(http.get(path).status, 404, "{path}");
         }
+    });
+}
+
+#[test]
+fn an_answer_is_what_the_request_says_it_must_be() {
+    on_both(|_, mut client, at| {
+        client.expect("SET item:1 {}", "+OK");
+        let long = "7".repeat(300_000);
+        client.request(&[b"SET", b"item:long", long.as_bytes()]);
+        client.expect_reply("+OK");
+        let mut http = Http::to(at);
+        let tag = http.get("/items/1").header("etag").to_owned();
+        for (path, lines, status) in [
+            ("/items/1", format!("If-Match: {tag}\r\n"), 200),
+            ("/items/1", "If-Match: *\r\n".into(), 200),
+            ("/items/1", format!("If-Match: W/{tag}\r\n"), 412),
+            ("/items/1", "If-Match: \"other\"\r\n".into(), 412),
+            ("/items/1", format!("If-Match: \"other\"\r\nIf-Match: {tag}\r\n"), 200),
+            ("/items/1", format!("If-None-Match: \"other\"\r\nIf-None-Match: {tag}\r\n"), 304),
+            ("/items/1", format!("If-Match: \"other\"\r\nIf-None-Match: {tag}\r\n"), 412),
+            ("/items?ids=1", format!("If-Match: {tag}\r\n"), 412),
+            // Without a tag there is none that fits.
+            ("/items/long", format!("If-Match: {tag}\r\n"), 412),
+            ("/items/long", "If-Match: *\r\n".into(), 200),
+            ("/items/long", format!("If-None-Match: {tag}\r\n"), 200),
+            ("/items/long", "If-None-Match: *\r\n".into(), 304),
+            // What is not there is not there, whatever was wanted.
+            ("/items/none", format!("If-Match: {tag}\r\n"), 404),
+            ("/items/none", "If-None-Match: *\r\n".into(), 404),
+            ("/healthz", "If-None-Match: *\r\n".into(), 200),
+        ] {
+            for method in ["GET", "HEAD"] {
+                assert_eq!(http.ask(method, path, &lines).status, status, "{method} {path} {lines}");
+            }
+        }
+        assert_eq!(http.ask("GET", "/items/1", "If-Match: \"x\"\r\n").header("cache-control"), "no-store");
     });
 }
 
@@ -619,17 +658,17 @@ fn rows_of_a_database_are_read_through() {
         );
         client.expect(
             &format!(
-                "EVENKEEL SOURCE ADD h h:{{id}} {url} table things path /hashes as hash stale-if-error 1h"
+                "EVENKEEL SOURCE ADD h h:{{id}} {url} table things path /hashes as hash stale-if-error 1h max-age 5m"
             ),
             "+OK",
         );
         let mut http = Http::to(at);
         let item = http.get("/things/3");
         item.expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
-        let age: u64 = item.header("age").parse().expect("an age");
-        assert_eq!(item.header("cache-control"), "max-age=1000");
-        assert!(age < 100, "{age}");
+        // It is kept here because its changes are told here.
+        assert_eq!((item.header("cache-control"), item.header("age")), ("no-cache", ""));
         http.get("/hashes/3").expect(200, "{\"id\":\"3\",\"name\":\"thing 3\"}");
+        assert_eq!(http.get("/hashes/3").header("cache-control"), "max-age=300");
         assert_eq!(http.get("/things/11").status, 404);
         assert_eq!(http.get("/things/nonumber").status, 404);
         http.get("/things?ids=2,77,x,1")
@@ -680,6 +719,8 @@ fn rows_of_a_database_are_read_through() {
         let page = http.get("/metrics");
         assert!(page.text().contains("\nevenkeel_source_ready{source=\"t\"} 1\n"), "{}", page.text());
         assert!(page.text().contains("\nevenkeel_source_items{source=\"h\"} "), "{}", page.text());
+        assert!(page.text().contains("\n# TYPE evenkeel_source_hits_total counter\n"), "{}", page.text());
+        assert!(page.text().contains("\nevenkeel_source_hit_ratio{source=\"h\"} 0."), "{}", page.text());
         client.expect("EVENKEEL SOURCE REMOVE t", "+OK");
         assert!(http.get("/things/3").text().contains("nothing is shown"));
     });
@@ -713,8 +754,12 @@ fn rows_tell_when_they_were_changed() {
             assert!(!item.text().contains("at\""), "{}", item.text());
             for (lines, status) in [
                 (since(second), 304),
-                (since("Sunday, 06-Nov-94 08:49:40 GMT"), 304),
+                (since("Sunday, 06-Nov-94 08:49:39 GMT"), 304),
+                // Another date than the one that was told says nothing: rows may be changed back.
+                (since("Sun, 06 Nov 1994 08:49:40 GMT"), 200),
                 (since("Sun, 06 Nov 1994 08:49:38 GMT"), 200),
+                (format!("If-Unmodified-Since: {second}\r\n"), 200),
+                (format!("If-Unmodified-Since: {second}\r\n{}", since(second)), 304),
                 (since("yesterday"), 200),
                 // A tag says more than a time.
                 (since(second) + "If-None-Match: \"other\"\r\n", 200),
@@ -734,6 +779,8 @@ fn rows_tell_when_they_were_changed() {
                     assert_eq!(answer.header("etag"), item.header("etag"));
                 }
             }
+            let before = "If-Unmodified-Since: Sun, 06 Nov 1994 08:49:38 GMT\r\n";
+            assert_eq!(http.ask("GET", path, before).status, 412);
         }
         let mut long =
             file.prepare("UPDATE things SET name = printf('%.*c', 300000, 'x') WHERE id = 1").unwrap();
@@ -745,10 +792,10 @@ fn rows_tell_when_they_were_changed() {
             assert_eq!(answer.body.len() > 300_000, status == 200);
         }
         // What is not known is not told; and nothing was changed at a time that has not come.
-        let unknown = http.ask("GET", "/t/9", &since(second));
-        assert_eq!((unknown.status, unknown.header("last-modified")), (200, ""));
-        let later = http.get("/t/8");
-        assert_eq!(later.header("last-modified").split_at(16).0, later.header("date").split_at(16).0);
+        for path in ["/t/9", "/t/8"] {
+            let unknown = http.ask("GET", path, &since(second));
+            assert_eq!((unknown.status, unknown.header("last-modified")), (200, ""), "{path}");
+        }
         // It goes with the row.
         file.execute("UPDATE things SET name = 'new', at = at + 1 WHERE id = 2", []).expect("an update");
         let started = std::time::Instant::now();
@@ -767,6 +814,75 @@ fn rows_tell_when_they_were_changed() {
         {
             assert_eq!(http.get(path).header("last-modified"), date, "{path}");
         }
+    });
+}
+
+/// A moment as HTTP has it.
+fn date_of(unix_s: u64) -> String {
+    let mut date = std::process::Command::new("date");
+    date.env("LC_ALL", "C").args(["-u", "-d", &format!("@{unix_s}"), "+%a, %d %b %Y %H:%M:%S GMT"]);
+    let told = date.output().expect("a date").stdout;
+    String::from_utf8(told).expect("a text").trim().to_owned()
+}
+
+/// Who had fetched a row between two changes of one second got 304 from then on.
+#[test]
+fn a_row_may_change_twice_within_a_second() {
+    on_both(|server, mut client, at| {
+        let file = database(server.dir.path());
+        file.execute_batch("ALTER TABLE things ADD at INTEGER").expect("times");
+        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        for (name, feed) in [("t", "on"), ("o", "off")] {
+            let options = format!("table things path /{name} modified at columns id,name feed {feed}");
+            client.expect(&format!("EVENKEEL SOURCE ADD {name} {name}:{{id}} {url} {options}"), "+OK");
+        }
+        let change = |name: &str, at: u64| {
+            file.execute("UPDATE things SET name = ?1, at = ?2 WHERE id = 1", (name, at as i64))
+                .expect("a change");
+        };
+        let now_s = || {
+            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+            now.expect("after 1970").as_secs()
+        };
+        let mut http = Http::to(at);
+        let until_named = |http: &mut Http, path: &str, name: &str| {
+            let started = std::time::Instant::now();
+            while !http.get(path).text().contains(name) {
+                assert!(started.elapsed() < PATIENCE, "{path} is never {name}");
+            }
+        };
+        let second = now_s();
+        change("first", second);
+        until_named(&mut http, "/t/1", "first");
+        http.get("/o/1");
+        // Both are too young for their second to be over.
+        let first = http.get("/t/1");
+        let since = |date: &str| format!("If-Modified-Since: {date}\r\n");
+        let date = date_of(second);
+        if first.header("last-modified").is_empty() {
+            assert_eq!(http.ask("GET", "/t/1", &since(&date)).status, 200);
+        } else {
+            assert!(now_s() >= second + 2, "{:?}", first.headers);
+        }
+        change("second", second);
+        until_named(&mut http, "/t/1", "second");
+        // When the feed has told what came in that second, it says which state this is.
+        let started = std::time::Instant::now();
+        while http.get("/t/1").header("last-modified").is_empty() {
+            assert!(started.elapsed() < PATIENCE, "the date is never told");
+            std::thread::sleep(std::time::Duration::from_millis(20));
+        }
+        assert!(now_s() >= second + 2);
+        assert_eq!(http.ask("GET", "/t/1", &since(&date)).status, 304);
+        // Without one nobody knows, until it is loaded again.
+        let other = http.ask("GET", "/o/1", &since(&date));
+        assert_eq!((other.status, other.header("last-modified")), (200, ""));
+        let started = std::time::Instant::now();
+        while http.ask("GET", "/o/1", &since(&date)).status != 304 {
+            assert!(started.elapsed() < PATIENCE, "the date is never told");
+            client.expect("EVENKEEL SOURCE FLUSH o", "+OK");
+        }
+        http.get("/o/1").expect(200, "{\"id\":1,\"name\":\"second\"}");
     });
 }
 
@@ -844,8 +960,45 @@ fn a_database_that_is_not_there_is_told_and_what_is_kept_is_answered() {
         client.expect("EVENKEEL SOURCE PAUSE t", "+OK");
         http.get("/things/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
         assert_eq!(http.get("/things/4").status, 503);
-        assert!(http.get("/readyz").text().contains("source 't': paused"));
+        // What is cached is answered: it stays among those that are asked.
+        http.get("/readyz").expect(200, "{\"status\":\"ready\",\"trouble\":[\"source 't': paused\"]}");
     });
+}
+
+/// One failed miss made it unready, and as then nobody asked it for rows, for ever.
+#[test]
+fn a_database_that_comes_back_is_noticed_without_traffic() {
+    for options in ["feed off", ""] {
+        let (server, at) = Server::start_http(&[]);
+        let mut client = server.client();
+        let file = database(server.dir.path());
+        let url = format!("sqlite:{}", server.dir.path().join("shop.db").display());
+        client.expect(&format!("EVENKEEL SOURCE ADD t t:{{id}} {url} table things path /t {options}"), "+OK");
+        let mut http = Http::to(at);
+        http.get("/t/3").expect(200, "{\"id\":3,\"name\":\"thing 3\"}");
+        file.execute_batch("ALTER TABLE things RENAME TO gone").expect("another name");
+        let started = std::time::Instant::now();
+        while http.get("/t/4").status != 503 {
+            assert!(started.elapsed() < PATIENCE, "its table is not missed");
+            client.expect("EVENKEEL SOURCE FLUSH t", "+OK");
+        }
+        let is_ready = |http: &mut Http| {
+            http.get("/metrics").text().contains("\nevenkeel_source_ready{source=\"t\"} 1\n")
+        };
+        for _ in 0..25 {
+            assert!(!is_ready(&mut http), "{options}");
+            let state = http.get("/readyz");
+            assert!(state.status == 200 && state.text().contains("\"trouble\":[\"source 't': "), "{options}");
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        file.execute_batch("ALTER TABLE gone RENAME TO things").expect("its name");
+        let started = std::time::Instant::now();
+        while !is_ready(&mut http) {
+            assert!(started.elapsed() < PATIENCE, "{options}: {}", http.get("/readyz").text());
+            std::thread::sleep(std::time::Duration::from_millis(50));
+        }
+        http.get("/readyz").expect(200, "{\"status\":\"ready\"}");
+    }
 }
 
 #[test]

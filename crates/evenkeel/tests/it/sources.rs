@@ -433,6 +433,93 @@ fn a_row_that_changes_while_it_is_loaded_is_loaded_again() {
     client.expect("GET item:1", &row(1, 1));
 }
 
+/// What is loaded is old before it can be kept, each time: who asked for it gets it all the same, and never an older one later.
+#[test]
+fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
+    let shop = shop("timeout 2s");
+    let (mut control, mut client) = (shop.server.client(), shop.server.client());
+    let (stop, path) = (std::sync::atomic::AtomicBool::new(false), shop.path.clone());
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let database = Connection::open(path).unwrap();
+            database.busy_timeout(PATIENCE).unwrap();
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                database.execute("UPDATE items SET n = n + 1 WHERE id = 1", []).unwrap();
+            }
+        });
+        // What is loaded waits for a while before it is installed, each time.
+        let mut holder = shop.server.client();
+        let stop = &stop;
+        scope.spawn(move || {
+            while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                holder.expect("DEBUG POINT source-fill HOLD 1000", "+OK");
+                std::thread::sleep(Duration::from_millis(40));
+                holder.expect("DEBUG POINT source-fill OFF", "+OK");
+            }
+        });
+        while shop.figure(&mut control, "changes").parse::<u64>().expect("a number") < 10 {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        let mut newest = 0;
+        for line in ["GET item:1", "STRLEN item:1"].iter().cycle().take(6) {
+            let reply = client.call(line);
+            if let Some(n) = reply.split("\\\"n\\\":").nth(1) {
+                let n: u64 = n.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number");
+                assert!(n >= newest, "{n} after {newest}");
+                newest = n;
+            } else {
+                assert!(reply.starts_with(':') && reply != ":0", "{line}: {reply}");
+            }
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        assert!(newest > 0);
+    });
+    assert_ne!(shop.figure(&mut control, "refused-fills"), "0");
+    // Nothing of it stayed that is not true.
+    control.expect("DEBUG POINT source-fill OFF", "+OK");
+    let n: u64 =
+        shop.database.query_row("SELECT n FROM items WHERE id = 1", [], |row| row.get::<_, i64>(0)).unwrap()
+            as u64;
+    until(&mut client, "GET item:1", &row(1, n as u32));
+}
+
+/// A change feed that cannot be followed tells nothing: what was cached before is loaded again when it is asked for.
+#[test]
+fn what_was_cached_before_the_feed_was_lost_is_past_its_time() {
+    let shop = shop("blind 1s");
+    let mut client = shop.server.client();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("GET item:200", "(nil)");
+    // Without its log nothing is told, and to make it anew is refused.
+    let tables: Vec<String> = {
+        let mut names = shop
+            .database
+            .prepare("SELECT name FROM sqlite_master WHERE type = 'table' AND name LIKE '%evenkeel%'")
+            .unwrap();
+        names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    let triggers: Vec<String> = {
+        let mut names =
+            shop.database.prepare("SELECT name FROM sqlite_master WHERE type = 'trigger'").unwrap();
+        names.query_map([], |row| row.get(0)).unwrap().map(Result::unwrap).collect()
+    };
+    assert!(!tables.is_empty() && !triggers.is_empty());
+    for trigger in &triggers {
+        shop.sql(&format!("DROP TRIGGER \"{trigger}\""));
+    }
+    for table in &tables {
+        shop.sql(&format!("DROP TABLE \"{table}\""));
+        shop.sql(&format!("CREATE VIEW \"{table}\" AS SELECT 1 AS x"));
+    }
+    shop.sql("UPDATE items SET n = 5 WHERE id = 1");
+    shop.sql("INSERT INTO items VALUES (200, 'item 200', 1)");
+    until(&mut client, "GET item:1", &row(1, 5));
+    until(&mut client, "GET item:200", &row(200, 1));
+    shop.sql("UPDATE items SET n = 6 WHERE id = 1");
+    until(&mut client, "GET item:1", &row(1, 6));
+    assert!(shop.server.output().contains("changes could not be followed"), "nothing in the log");
+}
+
 #[test]
 fn a_database_that_is_down_leaves_what_is_cached() {
     let shop = shop("timeout 2s stale-if-error 1h ttl 1s jitter 0 negative-ttl 1h");

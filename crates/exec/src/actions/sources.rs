@@ -133,8 +133,36 @@ fn stats(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     })
 }
 
+/// What kind of a figure it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Kind {
+    /// It only grows.
+    Counter,
+    Gauge,
+    /// A gauge in microseconds or milliseconds, which its name says, too.
+    Micros,
+    Millis,
+}
+
+/// How often clients found a row, or that there is none, without waiting for the database; and how often they would with half and
+/// twice the items. None: not known.
+pub fn hit_ratios(entry: &Entry) -> [(&'static str, Option<f64>); 3] {
+    let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+    let (hits, misses) = (get(&entry.seen.hits) + get(&entry.seen.negative_hits), get(&entry.seen.misses));
+    let ratio = (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64);
+    // Of a cache that is not full no size can be said to be better.
+    let other = ratio.zip(entry.sizing.difference());
+    let clamped = |ratio: f64| ratio.clamp(0.0, 1.0);
+    [
+        ("hit-ratio", ratio),
+        ("hit-ratio-at-half-budget", other.map(|(ratio, (less, _))| clamped(ratio - less))),
+        ("hit-ratio-at-twice-budget", other.map(|(ratio, (_, more))| clamped(ratio + more))),
+    ]
+}
+
 /// The figures of a source, by name.
-pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
+pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, Kind, u64)> {
+    use Kind::*;
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (seen, counters) = (&entry.seen, &entry.source.counters);
     let (queued, loading) = entry.source.load();
@@ -148,46 +176,46 @@ pub fn figures(server: &Server, entry: &Entry) -> Vec<(&'static str, u64)> {
         left => mean_ttl_ms.saturating_sub(left),
     };
     vec![
-        ("items", server.keyspace.len(entry.db) as u64),
-        ("negative-items", server.keyspace.len(entry.absent_db()) as u64),
-        ("bytes", entry.bytes(server)),
-        ("budget-bytes", entry.spec().budget),
-        ("hits", get(&seen.hits)),
-        ("misses", get(&seen.misses)),
-        ("negative-hits", get(&seen.negative_hits)),
-        ("stale", get(&seen.stale)),
-        ("errors", get(&seen.errors)),
-        ("evicted", evicted),
-        ("expired", expired),
-        ("invalidated", get(&seen.invalidated)),
-        ("refreshed", get(&seen.refreshed)),
-        ("refused-fills", get(&seen.refused)),
-        ("loads", loads),
-        ("loaded-rows", get(&counters.loaded_rows)),
-        ("absent-rows", get(&counters.absent_rows)),
-        ("failed-loads", get(&counters.failures)),
-        ("load-mean-us", get(&counters.load_us).checked_div(loads).unwrap_or(0)),
-        ("load-max-us", get(&counters.load_max_us)),
-        ("loading", loading as u64),
-        ("queued-ids", queued as u64),
-        ("queue-full", get(&counters.full)),
-        ("changes", get(&counters.changes)),
-        ("lag-ms", get(&seen.lag_ms)),
-        ("lag-max-ms", get(&seen.lag_max_ms)),
-        ("feed-opened", get(&counters.opened)),
-        ("feed-caught-up-ms", get(&counters.caught_up_ms)),
-        ("flushes", get(&counters.lost)),
-        ("waiting-removals", removals),
-        ("waiting-removals-bytes", removals_bytes),
-        ("age-mean-ms", age_ms),
-        ("distinct-ids-today", today),
-        ("distinct-ids-yesterday", yesterday),
+        ("items", Gauge, server.keyspace.len(entry.db) as u64),
+        ("negative-items", Gauge, server.keyspace.len(entry.absent_db()) as u64),
+        ("bytes", Gauge, entry.bytes(server)),
+        ("budget-bytes", Gauge, entry.spec().budget),
+        ("hits", Counter, get(&seen.hits)),
+        ("misses", Counter, get(&seen.misses)),
+        ("negative-hits", Counter, get(&seen.negative_hits)),
+        ("stale", Counter, get(&seen.stale)),
+        ("errors", Counter, get(&seen.errors)),
+        ("evicted", Counter, evicted),
+        ("expired", Counter, expired),
+        ("invalidated", Counter, get(&seen.invalidated)),
+        ("refreshed", Counter, get(&seen.refreshed)),
+        ("refused-fills", Counter, get(&seen.refused)),
+        ("loads", Counter, loads),
+        ("loaded-rows", Counter, get(&counters.loaded_rows)),
+        ("absent-rows", Counter, get(&counters.absent_rows)),
+        ("failed-loads", Counter, get(&counters.failures)),
+        ("load-mean-us", Micros, get(&counters.load_us).checked_div(loads).unwrap_or(0)),
+        ("load-max-us", Micros, get(&counters.load_max_us)),
+        ("loading", Gauge, loading as u64),
+        ("queued-ids", Gauge, queued as u64),
+        ("queue-full", Counter, get(&counters.full)),
+        ("changes", Counter, get(&counters.changes)),
+        ("lag-ms", Millis, get(&seen.lag_ms)),
+        ("lag-max-ms", Millis, get(&seen.lag_max_ms)),
+        ("feed-opened", Counter, get(&counters.opened)),
+        ("feed-caught-up-ms", Millis, get(&counters.caught_up_ms)),
+        ("flushes", Counter, get(&counters.lost)),
+        ("waiting-removals", Gauge, removals),
+        ("waiting-removals-bytes", Gauge, removals_bytes),
+        ("age-mean-ms", Millis, age_ms),
+        ("distinct-ids-today", Gauge, today),
+        ("distinct-ids-yesterday", Gauge, yesterday),
     ]
 }
 
 fn write(server: &Server, entry: &Entry, out: &mut Reply) {
-    let figures = figures(server, entry);
-    out.map(figures.len() + 7);
+    let (figures, ratios) = (figures(server, entry), hit_ratios(entry));
+    out.map(figures.len() + ratios.len() + 4);
     text(out, "state", if entry.source.is_paused() { "paused" } else { "serving" });
     let (feed, trouble) = match entry.source.feed() {
         FeedState::Opening => ("opening", String::new()),
@@ -198,18 +226,14 @@ fn write(server: &Server, entry: &Entry, out: &mut Reply) {
     text(out, "feed", feed);
     text(out, "trouble", &entry.source.trouble().unwrap_or(trouble));
     text(out, "last-flush", &entry.source.last_loss());
-    let asked = |name: &str| figures.iter().find(|(n, _)| *n == name).map_or(0, |(_, value)| *value);
-    let (hits, misses) = (asked("hits") + asked("negative-hits"), asked("misses"));
-    out.bulk(b"hit-ratio");
-    let ratio = if hits + misses == 0 { 0.0 } else { hits as f64 / (hits + misses) as f64 };
-    out.double(ratio);
-    // Of a cache that is not full no size can be said to be better.
-    let (less, more) = entry.sizing.difference().unwrap_or((0.0, 0.0));
-    out.bulk(b"hit-ratio-at-half-budget");
-    out.double((ratio - less).clamp(0.0, 1.0));
-    out.bulk(b"hit-ratio-at-twice-budget");
-    out.double((ratio + more).clamp(0.0, 1.0));
-    for (name, value) in figures {
+    for (name, ratio) in ratios {
+        out.bulk(name.as_bytes());
+        match ratio {
+            Some(ratio) => out.double(ratio),
+            None => out.null(),
+        }
+    }
+    for (name, _, value) in figures {
         out.bulk(name.as_bytes());
         out.int(value as i64);
     }

@@ -4,7 +4,7 @@
 
 use crate::Server;
 use crate::actions::observe::collect;
-use crate::actions::sources::figures;
+use crate::actions::sources::{Kind, figures, hit_ratios};
 use crate::info::{Sections, Snapshot};
 use crate::stats::{Counter, Histogram, PHASES};
 use std::fmt::{Display, Write as _};
@@ -202,25 +202,48 @@ fn databases(s: &Snapshot, page: &mut Page) {
 /// The figures of EVENKEEL SOURCE STATS.
 fn sources(server: &Server, page: &mut Page) {
     let list = server.sources.list();
-    let all: Vec<_> = list.iter().map(|entry| (&entry.spec().name, figures(server, entry))).collect();
-    let names = all.first().map(|(_, figures)| figures.iter().map(|(name, _)| *name).collect::<Vec<_>>());
-    for (at, name) in names.into_iter().flatten().enumerate() {
-        let family = format!("evenkeel_source_{}", name.replace('-', "_"));
-        page.family(&family, "gauge", &format!("{name} of EVENKEEL SOURCE STATS"));
+    if list.is_empty() {
+        return;
+    }
+    let all: Vec<_> = list.iter().map(|entry| (entry.spec().name.as_str(), figures(server, entry))).collect();
+    let names: Vec<_> = all[0].1.iter().map(|(name, kind, _)| (*name, *kind)).collect();
+    for (at, (name, kind)) in names.into_iter().enumerate() {
+        let (family, kind_name, unit) = source_family(name, kind);
+        page.family(&family, kind_name, &format!("{name} of EVENKEEL SOURCE STATS"));
         for (source, figures) in &all {
-            page.figure(&family, &[("source", source)], figures[at].1);
+            let value = figures[at].2;
+            match unit {
+                None => page.figure(&family, &[("source", source)], value),
+                Some(unit) => page.figure(&family, &[("source", source)], value as f64 / unit),
+            }
         }
     }
-    if !list.is_empty() {
-        page.family(
-            "evenkeel_source_ready",
-            "gauge",
-            "Whether the source's database answers and its feed is open",
-        );
-        for entry in list.iter() {
-            let ready = !entry.source.is_paused() && entry.source.trouble().is_none();
-            page.figure("evenkeel_source_ready", &[("source", &entry.spec().name)], u8::from(ready));
+    let ratios: Vec<_> = list.iter().map(|entry| (entry.spec().name.as_str(), hit_ratios(entry))).collect();
+    for (at, (name, _)) in ratios[0].1.iter().enumerate() {
+        let (family, kind_name, _) = source_family(name, Kind::Gauge);
+        page.family(&family, kind_name, &format!("{name} of EVENKEEL SOURCE STATS, where it is known"));
+        for (source, ratios) in &ratios {
+            ratios[at].1.into_iter().for_each(|ratio| page.figure(&family, &[("source", source)], ratio));
         }
+    }
+    const READY: &str = "evenkeel_source_ready";
+    page.family(READY, "gauge", "Whether the source's database answers and its feed is open");
+    for entry in list.iter() {
+        let ready = !entry.source.is_paused() && entry.source.trouble().is_none();
+        page.figure(READY, &[("source", &entry.spec().name)], u8::from(ready));
+    }
+}
+
+/// Family and type of a source's figure, as Prometheus has them: counters end with `_total`, times are in seconds. With what they are
+/// divided by for that.
+fn source_family(name: &str, kind: Kind) -> (String, &'static str, Option<f64>) {
+    let stem = format!("evenkeel_source_{}", name.replace('-', "_"));
+    let seconds = |suffix: &str| format!("{}_seconds", stem.trim_end_matches(suffix));
+    match kind {
+        Kind::Counter => (format!("{stem}_total"), "counter", None),
+        Kind::Gauge => (stem, "gauge", None),
+        Kind::Micros => (seconds("_us"), "gauge", Some(1e6)),
+        Kind::Millis => (seconds("_ms"), "gauge", Some(1e3)),
     }
 }
 
@@ -235,6 +258,18 @@ mod tests {
         page.figure("b", &[("x", "a\"b\\c\nd"), ("y", "")], 2);
         let expected = "# HELP a help\n# TYPE a gauge\na 1.5\nb{x=\"a\\\"b\\\\c\\nd\",y=\"\"} 2\n";
         assert_eq!(page.into_text(), expected);
+    }
+
+    #[test]
+    fn figures_of_sources_are_named_as_prometheus_has_it() {
+        for (name, kind, family) in [
+            ("hits", Kind::Counter, "evenkeel_source_hits_total"),
+            ("queued-ids", Kind::Gauge, "evenkeel_source_queued_ids"),
+            ("load-max-us", Kind::Micros, "evenkeel_source_load_max_seconds"),
+            ("lag-ms", Kind::Millis, "evenkeel_source_lag_seconds"),
+        ] {
+            assert_eq!(source_family(name, kind).0, family);
+        }
     }
 
     #[test]

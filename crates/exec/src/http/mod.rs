@@ -16,9 +16,11 @@ use crate::sources::{self, Entry};
 use crate::{Local, Server, Session};
 use arc_swap::ArcSwap;
 use command::{Command, Stream, places};
+use http::response::Life;
 use parking_lot::Mutex;
 use resp::{Args, Reply};
 use source::{IdType, Pattern, Spec};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
 
 /// Keys that a path shows.
@@ -27,6 +29,7 @@ pub struct Route {
     pub pattern: Pattern,
     id_type: IdType,
     ttl_ms: u64,
+    max_age_ms: u64,
     /// None: plain keys (DEBUG HTTP-SHOW).
     entry: Option<Arc<Entry>>,
 }
@@ -34,8 +37,8 @@ pub struct Route {
 impl Route {
     fn of(spec: &Spec, entry: Option<Arc<Entry>>) -> Option<Route> {
         let path = spec.path.as_ref()?.as_bytes().into();
-        let (pattern, ttl_ms) = (spec.pattern.clone(), spec.ttl.as_millis() as u64);
-        Some(Route { path, pattern, id_type: spec.id_type, ttl_ms, entry })
+        let (ttl_ms, max_age_ms) = (spec.ttl.as_millis() as u64, spec.max_age.as_millis() as u64);
+        Some(Route { path, pattern: spec.pattern.clone(), id_type: spec.id_type, ttl_ms, max_age_ms, entry })
     }
 
     /// Errors: what is wrong with an id that is not as `openapi` describes it. O(id).
@@ -43,12 +46,18 @@ impl Route {
         self.id_type.complaint(id).map_or(Ok(()), Err)
     }
 
-    /// How long the item of a key is good from its load on, and how long it is kept beyond that in case its database is down:
-    /// both in milliseconds. O(key).
-    pub fn times_ms(&self, key: &[u8]) -> (u64, u64) {
+    /// What is known of the item of a key that will be read at that time or later. O(key).
+    pub fn life(&self, key: &[u8], now_ms: u64) -> Life {
+        let life = Life { ttl_ms: self.ttl_ms, max_age_ms: self.max_age_ms, now_ms, ..Life::default() };
         match &self.entry {
-            Some(entry) => (entry.ttl_ms(key), entry.spec().stale_if_error.as_millis() as u64),
-            None => (self.ttl_ms, 0),
+            Some(entry) => Life {
+                ttl_ms: entry.ttl_ms(key),
+                stale_ms: entry.spec().stale_if_error.as_millis() as u64,
+                load_ms: entry.spec().timeout.as_millis() as u64,
+                settled_ms: settled_ms(entry),
+                ..life
+            },
+            None => life,
         }
     }
 }
@@ -124,15 +133,32 @@ impl Http {
     }
 }
 
-/// Why not everything can be answered, a line for each source with a reason. Cost: a short lock per source.
-pub fn unready(server: &Server) -> Vec<String> {
+/// The last moment of which it is known that all changes of rows by then were told, and their items are gone; 0 if there is none.
+fn settled_ms(entry: &Entry) -> u64 {
+    // What is told later may already wait then, but not the other way round.
+    let caught_up_ms = entry.source.counters.caught_up_ms.load(Ordering::Acquire);
+    if entry.queue.waiting().0 == 0 { caught_up_ms } else { 0 }
+}
+
+/// How the server's sources are.
+pub struct Readiness {
+    /// Each could answer at some time since it was added. It stays so when a database goes: what is cached is answered still, and
+    /// whoever balances load would take all servers away at once.
+    pub is_ready: bool,
+    /// A line for each source that cannot load rows now.
+    pub trouble: Vec<String>,
+}
+
+/// Cost: a short lock per source.
+pub fn readiness(server: &Server) -> Readiness {
     let list = server.sources.list();
     let reason = |entry: &Arc<Entry>| {
         let paused = entry.source.is_paused().then(|| "paused".to_owned());
         let reason = paused.or_else(|| entry.source.trouble())?;
         Some(format!("source '{}': {reason}", entry.spec().name))
     };
-    list.iter().filter_map(reason).collect()
+    let is_ready = list.iter().all(|entry| entry.source.has_been_ready());
+    Readiness { is_ready, trouble: list.iter().filter_map(reason).collect() }
 }
 
 static ITEMS: LazyLock<&'static Command> = LazyLock::new(|| {

@@ -89,15 +89,15 @@ fn reference(spec: &Spec) -> Value {
 fn item_path(spec: &Spec) -> Value {
     let id = json!({ "name": "id", "in": "path", "required": true, "schema": id_schema(spec) });
     let schema = reference(spec);
-    let problems = [304, 400, 401, 404, 414, 431, 503, 504];
+    let problems = [304, 400, 401, 404, 412, 414, 431, 503, 504];
     let mut get = operation(&format!("An item of {}", spec.name), Some(&schema), &problems);
     let head = operation(&format!("Whether {} has an item", spec.name), None, &problems);
     let headers = &mut get["responses"]["200"]["headers"];
-    headers["Age"] = json!({ "schema": { "type": "integer", "minimum": 0 } });
+    headers["Cache-Control"] = json!({ "description": freshness(spec), "schema": { "type": "string" } });
     let mut parameters = vec![id, condition()];
     if let Some(column) = &spec.modified {
-        let (when, ignored) =
-            (format!("The time in {column}, where there is one"), "Ignored beside If-None-Match");
+        let when = format!("The time in {column}, where there is one, if no other change can have it");
+        let ignored = "A Last-Modified; ignored beside If-None-Match";
         headers["Last-Modified"] = json!({ "description": when, "schema": { "type": "string" } });
         let since = json!({ "name": "If-Modified-Since", "in": "header", "description": ignored, "schema": { "type": "string" } });
         parameters.push(since);
@@ -116,10 +116,17 @@ fn items_path(spec: &Spec) -> Value {
         "schema": ids_schema(spec)
     });
     let schema = json!({ "type": "array", "items": { "anyOf": [reference(spec), { "type": "null" }] } });
-    let problems = [304, 400, 401, 414, 431, 503, 504];
+    let problems = [304, 400, 401, 412, 414, 431, 503, 504];
     let get = operation(&format!("Items of {}", spec.name), Some(&schema), &problems);
     let head = operation(&format!("Items of {}", spec.name), None, &problems);
     json!({ "parameters": [ids, condition()], "get": get, "head": head })
+}
+
+fn freshness(spec: &Spec) -> String {
+    match spec.max_age.as_secs() {
+        0 => "no-cache: caches ask each time, with the ETag".into(),
+        seconds => format!("max-age of at most {seconds} seconds"),
+    }
 }
 
 fn condition() -> Value {
@@ -154,9 +161,16 @@ fn operation(summary: &str, schema: Option<&Value>, problems: &[u16]) -> Value {
     json!({ "summary": summary, "responses": responses })
 }
 
+const READY: &str = "Whether each source could answer at some time, and what cannot now";
+
 fn pages() -> [(&'static str, Value); 4] {
     let state = json!({
-        "type": "object", "required": ["status"], "properties": { "status": { "type": "string" } }
+        "type": "object",
+        "required": ["status"],
+        "properties": {
+            "status": { "type": "string" },
+            "trouble": { "type": "array", "items": { "type": "string" } }
+        }
     });
     let mut healthz = operation("Whether the process serves", Some(&state), &[]);
     healthz["security"] = json!([]);
@@ -173,7 +187,7 @@ fn pages() -> [(&'static str, Value); 4] {
     let object = json!({ "type": "object" });
     [
         ("/healthz", json!({ "get": healthz })),
-        ("/readyz", json!({ "get": operation("Whether all sources answer", Some(&state), &[401, 503]) })),
+        ("/readyz", json!({ "get": operation(READY, Some(&state), &[401, 503]) })),
         ("/metrics", json!({ "get": metrics })),
         ("/openapi.json", json!({ "get": operation("This description", Some(&object), &[401]) })),
     ]
@@ -199,5 +213,7 @@ mod tests {
         assert!(!text.contains("-Modified") && !text.contains("hidden"));
         let text = describe(&[&spec("t t:{id} sqlite:x path /t modified at")]);
         assert!(text.contains("Last-Modified") && text.contains("If-Modified-Since"));
+        assert!(text.contains("no-cache: ") && !text.contains("\"Age\""));
+        assert!(describe(&[&spec("t t:{id} sqlite:x path /t max-age 1m")]).contains("at most 60 seconds"));
     }
 }

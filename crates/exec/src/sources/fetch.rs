@@ -6,7 +6,7 @@
 //!
 //! Cost: O(keys), a short lock each; memory O(values shorter than a chunk).
 
-use super::wait::{self, Known};
+use super::wait::{self, Known, Tally};
 use super::{Entry, route};
 use crate::call::{self, Flow};
 use crate::values::Open;
@@ -30,6 +30,10 @@ pub(crate) struct Fetch {
     slots: Vec<Option<Slot>>,
     /// From where on keys have not been looked at since the last load.
     next: usize,
+    /// From where on they have not been counted: who waits for a row asked for it once.
+    uncounted: usize,
+    /// Keys that are answered although their time is over.
+    stale: Vec<usize>,
     /// Keys whose rows have to be loaded.
     missing: Vec<usize>,
     /// Why they cannot be: what is missing is looked at once more, for items past their time are better than an error.
@@ -117,13 +121,21 @@ impl Fetch {
             }
         }
         self.next = end;
+        self.uncounted = self.uncounted.max(end);
         if end < self.slots.len() {
             return Some(Ok(call::go_on(session, local)));
         }
         self.next = 0;
         let missing = std::mem::take(&mut self.missing);
         if let Some(error) = self.failed.take() {
-            return (!missing.is_empty()).then_some(Err(error));
+            if missing.is_empty() {
+                let stale = self.stale.iter().filter_map(|i| server.sources.of(keys.at(*i)));
+                stale.for_each(|entry| wait::count_stale(&entry));
+                return None;
+            }
+            let rows = rows(server, keys, &missing);
+            wait::count_errors(&rows.iter().map(|(entry, key)| (&**entry, *key)).collect::<Vec<_>>());
+            return Some(Err(error));
         }
         self.load(server, local, session, keys, values, missing)
     }
@@ -137,16 +149,13 @@ impl Fetch {
         values: bool,
         missing: Vec<usize>,
     ) -> Option<Result<Flow, Error>> {
-        // Some after the others: asking for a row costs a fraction of a microsecond.
-        let asked = missing.iter().take(SLICE);
         if missing.len() < self.waited
             && let Some(loading) = &mut session.loading
         {
             loading.progressed();
         }
         self.waited = missing.len();
-        let rows: Vec<(Arc<Entry>, &[u8])> =
-            asked.filter_map(|i| Some((server.sources.of(keys.at(*i))?, keys.at(*i)))).collect();
+        let rows = rows(server, keys, &missing);
         let wanted: Vec<(&Entry, &[u8])> = rows.iter().map(|(entry, key)| (&**entry, *key)).collect();
         if wanted.is_empty() {
             session.end_loading();
@@ -175,7 +184,15 @@ impl Fetch {
             None if view.exists(key) => Known::Item,
             None => Known::Absent,
         };
-        let accepted = entry.as_ref().is_none_or(|entry| accepts(entry, key));
+        let accepted = entry.as_ref().is_none_or(|entry| wait::accepts(entry, key));
+        if let Some(entry) = entry.as_ref().filter(|_| i >= self.uncounted) {
+            let mut tally = Tally::default();
+            tally.add(entry, key, state, local.now_ms);
+            tally.count(entry);
+        }
+        if stale && state == Known::Stale {
+            self.stale.push(i);
+        }
         self.slots[i] = match state {
             Known::Item => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
             Known::Stale if stale => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
@@ -208,8 +225,10 @@ impl Fetch {
 /// Bytes of a reply that are written at once.
 const FIRST: usize = 16 * 1024;
 
-fn accepts(entry: &Entry, key: &[u8]) -> bool {
-    entry.spec().pattern.id(key).is_some_and(|id| entry.source.accepts(id))
+/// The first of these keys and their sources. Some after the others: asking for a row costs a fraction of a microsecond.
+fn rows<'a>(server: &Server, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>, &'a [u8])> {
+    let some = which.iter().take(SLICE).map(|i| keys.at(*i));
+    some.filter_map(|key| Some((server.sources.of(key)?, key))).collect()
 }
 
 /// The rest of a reply.

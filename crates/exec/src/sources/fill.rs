@@ -8,6 +8,7 @@ use keyspace::{Payload, Times, View};
 use source::hub::{Asked, Ticket};
 use source::{Body, Id};
 use std::num::NonZeroU64;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::vec;
 use value::{Hash, Str, Value};
@@ -33,6 +34,37 @@ enum Made {
     Value(Value),
 }
 
+/// A row that is not kept, for those who had asked for it before it was loaded.
+pub struct Lent {
+    key: Id,
+    row: Option<Made>,
+    changed_ms: Option<NonZeroU64>,
+}
+
+impl std::fmt::Debug for Lent {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Lent({})", String::from_utf8_lossy(&self.key))
+    }
+}
+
+impl Lent {
+    pub(super) fn is_of(&self, key: &[u8]) -> bool {
+        *self.key == *key
+    }
+
+    /// Puts it where it would be, for as long as the view is held: whoever does that takes it away again. O(row).
+    pub(super) fn show(&self, view: &mut View<'_>, entry: &Entry) {
+        let key = &*self.key;
+        let times =
+            Times { expire_ms: Some(entry.expire_ms(key, view.now_ms())), changed_ms: self.changed_ms };
+        match &self.row {
+            Some(Made::Text(text)) => view.put_with(key, Payload::text(key, text), times),
+            Some(Made::Value(value)) => view.put_with(key, Payload::value(key, value), times),
+            None => _ = view.remove(key),
+        }
+    }
+}
+
 impl Item {
     /// O(row); not on a loop.
     pub(super) fn new(key: Id, asked: Asked) -> Item {
@@ -40,6 +72,8 @@ impl Item {
         let row = asked.row.map(|row| match row.body {
             Body::Json(text) if text.len() < LONG => Made::Text(text),
             Body::Json(text) => Made::Value(Value::Str(Str::from_vec(text))),
+            // Who waits for it was told before.
+            Body::Unreadable(_) => Made::Text(Vec::new()),
             Body::Fields(fields) => {
                 let mut hash = Hash::default();
                 for (field, value) in &fields {
@@ -91,16 +125,19 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     if allowed {
         server.memory.stir();
         put(&mut view, entry, key, item.row, item.changed_ms);
+        server.after(local, view.finish());
+        return wake(server, local, &entry.source.settle(&item.id), Arrival::Loaded);
     }
     server.after(local, view.finish());
     if ended {
         return wake(server, local, &entry.source.settle(&item.id), Arrival::Gone);
     }
-    if allowed {
-        return wake(server, local, &entry.source.settle(&item.id), Arrival::Loaded);
-    }
     entry.seen.refused.fetch_add(1, Ordering::Relaxed);
-    entry.source.load_again(item.id);
+    let early = entry.source.hand_over(item.id);
+    if !early.is_empty() {
+        let Item { key, row, changed_ms, .. } = item;
+        wake(server, local, &early, Arrival::Lent(Arc::new(Lent { key, row, changed_ms })));
+    }
 }
 
 fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, changed_ms: Option<NonZeroU64>) {

@@ -157,8 +157,12 @@ impl Sizing {
         if before.abs_diff(items) * 8 > before || self.below.load(Relaxed) == 0 {
             *self.sample.lock() = Sample::default();
             self.items.store(items, Relaxed);
-            let part = (items / SAMPLED as u64).max(1);
-            self.below.store(u64::MAX / part, Relaxed);
+            // Of more items than are sampled just the part that leaves so many.
+            let below = match items > SAMPLED as u64 {
+                true => u64::MAX / items * SAMPLED as u64,
+                false => u64::MAX,
+            };
+            self.below.store(below, Relaxed);
         }
     }
 
@@ -204,7 +208,7 @@ mod tests {
     /// Ids are asked for evenly: a cache of a part of them hits that part.
     #[test]
     fn other_sizes_are_estimated() {
-        for (ids, items) in [(4000u64, 1000u64), (100_000, 40_000)] {
+        for (ids, items) in [(4000u64, 1000u64), (8000, 1900), (100_000, 40_000)] {
             let sizing = Sizing::default();
             assert_eq!(sizing.difference(), None);
             sizing.note_items(items, true);

@@ -6,7 +6,8 @@
 //!                        nothing in time ─► run again ─► -SOURCESLOW
 //! ```
 
-use super::Entry;
+use super::fill::Lent;
+use super::{Age, Entry};
 use crate::call::Flow;
 use crate::session::flag;
 use crate::{Local, Server, Session};
@@ -30,6 +31,8 @@ const GONE: &str = "SOURCEDOWN the source was removed";
 pub enum Arrival {
     /// They were loaded, as far as this client can be told: it has to look.
     Loaded,
+    /// One that is not kept, for it changed meanwhile: it was what this client asked for all the same.
+    Lent(Arc<Lent>),
     /// The error it gets unless there is an item past its time.
     Failed(Arc<str>),
     /// The source was removed.
@@ -45,6 +48,7 @@ pub struct Loading {
     until_ms: u64,
     tries: usize,
     arrival: Option<Arrival>,
+    lent: Option<Arc<Lent>>,
 }
 
 impl Loading {
@@ -55,6 +59,9 @@ impl Loading {
 
     /// Notes what arrived. A failure is not forgotten because other rows came.
     pub fn arrived(&mut self, arrival: Arrival) {
+        if let Arrival::Lent(lent) = &arrival {
+            self.lent = Some(lent.clone());
+        }
         if !matches!(self.arrival, Some(Arrival::Failed(_))) {
             self.arrival = Some(arrival);
         }
@@ -77,24 +84,30 @@ pub(super) enum Known {
 
 /// What keys a command names were found to be when it came: who waited for a row does not hit it afterwards.
 #[derive(Default)]
-struct Tally {
+pub(super) struct Tally {
     hits: u64,
     negative: u64,
     misses: u64,
 }
 
 impl Tally {
+    /// A key was asked for. What cannot be an id is known to have no row.
     #[inline]
-    fn add(&mut self, known: Known) {
+    pub(super) fn add(&mut self, entry: &Entry, key: &[u8], known: Known, now_ms: u64) {
         match known {
             Known::Item => self.hits += 1,
             Known::Absent => self.negative += 1,
+            Known::Nothing if !accepts(entry, key) => {
+                self.negative += 1;
+                return;
+            }
             Known::Stale | Known::Nothing => self.misses += 1,
         }
+        entry.sizing.accessed(key, now_ms);
     }
 
     #[inline]
-    fn count(self, entry: &Entry) {
+    pub(super) fn count(self, entry: &Entry) {
         let seen = &entry.seen;
         for (counter, n) in
             [(&seen.hits, self.hits), (&seen.negative_hits, self.negative), (&seen.misses, self.misses)]
@@ -106,29 +119,45 @@ impl Tally {
     }
 }
 
+/// Whether a key is one a row can have. O(key).
+pub(super) fn accepts(entry: &Entry, key: &[u8]) -> bool {
+    entry.spec().pattern.id(key).is_some_and(|id| entry.source.accepts(id))
+}
+
+/// A command is answered with an error for want of rows: counted once for each source.
+pub(super) fn count_errors(missing: &[(&Entry, &[u8])]) {
+    for (i, (entry, _)) in missing.iter().enumerate() {
+        if missing[..i].iter().all(|(before, _)| before.db != entry.db) {
+            count(&entry.seen.errors);
+        }
+    }
+}
+
+/// An item is given out after its time.
+pub(super) fn count_stale(entry: &Entry) {
+    count(&entry.seen.stale);
+}
+
 /// What a view that holds the key's shard knows. The view is in the source's database, and stays there.
 #[inline]
 pub(super) fn known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Known {
-    let item = view.expire_ms(key);
-    if let Some(expire) = item
-        && entry.is_fresh(expire, view.now_ms())
-    {
+    let age = view.expire_ms(key).map(|expire| entry.age(key, expire, view.now_ms()));
+    if age == Some(Age::Fresh) {
         return Known::Item;
     }
     view.select(entry.absent_db());
     let absent = view.exists(key);
     view.select(entry.db);
-    match (absent, item) {
+    match (absent && entry.source.blind_since_ms() == 0, age) {
         (true, _) => Known::Absent,
-        (false, Some(_)) => Known::Stale,
-        (false, None) => Known::Nothing,
+        (false, Some(Age::Stale)) => Known::Stale,
+        (false, _) => Known::Nothing,
     }
 }
 
 /// Whether a command can be answered from what a view knows of a key, which is in the source's database.
 pub(crate) fn is_known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> bool {
-    let no_id = || !entry.source.accepts(entry.spec().pattern.id(key).unwrap_or_default());
-    known(entry, view, key) != Known::Nothing || no_id()
+    known(entry, view, key) != Known::Nothing || !accepts(entry, key)
 }
 
 /// Whether a command needs the row: it reads it, or changes a part of the item.
@@ -157,9 +186,8 @@ pub(crate) fn look(
     let first = session.loading.is_none();
     command.each_key(args, &mut |i, _| {
         let known = known(entry, view, args.at(i));
-        tally.add(known);
         if first {
-            entry.sizing.accessed(args.at(i), view.now_ms());
+            tally.add(entry, args.at(i), known, view.now_ms());
         }
         // Those for which there is no room are looked at when the others are there.
         if matches!(known, Known::Stale | Known::Nothing) && n < missing.len() {
@@ -167,8 +195,9 @@ pub(crate) fn look(
             n += 1;
         }
     });
-    if first {
-        tally.count(entry);
+    tally.count(entry);
+    if n == 1 && borrow(session, entry, view, command, args.at(missing[0])) {
+        n = 0;
     }
     if n == 0 {
         session.end_loading();
@@ -176,6 +205,20 @@ pub(crate) fn look(
     }
     let missing = missing[..n].iter().map(|i| args.at(*i));
     miss(local, session, entry, view, missing)
+}
+
+/// A row that was loaded for this client and is not kept is shown to its command; who runs that gives it back
+/// ([`Session::lent`]). True if there is one.
+#[cold]
+fn borrow(session: &mut Session, entry: &Entry, view: &mut View<'_>, command: &Command, key: &[u8]) -> bool {
+    if command.is_write() || command.single_key().is_none() {
+        return false;
+    }
+    let lent = session.loading.as_mut().and_then(|loading| loading.lent.take_if(|lent| lent.is_of(key)));
+    let Some(lent) = lent else { return false };
+    lent.show(view, entry);
+    session.lent = Some(key.into());
+    true
 }
 
 /// Some rows are not there.
@@ -191,11 +234,11 @@ fn miss<'a>(
     let waits = wait(local, session, &keys)?;
     let all_stale = keys.iter().all(|(entry, key)| known(entry, view, key) == Known::Stale);
     if waits.is_err() && all_stale {
-        count(&entry.seen.stale);
+        keys.iter().for_each(|(entry, _)| count_stale(entry));
         return None;
     }
     if waits.is_err() {
-        count(&entry.seen.errors);
+        count_errors(&keys);
     }
     Some(waits)
 }
@@ -219,8 +262,10 @@ pub(super) fn wait(
                 return Some(Ok(hold(session)));
             }
             None => return Some(Err(slow(missing))),
-            Some(Arrival::Loaded) if tries >= TRIES => return Some(Err(restless(missing))),
-            Some(Arrival::Loaded) => {}
+            Some(Arrival::Loaded | Arrival::Lent(_)) if tries >= TRIES => {
+                return Some(Err(restless(missing)));
+            }
+            Some(Arrival::Loaded | Arrival::Lent(_)) => {}
         }
     }
     let mut asked = false;
@@ -239,7 +284,7 @@ pub(super) fn wait(
     let longest = missing.iter().map(|(entry, _)| entry.spec().timeout.as_millis() as u64).max();
     let until_ms = local.now_ms + 2 * longest.unwrap_or(0) + SLACK_MS;
     session.loaded_since_ns = None;
-    session.loading = Some(Loading { since_ns, until_ms, tries: tries + 1, arrival: None });
+    session.loading = Some(Loading { since_ns, until_ms, tries: tries + 1, arrival: None, lent: None });
     Some(Ok(hold(session)))
 }
 
@@ -285,7 +330,7 @@ pub(super) fn load_all(
         drop(view.finish());
         if first {
             let mut tally = Tally::default();
-            tally.add(known);
+            tally.add(entry, key, known, local.now_ms);
             tally.count(entry);
         }
         if matches!(known, Known::Stale | Known::Nothing) {
@@ -297,10 +342,15 @@ pub(super) fn load_all(
         session.end_loading();
         return None;
     }
-    match wait(local, session, &missing)? {
-        Err(_) if stale => None,
-        waits => Some(waits),
+    let waits = wait(local, session, &missing)?;
+    if waits.is_err() && stale {
+        missing.iter().for_each(|(entry, _)| count_stale(entry));
+        return None;
     }
+    if waits.is_err() {
+        count_errors(&missing);
+    }
+    Some(waits)
 }
 
 /// Asks for a row nobody waits for yet, if it is not there.
@@ -315,26 +365,69 @@ pub(super) fn ask(server: &Server, local: &Local, entry: &Entry, key: &[u8]) {
 }
 
 /// What a client's write to a source's key leaves, in the view it was made in: nothing, or what it wrote, for as long as an item
-/// lives.
+/// lives at most. GETEX writes nothing but when that is.
 #[cold]
 pub(crate) fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: Args<'_>) {
-    let now_ms = view.now_ms();
     let gone = entry.source.is_removed();
     command.each_key(args, &mut |i, _| {
         let key = args.at(i);
-        if gone || entry.spec().writes == Writes::Evict && command.name != "getex" {
-            view.remove(key);
-        } else if view.expire_ms(key) == Some(None) {
-            view.set_expire(key, Some(entry.expire_ms(key, now_ms)));
+        if command.name == "getex" && !gone {
+            return after_getex(entry, view, key, args);
         }
-        if command.name != "getex" {
-            // It is not what the row was at that time.
-            view.forget_changed(key);
-            view.select(entry.absent_db());
+        if gone || entry.spec().writes == Writes::Evict {
             view.remove(key);
-            view.select(entry.db);
+        } else {
+            bound_expiry(entry, view, key, sets_expiry(command, args));
         }
+        // It is not what the row was at that time.
+        view.forget_changed(key);
+        view.select(entry.absent_db());
+        view.remove(key);
+        view.select(entry.db);
     });
+}
+
+/// An item may end sooner than it would; and where clients may change items, as late as one that is loaded now.
+fn after_getex(entry: &Entry, view: &mut View<'_>, key: &[u8], args: Args<'_>) {
+    let (now_ms, grace_ms) = (view.now_ms(), view.grace_ms());
+    let Some(asked) = command::getex_asks(args, now_ms) else { return };
+    let (Ok(Some(_)), Some(Some(kept))) = (view.string(key), view.expire_ms(key)) else { return };
+    let latest = match entry.spec().writes {
+        Writes::Local => entry.expire_ms(key, now_ms),
+        Writes::Refuse | Writes::Evict => kept,
+    };
+    let at = asked.map_or(latest, |at| at.saturating_add(grace_ms).min(latest));
+    if at <= now_ms {
+        view.remove(key);
+    } else if at != kept {
+        view.set_expire(key, Some(at));
+    }
+    if at > kept {
+        // From its expiry follows when it was loaded, which whoever is told when it was changed relies on.
+        view.forget_changed(key);
+    }
+}
+
+/// Whether a command says itself when its key is to expire.
+fn sets_expiry(command: &Command, args: Args<'_>) -> bool {
+    match command.name {
+        "set" => args.len() > 3,
+        "setex" | "psetex" | "msetex" | "restore" => true,
+        "expire" | "pexpire" | "expireat" | "pexpireat" => true,
+        _ => false,
+    }
+}
+
+/// What a client wrote lives no longer than an item. `asked`: it said how long, and did not think of the time an item is kept beyond
+/// that.
+fn bound_expiry(entry: &Entry, view: &mut View<'_>, key: &[u8], asked: bool) {
+    let Some(expire) = view.expire_ms(key) else { return };
+    let latest = entry.expire_ms(key, view.now_ms());
+    let grace_ms = if asked { view.grace_ms() } else { 0 };
+    let at = expire.map_or(latest, |at| at.saturating_add(grace_ms).min(latest));
+    if expire != Some(at) {
+        view.set_expire(key, Some(at));
+    }
 }
 
 /// Before a client's write: what is being loaded of its keys is older than that.

@@ -21,6 +21,8 @@
 //!
 //! - V6: a use counts once per tick. An entry that was used in the same 16 seconds as now, all of which lie in one tick, is not
 //!   looked at: the bytes of slots are a line of memory that a GET does not need otherwise.
+//! - V7: the databases of a hidden budget are compared with each other, half a sample of each: however many entries come to one and
+//!   are not used again, they drive out none of the other that are in use.
 //!
 //! Cost of an eviction: a lock, 64 bytes through a table, a removal: under 1 µs. If the shards hold few entries each, up to
 //! 64 of them are looked at.
@@ -34,6 +36,7 @@ mod tests;
 pub(crate) use marks::{Marks, Time};
 
 use crate::segment::Spot;
+use crate::shard::Shard;
 use crate::view::Changes;
 use crate::{Keyspace, SHARDS, View, shard_of};
 use minis::{Ghosts, Minis};
@@ -43,6 +46,7 @@ use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use stdx::hash::hash_bytes;
+use stdx::locks::{Bits, Guard};
 
 /// Entries looked at for one eviction, and segments at most.
 const SAMPLE: usize = 64;
@@ -98,6 +102,7 @@ pub enum Evicted {
 }
 
 /// How to look for a victim.
+#[derive(Clone, Copy)]
 pub(crate) struct Find<'a> {
     /// None: not by use.
     pub(crate) ranks: Option<&'a Ranks>,
@@ -112,6 +117,9 @@ pub(crate) struct Find<'a> {
     /// From an access byte to ticks without use, for segments without marks.
     pub(crate) idle: &'a dyn Fn(u8) -> u8,
 }
+
+/// A victim and its shard; with the lock of that, if it was the last to be looked at.
+type Seen<'a> = (usize, Found, Option<Guard<'a, Shard>>);
 
 /// A victim: the lowest rank goes first.
 pub(crate) struct Found {
@@ -357,14 +365,7 @@ impl Keyspace {
     }
 
     /// An entry was put under a new key.
-    pub(crate) fn note_insert(
-        &self,
-        db: usize,
-        hash: u64,
-        spot: Spot,
-        access: u8,
-        shard: &mut crate::shard::Shard,
-    ) {
+    pub(crate) fn note_insert(&self, db: usize, hash: u64, spot: Spot, access: u8, shard: &mut Shard) {
         let number = self.evict.number(db);
         let budget = &self.evict.budgets[number];
         let buckets = budget.buckets();
@@ -382,13 +383,13 @@ impl Keyspace {
     }
 
     /// A key that was used so often was removed, but not for want of use: when it comes again that counts as no further use.
-    pub(crate) fn note_return(&self, db: usize, hash: u64, freq: u8, shard: &mut crate::shard::Shard) {
+    pub(crate) fn note_return(&self, db: usize, hash: u64, freq: u8, shard: &mut Shard) {
         let budget = &self.evict.budgets[self.evict.number(db)];
         self.remember(budget, db, hash, freq.saturating_sub(1), shard);
     }
 
     /// Makes a ghost (V4).
-    fn remember(&self, budget: &Budget, db: usize, hash: u64, freq: u8, shard: &mut crate::shard::Shard) {
+    fn remember(&self, budget: &Budget, db: usize, hash: u64, freq: u8, shard: &mut Shard) {
         match budget.buckets() {
             Some(buckets) => shard.dbs[db].put_ghost(hash, freq, buckets),
             None => budget.ghosts.lock().put(hash, freq, 2 * budget.entries.load(Relaxed)),
@@ -407,15 +408,38 @@ impl Keyspace {
             policy if policy.is_adaptive() => SAMPLE,
             _ => 1,
         };
-        let mut find = Find {
+        let rival = self.rival(budget, db);
+        let parts = 1 + usize::from(rival.is_some());
+        let find = Find {
             ranks: policy.is_adaptive().then(|| &RANKS[budget.candidate.load(Relaxed)]),
             expiring: policy.is_volatile(),
             soonest: policy == Policy::VolatileTtl,
-            want,
-            segments: SEGMENTS,
+            want: want.div_ceil(parts),
+            segments: SEGMENTS / parts,
             time: budget.time(),
             idle: &|access| now.wrapping_sub(access).min(15),
         };
+        let of_rival = |db| self.search(db, random, find).map(|(shard, found, _)| (db, shard, found));
+        let rival = rival.and_then(of_rival);
+        let (db, shard, found) = match (self.search(db, random, find), rival) {
+            (Some((shard, found, guard)), rival)
+                if rival.as_ref().is_none_or(|(_, _, rival)| found.rank <= rival.rank) =>
+            {
+                // The usual case.
+                if let Some(guard) = guard {
+                    return self.evict_found(budget, View::holding(self, guard, db, now_ms), found, told);
+                }
+                (db, shard, found)
+            }
+            (_, Some(rival)) => rival,
+            _ => return Evicted::Missed,
+        };
+        let view = View::locked(self, Bits::one(shard), db, now_ms);
+        self.evict_found(budget, view, found, told)
+    }
+
+    /// The least of a sample of a database.
+    fn search(&self, db: usize, random: u64, mut find: Find<'_>) -> Option<Seen<'_>> {
         let mut best: Option<(usize, Found)> = None;
         for i in 0..SHARDS {
             let shard = (random as usize + i) % SHARDS;
@@ -432,19 +456,17 @@ impl Keyspace {
             }
             find.want = find.want.saturating_sub(seen);
             find.segments = find.segments.saturating_sub(looked);
-            if find.want > 0 && find.segments > 0 && i + 1 < SHARDS {
-                continue;
+            if find.want == 0 || find.segments == 0 || i + 1 == SHARDS {
+                return best.map(|(at, found)| (at, found, (at == shard).then_some(guard)));
             }
-            // The usual case: the best stands here, and its lock is held.
-            if let Some((_, found)) = best.take_if(|(at, _)| *at == shard) {
-                let view = View::holding(self, guard, db, now_ms);
-                return self.evict_found(budget, view, found, told);
-            }
-            break;
         }
-        let Some((shard, found)) = best else { return Evicted::Missed };
-        let view = View::locked(self, stdx::locks::Bits::one(shard), db, now_ms);
-        self.evict_found(budget, view, found, told)
+        best.map(|(at, found)| (at, found, None))
+    }
+
+    /// The other database of a hidden budget, if it has something to evict (V7).
+    fn rival(&self, budget: &Budget, db: usize) -> Option<usize> {
+        let mut others = budget.databases.clone().filter(|other| *other != db && *other >= self.visible);
+        others.find(|other| self.evictable_in(budget, *other) > 0)
     }
 
     /// A database of a budget, in proportion to what it has that may be evicted.

@@ -194,6 +194,39 @@ fn hidden_databases_have_budgets_of_their_own() {
     assert!(keyspace.entry_bytes(2) == (0, 0) && keyspace.entry_bytes(3).0 > 0);
 }
 
+/// Of a budget of two databases one was evicted from in proportion to its entries, whoever used them.
+#[test]
+fn a_flood_in_one_database_drives_out_nothing_that_is_used_in_the_other() {
+    let keyspace = Keyspace::with_hidden(1, 2, 2);
+    keyspace.set_eviction(1, Policy::Adaptive, 5);
+    let capacity = 2000;
+    let held = || keyspace.len(1) + keyspace.len(2);
+    let fill = |db: usize, key: &str| {
+        put(&keyspace, db, key, b"v", None);
+        keyspace.note_fullness(1, held() as f64 / capacity as f64);
+        while held() > capacity {
+            assert_ne!(keyspace.evict(1, NOW, &mut |_| ()), Evicted::Nothing);
+        }
+    };
+    let is_there = |key: &str| {
+        let view = View::locked_one(&keyspace, key.as_bytes(), 1, NOW);
+        let there = view.exists(key.as_bytes());
+        view.finish();
+        there
+    };
+    (0..200).for_each(|n| fill(1, &format!("row{n}")));
+    for n in 0..40_000 {
+        fill(2, &format!("absent{n}"));
+        is_there(&format!("row{}", n % 200));
+    }
+    keyspace.check_invariants();
+    let left = (0..200).filter(|n| is_there(&format!("row{n}"))).count();
+    assert!(left > 190, "{left} of 200 are left");
+    // What is not used any more goes, too.
+    (40_000..80_000).for_each(|n| fill(2, &format!("absent{n}")));
+    assert!(keyspace.len(1) < 150, "{} of 200 are left", keyspace.len(1));
+}
+
 #[test]
 fn keys_that_were_there_before_eviction_was_switched_on_are_known_by_their_last_use() {
     let keyspace = Keyspace::new(1);

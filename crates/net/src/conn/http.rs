@@ -20,8 +20,8 @@ use exec::{Flow, Local, Server, Session};
 use http::body::Body;
 use http::date::Today;
 use http::reply::{self, Begin, Broken, Json};
-use http::response::{self, Freshness, JSON, METRICS};
-use http::{Condition, Framing, Method, Parsed, Request, request, target};
+use http::response::{self, Freshness, JSON, Life, METRICS, Verdict};
+use http::{Condition, Framing, KeptCondition, Method, Parsed, Request, request, target};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 
@@ -96,11 +96,7 @@ enum Linger {
 /// What a response is made of.
 #[derive(Clone, Copy)]
 enum Ask {
-    /// How long it is good, and kept beyond that.
-    Item {
-        ttl_ms: u64,
-        stale_ms: u64,
-    },
+    Item(Life),
     Items,
     Page(&'static str),
 }
@@ -109,8 +105,7 @@ enum Ask {
 struct Open {
     ask: Ask,
     framing: Framing,
-    none_match: Option<Box<[u8]>>,
-    modified_since_s: Option<u64>,
+    condition: KeptCondition,
     /// The line of the access log without its status.
     line: Option<String>,
     /// Whether its reply has come.
@@ -286,12 +281,12 @@ impl Conn {
         }
         desk.reply.clear();
         let (ask, flow) = match page {
-            Page::Health => return self.state_page(local, desk, request, "ok"),
+            Page::Health => return self.state_page(local, desk, request, "ok", &[]),
             Page::Ready => {
-                let unready = exec::http::unready(server);
-                return match unready.is_empty() {
-                    true => self.state_page(local, desk, request, "ready"),
-                    false => self.problem(local, desk, request, 503, &unready.join("; ")),
+                let state = exec::http::readiness(server);
+                return match state.is_ready {
+                    true => self.state_page(local, desk, request, "ready", &state.trouble),
+                    false => self.problem(local, desk, request, 503, &state.trouble.join("; ")),
                 };
             }
             Page::Metrics => {
@@ -300,7 +295,7 @@ impl Conn {
             }
             Page::Openapi => (Ask::Page(JSON), exec::http::openapi(server, &mut desk.reply)),
             Page::Keys(found) => {
-                let ask = match name_keys(&found, request, desk) {
+                let ask = match name_keys(&found, request, desk, local.now_ms) {
                     Ok(ask) => ask,
                     Err(complaint) => return self.problem(local, desk, request, 400, complaint),
                 };
@@ -326,7 +321,7 @@ impl Conn {
             };
             if let Some(found) = found
                 && exec::http::knows_password(server, request.authorization)
-                && name_keys(&found, &request, desk).is_ok()
+                && name_keys(&found, &request, desk, local.now_ms).is_ok()
             {
                 exec::http::ask_ahead(server, local, &self.session, desk.args.args());
             }
@@ -351,8 +346,7 @@ impl Conn {
             Went::Open(Box::new(Open {
                 ask,
                 framing,
-                none_match: request.condition.none_match.map(Into::into),
-                modified_since_s: request.condition.modified_since_s,
+                condition: request.condition.keep(),
                 line: server.config.live.http_access_log.get().then(|| line_of(request)),
                 replied,
                 reply: reply.to_vec(),
@@ -394,10 +388,17 @@ impl Conn {
         Went::Answered(status)
     }
 
-    fn state_page(&mut self, local: &Local, desk: &mut Desk, request: &Request<'_>, state: &str) -> Went {
+    fn state_page(
+        &mut self,
+        local: &Local,
+        desk: &mut Desk,
+        request: &Request<'_>,
+        state: &str,
+        trouble: &[String],
+    ) -> Went {
         let date = desk.today.at(local.now_ms);
-        let body = format!("{{\"status\":\"{state}\"}}");
-        self.write(|out| response::text(200, Framing::of(request), date, JSON, body.as_bytes(), out));
+        let body = response::state(state, trouble);
+        self.write(|out| response::text(200, Framing::of(request), date, JSON, &body, out));
         Went::Answered(200)
     }
 
@@ -439,8 +440,7 @@ impl Conn {
     /// Writes the head of a response, or all of it: then its status comes back.
     fn begin_body(&mut self, open: &mut Open, local: &Local, desk: &mut Desk) -> Result<Option<u16>, Broken> {
         let date = desk.today.at(local.now_ms);
-        let (none_match, modified_since_s) = (open.none_match.as_deref(), open.modified_since_s);
-        let condition = Condition { none_match, modified_since_s };
+        let condition = open.condition.get();
         let begin = begin(open.ask, &open.reply);
         if open.reply.len() <= WHOLE
             && let Some(stream) = &mut self.stream
@@ -460,15 +460,22 @@ impl Conn {
         }
         let (content_type, freshness) = match (open.ask, begin) {
             (Ask::Page(content_type), _) => (content_type, Freshness::UNKNOWN),
-            (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Text(kept, ..) | Begin::Object(kept, _))) => {
-                (JSON, Freshness::of(kept, ttl_ms, stale_ms))
+            (Ask::Item(life), Some(Begin::Text(kept, ..) | Begin::Object(kept, _))) => {
+                (JSON, Freshness::of(kept, &life))
             }
             _ => (JSON, Freshness::UNKNOWN),
         };
-        if freshness.is_as_since(open.modified_since_s) {
+        let verdict = match open.ask {
+            Ask::Page(_) => Verdict::Send,
+            _ => freshness.verdict(condition, None),
+        };
+        if verdict != Verdict::Send {
             self.stream = None;
             let framing = open.framing;
-            return Ok(Some(self.write(|out| response::unchanged(framing, date, &freshness, out))));
+            return Ok(Some(self.write(|out| match verdict {
+                Verdict::Failed => response::failed(framing, date, out),
+                _ => response::unchanged(framing, date, &freshness, out),
+            })));
         }
         let chunked = open.framing.http11;
         let (body, len) = match (open.ask, begin) {
@@ -616,7 +623,12 @@ fn line_of(request: &Request<'_>) -> String {
 }
 
 /// Puts the words of the command for some keys on the desk. Cost: O(target).
-fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Result<Ask, target::Complaint> {
+fn name_keys(
+    found: &Found<'_>,
+    request: &Request<'_>,
+    desk: &mut Desk,
+    now_ms: u64,
+) -> Result<Ask, target::Complaint> {
     let Desk { args, key, text, .. } = desk;
     args.clear();
     args.extend(ITEMS_WORDS);
@@ -628,8 +640,7 @@ fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Resul
             route.check(&key[route.pattern.prefix.len()..])?;
             key.extend_from_slice(&route.pattern.suffix);
             args.push(key);
-            let (ttl_ms, stale_ms) = route.times_ms(key);
-            Ok(Ask::Item { ttl_ms, stale_ms })
+            Ok(Ask::Item(route.life(key, now_ms)))
         }
         Found::Items(route) => {
             target::ids(request.query.unwrap_or_default(), text, |id| {
@@ -649,7 +660,7 @@ fn name_keys(found: &Found<'_>, request: &Request<'_>, desk: &mut Desk) -> Resul
 /// How a reply begins; None: it is not what was asked for, it is a list, or its begin is not whole.
 fn begin(ask: Ask, reply: &[u8]) -> Option<Begin<'_>> {
     match ask {
-        Ask::Item { .. } => reply::begin(reply),
+        Ask::Item(_) => reply::begin(reply),
         Ask::Page(_) => reply::text(reply),
         Ask::Items => reply::error(reply).map(Begin::Error),
     }
@@ -681,9 +692,9 @@ fn whole(
             response::problem(404, framing, date, "there is no such item", out);
             return 404;
         }
-        (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Text(kept, len, at))) => {
+        (Ask::Item(life), Some(Begin::Text(kept, len, at))) => {
             if let Some(body) = reply.get(at..at + len) {
-                let freshness = Freshness::of(kept, ttl_ms, stale_ms);
+                let freshness = Freshness::of(kept, &life);
                 return response::tagged(framing, date, &freshness, condition, body, out);
             }
         }
@@ -693,8 +704,8 @@ fn whole(
                 return 200;
             }
         }
-        (Ask::Item { ttl_ms, stale_ms }, Some(Begin::Object(kept, at))) if json(Json::value(), at) => {
-            let freshness = Freshness::of(kept, ttl_ms, stale_ms);
+        (Ask::Item(life), Some(Begin::Object(kept, at))) if json(Json::value(), at) => {
+            let freshness = Freshness::of(kept, &life);
             return response::tagged(framing, date, &freshness, condition, text, out);
         }
         (Ask::Items, None) if json(Json::list(), 0) => {

@@ -181,3 +181,47 @@ fn many_misses_are_gathered_until_there_are_enough() {
     source.remove();
     assert_eq!(collect(&told, 1).1.len(), 1);
 }
+
+/// After the load that found the database down nobody asked for a row, and so it was down for good.
+#[test]
+fn that_a_database_answers_again_is_noticed_by_who_asks_for_its_state() {
+    let (down, loads) = (Arc::new(AtomicBool::new(true)), Arc::new(AtomicUsize::new(0)));
+    let (is_down, count) = (down.clone(), loads.clone());
+    let load = move |ids: &[Id]| {
+        count.fetch_add(1, Ordering::SeqCst);
+        let failure = is_down.load(Ordering::SeqCst).then(|| Failure::Down("refused".into()));
+        (Duration::ZERO, failure.map_or_else(|| Ok(ids.iter().map(row).collect()), Err))
+    };
+    let (_hub, source, told) = start("", Scripted { load: Box::new(load), feed: None });
+    source.want(b"1", ticket(1)).unwrap();
+    assert_eq!(collect(&told, 1).1.len(), 1);
+    let began = Instant::now();
+    while began.elapsed() < PROBE_EVERY * 5 / 2 {
+        assert_eq!(source.trouble(), Some("database is down: refused".into()));
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let asked = loads.load(Ordering::SeqCst);
+    assert!((2..=4).contains(&asked), "asked {asked} times in 2.5 seconds");
+    down.store(false, Ordering::SeqCst);
+    while source.trouble().is_some() {
+        assert!(began.elapsed() < Duration::from_secs(60), "it is down for good");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let loaded = std::iter::from_fn(|| told.recv_timeout(Duration::from_secs(60)).ok());
+    let asked = loaded.flat_map(|loaded| loaded.asked).find(|asked| asked.row.is_some()).unwrap();
+    assert_eq!((&*asked.id, asked.tickets.len()), (&b"1"[..], 0));
+}
+
+#[test]
+fn a_feed_that_opens_again_says_that_the_database_is_there() {
+    let load = |_: &[Id]| (Duration::ZERO, Err(Failure::Down("refused".into())));
+    let (_hub, source, told) = start("", Scripted { load: Box::new(load), feed: None });
+    source.want(b"1", ticket(1)).unwrap();
+    collect(&told, 1);
+    assert!(source.trouble().is_some() && source.has_been_ready());
+    Feed::opened(&*source, Since::Resumed);
+    assert_eq!(source.trouble(), None);
+    let failure = Some(Failure::Down("no server".into()));
+    let (_hub, source, _told) = start("", Scripted { load: Box::new(load), feed: failure });
+    assert!(source.trouble().is_some() && !source.has_been_ready());
+}

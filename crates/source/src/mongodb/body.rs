@@ -215,7 +215,7 @@ mod tests {
     fn json_of(document: Document) -> String {
         match body(&raw(&document), Form::Json, &[]).unwrap() {
             Body::Json(json) => String::from_utf8(json).unwrap(),
-            Body::Fields(_) => unreachable!(),
+            Body::Fields(_) | Body::Unreadable(_) => unreachable!(),
         }
     }
 

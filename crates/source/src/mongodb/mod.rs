@@ -23,7 +23,7 @@ mod failure;
 mod feed;
 mod id;
 
-use crate::{Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
+use crate::{Body, Database, Failure, Feed, Form, Id, IdType, Row, Spec, Task};
 use ::mongodb::bson::error::Error as Malformed;
 use ::mongodb::bson::{Bson, Document, RawDocument, RawDocumentBuf, Timestamp, doc};
 use ::mongodb::error::Error;
@@ -152,7 +152,7 @@ impl Mongo {
         let mut found = Found::new(ids);
         while cursor.advance(&mut session).await? {
             if let Err(e) = self.take(cursor.current(), &mut found) {
-                log::warn!("a document of {} is left out, it cannot be read: {e}", self.namespace());
+                log::warn!("a document of {} cannot be read: {e}", self.namespace());
             }
         }
         Ok(found.rows.into_values().map(|(row, _)| row).collect())
@@ -169,9 +169,14 @@ impl Mongo {
             return Ok(());
         }
         let modified_ms = self.modified.as_ref().and_then(|field| body::modified_ms(document, field));
-        let body = body::body(document, self.form, &self.hidden)?;
+        let body = body::body(document, self.form, &self.hidden);
+        let (body, outcome) = match body {
+            Ok(body) => (body, Ok(())),
+            // It is there: whoever asks for it is told, and not that there is none.
+            Err(e) => (Body::Unreadable(format!("the document cannot be read: {e}")), Err(e)),
+        };
         found.rows.insert(id.clone(), (Row { id, body, modified_ms }, preferred));
-        Ok(())
+        outcome
     }
 }
 

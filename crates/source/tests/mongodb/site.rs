@@ -58,6 +58,7 @@ pub async fn texts(database: &Arc<dyn Database>, ids: &[&str]) -> Vec<String> {
                 fields.iter().map(|(name, value)| format!("{}={}", text(name), text(value))).collect();
             format!("{} {}", text(&row.id), fields.join(" "))
         }
+        Body::Unreadable(why) => format!("{} unreadable: {why}", text(&row.id)),
     };
     rows.into_iter().map(row).collect()
 }
