@@ -2,7 +2,7 @@
 //!
 //! Keys are read while others may write them: each value is as it was at one moment, all of them are not.
 
-use crate::load::{address, takes_payloads};
+use crate::load::{SAID, address, takes_payloads};
 use crate::options::{Copy, Existing, OnError};
 use crate::progress::{Progress, number};
 use crate::send::{Account, SMALL, Sender};
@@ -40,12 +40,14 @@ pub fn run(options: &Copy) -> Result<String, String> {
         return Ok(format!("{} keys would be copied; nothing was sent", number(walk.keys)));
     }
     let stops = options.on_error == OnError::Stop;
-    let sender = Sender::start(&to, options.target.connections.into(), stops, options.existing)?;
+    let mut sender = Sender::start(&to, options.target.connections.into(), stops, options.existing, 0)?;
     let account = sender.account().clone();
     let mut progress = Progress::start(total);
     let mut refused = 0;
-    let ended = feed(&mut walk, sender, &account, &mut progress, &mut refused)
-        .and_then(|()| hear(&account, &mut refused, &progress, stops));
+    let ended = feed(&mut walk, &mut sender, &account, &mut progress, &mut refused);
+    // What was read is sent, however it ended.
+    sender.finish();
+    let ended = ended.and(hear(&account, &mut refused, &progress, stops));
     let text = progress.finish(&account, refused).replacen(" rows as ", " keys as ", 1);
     match ended {
         Ok(()) => Ok(text),
@@ -55,7 +57,7 @@ pub fn run(options: &Copy) -> Result<String, String> {
 
 fn feed(
     walk: &mut Walk<'_>,
-    mut sender: Sender,
+    sender: &mut Sender,
     account: &Account,
     progress: &mut Progress,
     refused: &mut u64,
@@ -64,24 +66,30 @@ fn feed(
     while !account.is_stopped() {
         let Some(keys) = walk.next_keys()? else { break };
         for part in keys.chunks(ASKED) {
-            walk.values(part)?.into_iter().for_each(|piece| sender.push(piece));
+            walk.values(part, account)?.into_iter().for_each(|piece| sender.push(piece));
         }
         hear(account, refused, progress, stops)?;
         progress.show(walk.keys, account);
     }
-    sender.finish();
     Ok(())
 }
 
 fn hear(account: &Account, refused: &mut u64, progress: &Progress, stops: bool) -> Result<(), String> {
+    let mut ends = Ok(());
     for refusal in account.take_refusals() {
         *refused += 1;
+        let text = format!("{}: {}", refusal.name, refusal.reason);
         if refusal.fatal || stops {
-            return Err(format!("{}: {}", refusal.name, refusal.reason));
+            ends = ends.and(Err(text));
+            continue;
         }
-        progress.say(&format!("{}: {}", refusal.name, refusal.reason));
+        match *refused {
+            ..=SAID => progress.say(&text),
+            n if n == SAID + 1 => progress.say("further errors are only counted"),
+            _ => {}
+        }
     }
-    Ok(())
+    ends
 }
 
 /// The keys of the source.
@@ -121,48 +129,62 @@ impl Walk<'_> {
         Ok(Some(keys))
     }
 
-    /// Their values; keys that are gone meanwhile are left out.
-    fn values(&mut self, keys: &[Vec<u8>]) -> Result<Vec<Piece>, String> {
+    /// Their values, each with its time to live of the same moment; keys that are gone meanwhile are left out, and those that the source
+    /// does not give are refused.
+    fn values(&mut self, keys: &[Vec<u8>], account: &Account) -> Result<Vec<Piece>, String> {
         let mut bytes = Vec::new();
         for key in keys {
+            put_command(&mut bytes, &[b"MULTI"]);
             put_command(&mut bytes, &[b"PTTL", key]);
             put_command(&mut bytes, &[b"DUMP", key]);
+            put_command(&mut bytes, &[b"EXEC"]);
         }
         self.source.send(&bytes)?;
         let mut pieces = Vec::new();
-        let mut refused = None;
         for key in keys {
-            let ttl_ms = match self.source.reply()? {
-                Frame::Int(ttl) => ttl.max(0),
-                _ => 0,
+            let name = String::from_utf8_lossy(key).into_owned();
+            let queued = [self.source.reply()?, self.source.reply()?, self.source.reply()?];
+            let refuse = |text: &[u8]| {
+                let text = String::from_utf8_lossy(text);
+                account.refuse(0, &name, format!("the source refused DUMP: {text}"), false);
             };
-            match self.source.reply()? {
-                Frame::Bulk(payload) => {
-                    let name = String::from_utf8_lossy(key).into_owned();
-                    let mut piece =
-                        Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };
-                    let ttl = ttl_ms.to_string();
-                    if self.gathers && payload.len() <= SMALL {
-                        piece.gathered(key, ttl.as_bytes(), &payload);
-                        pieces.push(piece);
+            let (ttl, payload) = match self.source.reply()? {
+                Frame::Array(pair) => match <[Frame; 2]>::try_from(pair) {
+                    Ok([Frame::Int(ttl), Frame::Bulk(payload)]) => (ttl, payload),
+                    Ok([_, Frame::Error(text)] | [Frame::Error(text), _]) => {
+                        refuse(&text);
                         continue;
                     }
-                    let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
-                    if self.options.existing == Existing::Replace {
-                        words.push(b"REPLACE");
-                    }
-                    put_command(&mut piece.bytes, &words);
-                    pieces.push(piece);
-                }
+                    // It is gone.
+                    _ => continue,
+                },
                 Frame::Error(text) => {
-                    let (key, text) =
-                        (String::from_utf8_lossy(key), String::from_utf8_lossy(&text).into_owned());
-                    refused = refused.or(Some(format!("the source refused DUMP {key}: {text}")));
+                    // The first that was refused says why.
+                    let why = queued.iter().find_map(|reply| match reply {
+                        Frame::Error(why) => Some(why.clone()),
+                        _ => None,
+                    });
+                    refuse(&why.unwrap_or(text));
+                    continue;
                 }
-                _ => {}
+                _ => continue,
+            };
+            // 0 would be for ever.
+            let ttl = if ttl < 0 { "0".to_owned() } else { ttl.max(1).to_string() };
+            let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };
+            if self.gathers && payload.len() <= SMALL {
+                piece.gathered(key, ttl.as_bytes(), &payload);
+                pieces.push(piece);
+                continue;
             }
+            let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
+            if self.options.existing == Existing::Replace {
+                words.push(b"REPLACE");
+            }
+            put_command(&mut piece.bytes, &words);
+            pieces.push(piece);
         }
-        refused.map_or(Ok(pieces), Err)
+        Ok(pieces)
     }
 }
 

@@ -1,6 +1,6 @@
 //! `evenkeel load`: rows of a file, as values.
 
-use crate::options::{Load, OnError};
+use crate::options::{Existing, Kind, Load, OnError};
 use crate::progress::{Progress, number};
 use crate::resume::Resume;
 use crate::rows::{Format, Input, Place, Row, RowError, Rows};
@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// Errors said one by one; the others are counted.
-const SAID: u64 = 20;
+pub const SAID: u64 = 20;
 
 /// Loads; the last line to print, or why it ended before.
 pub fn run(options: &Load) -> Result<String, String> {
@@ -21,6 +21,11 @@ pub fn run(options: &Load) -> Result<String, String> {
         .format
         .or_else(|| Format::of_name(&name))
         .ok_or_else(|| format!("{name}: say --format csv, tsv, ndjson or lines"))?;
+    if options.resume.is_some() && !can_resume(options.kind, options.existing) {
+        return Err("--resume of a list, set or sorted set needs --existing replace, which sends it anew from its first row \
+                    (of sets and sorted sets --existing merge does as well)"
+            .to_owned());
+    }
     let (mut resume, from) = match &options.resume {
         Some(path) => Resume::open(path, &name).map(|(resume, from)| (Some(resume), from))?,
         None => (None, Place::default()),
@@ -37,8 +42,19 @@ pub fn run(options: &Load) -> Result<String, String> {
     }
     let connections = options.target.connections.into();
     let stops = options.on_error == OnError::Stop;
-    let sender = Sender::start(&address, connections, stops, options.existing)?;
+    let known = resume.as_ref().map_or(0, Resume::reach);
+    let sender = Sender::start(&address, connections, stops, options.existing, known)?;
     job.load(sender, resume.as_mut())
+}
+
+/// Whether what an interrupted run left can be told from what was there before it, or need not be.
+fn can_resume(kind: Kind, existing: Existing) -> bool {
+    match existing {
+        _ if !kind.is_collection() => true,
+        Existing::Replace => true,
+        Existing::Merge => kind != Kind::List,
+        Existing::Fail | Existing::Skip => false,
+    }
 }
 
 pub fn address(target: &crate::options::Target) -> Address {
@@ -144,6 +160,9 @@ impl Job<'_> {
                 sender.mark(self.end);
                 return Ok(());
             };
+            if let Some(resume) = resume {
+                resume.reaches(row.end.line)?;
+            }
             let whole = self.shape_row(&row, &mut pieces)?;
             pieces.drain(..).for_each(|piece| sender.push(piece));
             if whole {
@@ -182,13 +201,16 @@ impl Job<'_> {
 
     /// What the server refused since the last time.
     fn hear(&mut self, account: &Account) -> Result<(), String> {
+        // All are counted, and the first that ends the run is told.
+        let mut ends = Ok(());
         for refusal in account.take_refusals() {
-            if refusal.fatal {
-                return Err(format!("{}:{}: {}", self.name, refusal.line, refusal.reason));
-            }
-            self.blame(refusal.line, &refusal.reason)?;
+            let outcome = match refusal.fatal {
+                true => Err(format!("{}:{}: {}", self.name, refusal.line, refusal.reason)),
+                false => self.blame(refusal.line, &refusal.reason),
+            };
+            ends = ends.and(outcome);
         }
-        Ok(())
+        ends
     }
 
     /// A row is wrong or was refused: the end, or a line on the terminal.

@@ -10,14 +10,24 @@ pub struct Resume {
     path: PathBuf,
     input: String,
     written: Option<Place>,
+    /// Rows up to this line may have been sent: no further one is before that is noted.
+    reach: u64,
     at: Instant,
 }
+
+/// Lines for which leave to send them is noted at a time.
+const AHEAD: u64 = 1_000_000;
 
 impl Resume {
     /// Reads the file, if it is there; it must be of the same input.
     pub fn open(path: &Path, input: &str) -> Result<(Resume, Place), String> {
-        let mut resume =
-            Resume { path: path.to_owned(), input: input.to_owned(), written: None, at: Instant::now() };
+        let mut resume = Resume {
+            path: path.to_owned(),
+            input: input.to_owned(),
+            written: None,
+            reach: 0,
+            at: Instant::now(),
+        };
         let text = match std::fs::read(path) {
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok((resume, Place::default())),
             Err(e) => return Err(format!("cannot read {}: {e}", path.display())),
@@ -32,7 +42,23 @@ impl Resume {
         let field = |name: &str| found[name].as_u64().ok_or_else(wrong);
         let place = Place { line: field("line")?, offset: field("offset")? };
         resume.written = Some(place);
+        // A file without it was written when there was no such field.
+        resume.reach = found["reach"].as_u64().unwrap_or(place.line);
         Ok((resume, place))
+    }
+
+    /// The last line that an earlier run may have sent.
+    pub fn reach(&self) -> u64 {
+        self.reach
+    }
+
+    /// Rows up to this line are about to be sent.
+    pub fn reaches(&mut self, line: u64) -> Result<(), String> {
+        if line <= self.reach {
+            return Ok(());
+        }
+        self.reach = line + AHEAD;
+        self.write(self.written.unwrap_or_default())
     }
 
     /// Notes a safe place, once a second at most unless it is the last.
@@ -41,7 +67,13 @@ impl Resume {
         if !last && self.at.elapsed() < Duration::from_secs(1) {
             return Ok(());
         }
-        let text = json!({ "input": self.input, "line": place.line, "offset": place.offset }).to_string();
+        self.write(place)
+    }
+
+    fn write(&mut self, place: Place) -> Result<(), String> {
+        let Place { line, offset } = place;
+        let text =
+            json!({ "input": self.input, "line": line, "offset": offset, "reach": self.reach }).to_string();
         let aside = self.path.with_extension("part");
         let written = std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, &self.path));
         written.map_err(|e| format!("cannot write {}: {e}", self.path.display()))?;

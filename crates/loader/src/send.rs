@@ -7,6 +7,8 @@
 //! - D1: pieces with the same route stay in order.
 //! - D2: a batch is as many commands as the server answers in about [`ROUND`], and at most [`BATCH_BYTES`].
 //! - D3: what stands in front of the first piece without its replies is safe: there loading may begin again.
+//! - D5: what adds to a key comes in a batch of its own, after the reply to the piece that makes the key, and is not sent if that was
+//!   refused or the key was there already.
 //! - D4: small values for a server that has MRESTORE are gathered, a few in one command, which is cheaper for it.
 
 use crate::options::Existing;
@@ -14,7 +16,7 @@ use crate::rows::Place;
 use crate::shape::Piece;
 use crate::wire::{Address, Conn, put_count, put_word};
 use resp::Frame;
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -100,7 +102,7 @@ impl Account {
         lock(&self.safe).place
     }
 
-    fn refuse(&self, line: u64, name: &str, reason: String, fatal: bool) {
+    pub fn refuse(&self, line: u64, name: &str, reason: String, fatal: bool) {
         lock(&self.refusals).push(Refusal { line, name: name.to_owned(), reason, fatal });
     }
 }
@@ -113,6 +115,9 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 struct Entry {
     number: u64,
     line: u64,
+    route: u64,
+    begins: bool,
+    adds: bool,
     name: String,
     rows: u64,
     commands: u32,
@@ -184,12 +189,13 @@ pub struct Sender {
 
 impl Sender {
     /// Connects. `stops`: the first refusal ends everything. A key that is there already is replaced, or is no refusal, or is
-    /// one.
+    /// one; of rows up to the line `known` it may come from an earlier run, and is none.
     pub fn start(
         address: &Address,
         connections: usize,
         stops: bool,
         existing: Existing,
+        known: u64,
     ) -> Result<Sender, String> {
         let skips = existing == Existing::Skip;
         let account = Arc::new(Account::default());
@@ -198,7 +204,9 @@ impl Sender {
             let conn = Conn::open(address)?;
             let (to, from) = sync_channel(WAITING);
             let target = Arc::new(AtomicUsize::new(64));
-            let worker = Worker { conn, account: account.clone(), target: target.clone(), stops, skips };
+            let (account, target_of) = (account.clone(), target.clone());
+            let barred = HashSet::new();
+            let worker = Worker { conn, account, target: target_of, stops, skips, known, barred };
             let thread =
                 std::thread::Builder::new().name("sender".to_owned()).spawn(move || worker.run(&from));
             let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -217,18 +225,26 @@ impl Sender {
         self.next += 1;
         lock(&self.account.safe).open.insert(number);
         let at = piece.route as usize % self.lanes.len();
+        if piece.adds {
+            self.flush(at);
+        }
+        let adds = piece.adds;
         let lane = &mut self.lanes[at];
         lane.batch.commands += piece.commands as usize;
         lane.batch.entries.push(Entry {
             number,
             line: piece.line,
+            route: piece.route,
+            begins: piece.begins,
+            adds,
             name: piece.name,
             rows: piece.rows,
             commands: piece.commands,
             gathered: piece.gathered,
         });
         lane.batch.push(piece.bytes, piece.gathered, self.replaces);
-        if lane.batch.bytes.len() >= BATCH_BYTES || lane.batch.commands >= lane.target.load(Relaxed) {
+        let full = lane.batch.bytes.len() >= BATCH_BYTES || lane.batch.commands >= lane.target.load(Relaxed);
+        if full || adds {
             self.flush(at);
         }
     }
@@ -270,6 +286,9 @@ struct Worker {
     target: Arc<AtomicUsize>,
     stops: bool,
     skips: bool,
+    known: u64,
+    /// Keys that were not made: nothing is added to them (D5).
+    barred: HashSet<u64>,
 }
 
 impl Worker {
@@ -278,18 +297,28 @@ impl Worker {
             if self.account.is_stopped() {
                 continue;
             }
-            let started = Instant::now();
-            if let Err(reason) = self.exchange(&batch) {
-                let (line, name) = batch.entries.first().map_or((0, ""), |entry| (entry.line, &entry.name));
-                self.account.refuse(line, name, reason, true);
-                self.account.stop();
-                continue;
+            let mut refused = HashSet::new();
+            if !batch.entries.iter().any(|entry| entry.adds && self.barred.contains(&entry.route)) {
+                let started = Instant::now();
+                match self.exchange(&batch) {
+                    Ok(some) => refused = some,
+                    Err(reason) => {
+                        let first = batch.entries.first();
+                        let (line, name) = first.map_or((0, ""), |entry| (entry.line, &entry.name));
+                        self.account.refuse(line, name, reason, true);
+                        self.account.stop();
+                        continue;
+                    }
+                }
+                self.adapt(batch.commands, started.elapsed());
+                self.account.bytes.fetch_add(batch.bytes.len() as u64, Relaxed);
             }
-            self.adapt(batch.commands, started.elapsed());
-            self.account.bytes.fetch_add(batch.bytes.len() as u64, Relaxed);
             let mut safe = lock(&self.account.safe);
             for entry in &batch.entries {
-                safe.open.remove(&entry.number);
+                // What ends the run is to be sent again by the next.
+                if !self.stops || !refused.contains(&entry.number) {
+                    safe.open.remove(&entry.number);
+                }
             }
             safe.settle();
         }
@@ -302,8 +331,10 @@ impl Worker {
         self.target.store((fits as usize).clamp(now / 2, now * 2).clamp(1, COMMANDS_MAX), Relaxed);
     }
 
-    fn exchange(&mut self, batch: &Batch) -> Result<(), String> {
+    /// Gives the pieces that were refused. Errors: the connection's.
+    fn exchange(&mut self, batch: &Batch) -> Result<HashSet<u64>, String> {
         self.conn.send(&batch.bytes)?;
+        let mut refused = HashSet::new();
         let (mut groups, mut answers) = (batch.groups.iter(), VecDeque::new());
         for entry in &batch.entries {
             let mut taken = true;
@@ -312,31 +343,31 @@ impl Worker {
                     answers = self.answers(groups.next().copied().unwrap_or_default())?;
                 }
                 let reply = if entry.gathered { answers.pop_front() } else { None };
-                match reply.map_or_else(|| self.conn.reply(), Ok)? {
-                    Frame::Error(text) if self.skips && text.starts_with(b"BUSYKEY") => {
-                        self.account.present.fetch_add(1, Relaxed);
-                        taken = false;
-                    }
-                    Frame::Error(text) => {
-                        self.refuse(entry, String::from_utf8_lossy(&text).into_owned());
-                        taken = false;
-                    }
+                let skips = self.skips || entry.line > 0 && entry.line <= self.known;
+                let why = match reply.map_or_else(|| self.conn.reply(), Ok)? {
+                    Frame::Error(text) if skips && text.starts_with(b"BUSYKEY") => None,
+                    Frame::Error(text) => Some(String::from_utf8_lossy(&text).into_owned()),
                     // SET with NX.
-                    Frame::Null if self.skips => {
-                        self.account.present.fetch_add(1, Relaxed);
-                        taken = false;
+                    Frame::Null if skips => None,
+                    Frame::Null => Some("BUSYKEY Target key name already exists.".to_owned()),
+                    _ => continue,
+                };
+                taken = false;
+                match why {
+                    None => _ = self.account.present.fetch_add(1, Relaxed),
+                    Some(why) => {
+                        refused.insert(entry.number);
+                        self.refuse(entry, why);
                     }
-                    Frame::Null => {
-                        self.refuse(entry, "BUSYKEY Target key name already exists.".to_owned());
-                        taken = false;
-                    }
-                    _ => {}
                 }
             }
+            if !taken && entry.begins {
+                self.barred.insert(entry.route);
+            }
             self.account.rows.fetch_add(if taken { entry.rows } else { 0 }, Relaxed);
-            self.account.values.fetch_add(taken.into(), Relaxed);
+            self.account.values.fetch_add((taken && !entry.adds).into(), Relaxed);
         }
-        Ok(())
+        Ok(refused)
     }
 
     /// The answers for the values of a command that was gathered.

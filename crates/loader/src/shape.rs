@@ -35,6 +35,10 @@ pub struct Piece {
     pub name: String,
     /// Pieces of one key have the same.
     pub route: u64,
+    /// It makes a key to which others may add (D5).
+    pub begins: bool,
+    /// It adds to a key that an earlier piece makes.
+    pub adds: bool,
     /// No commands, but key, time to live and payload: to be gathered with others (D4).
     pub gathered: bool,
 }
@@ -168,7 +172,8 @@ impl Shape {
         collection.scores.extend(score);
         if self.pending_bytes > self.max_bytes {
             self.finish(out);
-            return Ok(true);
+            // The keys that were begun are not known to who begins again from here; merging needs to know none.
+            return Ok(self.existing == Existing::Merge);
         }
         Ok(false)
     }
@@ -239,6 +244,7 @@ impl Shape {
         let mut piece =
             Piece { rows: all.len() as u64, line: all.line, route: route(&key), ..Piece::default() };
         let fresh = !self.begun.contains(&key);
+        piece.begins = fresh;
         let mut rest = &order[..];
         if fresh && self.restores {
             let fits = self.fitting(all, &order);
@@ -247,6 +253,14 @@ impl Shape {
         } else if fresh {
             self.begin(&key, &mut piece);
         }
+        let guarded = self.existing != Existing::Merge;
+        if fresh && self.restores && !rest.is_empty() {
+            let (line, route) = (piece.line, piece.route);
+            // The rows are counted with what completes them.
+            out.push(Piece { rows: 0, ..piece });
+            piece = Piece { rows: all.len() as u64, line, route, ..Piece::default() };
+        }
+        piece.adds = guarded && piece.commands == 0 && !rest.is_empty() && (!fresh || self.restores);
         for part in rest.chunks(ELEMENTS) {
             self.add(&key, all, part, &mut piece);
         }
@@ -448,12 +462,13 @@ mod tests {
         let mut shape = shape("--key l --as list");
         let mut out = Vec::new();
         shape.max_bytes = 10;
-        assert_eq!(shape.take(&Row::of(&[("v", "one")]), &mut out), Ok(true));
+        // No place to begin again at: the key is begun.
+        assert_eq!(shape.take(&Row::of(&[("v", "one")]), &mut out), Ok(false));
         shape.max_bytes = 1000;
         assert_eq!(shape.take(&Row::of(&[("v", "two")]), &mut out), Ok(false));
         shape.finish(&mut out);
         assert!(text(&out[0]).contains("RESTORE") && out.len() == 2);
         assert_eq!(text(&out[1]), "*3\\r\\n$5\\r\\nRPUSH\\r\\n$1\\r\\nl\\r\\n$3\\r\\ntwo\\r\\n");
-        assert_eq!(out[0].route, out[1].route);
+        assert_eq!((out[0].route, out[0].adds, out[1].adds), (out[1].route, false, true));
     }
 }

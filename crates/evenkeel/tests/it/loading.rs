@@ -1,6 +1,6 @@
 //! `evenkeel load` and `evenkeel copy`, as an operator runs them.
 
-use crate::support::{Client, Server, foreign, run};
+use crate::support::{Client, PATIENCE, Server, foreign, run};
 use std::path::{Path, PathBuf};
 
 /// A folder with an input.
@@ -160,10 +160,93 @@ fn loading_goes_on_where_it_came_to() {
     client.expect("DEL k:1 k:2 k:3", &format!(":{}", 2 + usize::from(client_has(&server, "k:3"))));
     let (well, said) = load(&server, &path, &options);
     assert!(well, "{said}");
+    // What was refused is not left out, nor what came behind it.
+    client.expect("MGET k:2 k:3", "[\"b\", \"c\"]");
     std::fs::write(&path, "id,v\n1,a\n2,b\n3,c\n4,d\n").expect("written");
     let (well, said) = load(&server, &path, &options);
     assert!(well && said.contains("1 rows as 1 values"), "only what is new: {said}");
     client.expect("GET k:4", "\"d\"");
+}
+
+/// An interrupted run had sent rows behind the place it noted: that they are there is no mistake.
+#[test]
+fn rows_that_an_interrupted_run_had_sent_are_no_mistakes() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let (folder, path) = Folder::new("rows.csv", "id,v\n1,a\n2,b\n3,c\n");
+    let resume = folder.0.path().join("state");
+    let state = format!("{{\"input\":\"{}\",\"line\":2,\"offset\":9,\"reach\":3}}", path.display());
+    std::fs::write(&resume, state).expect("written");
+    client.expect("MSET k:1 a k:2 b", "+OK");
+    let options = format!("--key k:{{id}} --as string --resume {}", resume.display());
+    let (well, said) = load(&server, &path, &options);
+    assert!(well && said.contains("1 rows as 1 values") && said.contains("1 were there already"), "{said}");
+    client.expect("GET k:3", "\"c\"");
+    // Where that cannot be told it is said beforehand.
+    let (well, said) =
+        load(&server, &path, &format!("--key all --value v --as list --resume {}", resume.display()));
+    assert!(!well && said.contains("--existing replace"), "{said}");
+}
+
+/// A collection too large to be sent at once: nothing of it gets into a value that was there before.
+#[test]
+fn keys_that_are_to_stay_as_they_are_get_nothing_added() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let rows: String = (0..30_000).map(|i| format!("{},{:0100}\n", i % 3, i)).collect();
+    let (_folder, path) = Folder::new("rows.csv", &format!("k,v\n{rows}"));
+    for (kind, make, count) in
+        [("list", "RPUSH", "LLEN"), ("set", "SADD", "SCARD"), ("zset", "ZADD", "ZCARD")]
+    {
+        let score = if kind == "zset" { "5 " } else { "" };
+        client.expect(&format!("{make} {kind}:1 {score}mine"), ":1");
+        let score = if kind == "zset" { " --score k" } else { "" };
+        let options = format!("--key {kind}:{{k}} --as {kind} --value v{score} --memory 1");
+        for (existing, ends_well) in [("skip", true), ("fail --on-error skip", true), ("fail", false)] {
+            let (well, said) = load(&server, &path, &format!("{options} --existing {existing}"));
+            assert_eq!(well, ends_well, "{kind} {existing}: {said}");
+            client.expect(&format!("{count} {kind}:1"), ":1");
+            if ends_well {
+                client.expect(&format!("{count} {kind}:0"), ":10000");
+                client.expect(&format!("{count} {kind}:2"), ":10000");
+                client.expect(&format!("DEL {kind}:0 {kind}:2"), ":2");
+            }
+        }
+        client.call(&format!("DEL {kind}:0 {kind}:2"));
+        let (well, said) = load(&server, &path, &format!("{options} --existing replace"));
+        assert!(well && said.contains("30,000 rows as 3 values"), "{said}");
+        client.expect(&format!("{count} {kind}:1"), ":10000");
+    }
+}
+
+/// Keys that go while they are copied, and keys that the source does not give.
+#[test]
+fn a_copy_leaves_out_what_is_gone_and_goes_on_after_what_is_refused() {
+    let ((from, mut source), (to, mut target)) = (served(), served());
+    if foreign() {
+        return;
+    }
+    // Expiring within the copy or not at all: none of them may become one that stays.
+    for i in 0..300 {
+        source.expect(&format!("SET brief:{i} x PX {}", 1 + i), "+OK");
+    }
+    source.expect("SET stays x", "+OK");
+    // Its payload would be too large to be made.
+    source.expect("R64.SETFULL full", "+OK");
+    let servers = [&from, &to].map(|server| format!("127.0.0.1:{}", server.addr.port()));
+    let output = run(&["copy", "--from", &servers[0], "--to", &servers[1], "--on-error", "skip"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success() && said.contains("full: the source refused DUMP"), "{said}");
+    target.expect("TTL stays", ":-1");
+    let deadline = std::time::Instant::now() + PATIENCE;
+    while target.call("KEYS *") != "[\"stays\"]" {
+        assert!(std::time::Instant::now() < deadline, "{}", target.call("KEYS *"));
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 fn client_has(server: &Server, key: &str) -> bool {
