@@ -7,6 +7,8 @@
 //! Cost: O(bytes); memory for one row.
 
 use serde_json::Value;
+use serde_json::value::RawValue;
+use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
 
 /// How rows are written.
@@ -251,17 +253,23 @@ fn line_row(
     let bad = |reason: String| RowError::Bad { line: number, reason };
     let object: serde_json::Map<String, Value> =
         serde_json::from_slice(&text).map_err(|e| bad(format!("no JSON object: {e}")))?;
-    let (names, values): (Vec<String>, Vec<_>) =
-        object.into_iter().map(|(name, value)| (name, plain(value))).unzip();
+    // Once more as it stands: a number is what was written, however it would be counted.
+    let raw: HashMap<String, &RawValue> =
+        serde_json::from_slice(&text).map_err(|e| bad(format!("no JSON object: {e}")))?;
+    let values = object.into_iter().map(|(name, value)| {
+        let text = raw.get(&name).map_or("", |raw| raw.get());
+        (name, plain(value, text))
+    });
+    let (names, values): (Vec<String>, Vec<_>) = values.unzip();
     Ok(Some(Row { line: number, end, names: names.into(), values, text: Some(text) }))
 }
 
-/// A JSON value as the text of a field: strings without quotes, null not at all, what is nested as JSON.
-fn plain(value: Value) -> Option<Vec<u8>> {
+/// A JSON value as the text of a field: strings without quotes, null not at all, all else as it was written.
+fn plain(value: Value, written: &str) -> Option<Vec<u8>> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text.into_bytes()),
-        other => Some(other.to_string().into_bytes()),
+        _ => Some(written.into()),
     }
 }
 
@@ -310,6 +318,12 @@ mod tests {
         );
         let json = all("{\"id\":1,\"tags\":[1,2],\"none\":null,\"t\":\"x\"}\n[1]\n", Format::Ndjson);
         assert_eq!(json[0], row(1, &[("id", "1"), ("tags", "[1,2]"), ("t", "x")]));
+        let json_text = "{\"id\":184467440737095516160,\"price\":1.10,\"at\": [1.0, 2]}\n";
+        let numbers = all(json_text, Format::Ndjson);
+        assert_eq!(
+            numbers[0],
+            row(1, &[("id", "184467440737095516160"), ("price", "1.10"), ("at", "[1.0, 2]")])
+        );
         assert!(json[1].as_ref().is_err_and(|e| e.starts_with("2: no JSON object: ")));
     }
 
