@@ -4,6 +4,8 @@ use super::{failure, literal, quoted, value};
 use crate::{Failure, Form, IdType, Spec};
 use tokio_postgres::Client;
 
+/// The oldest version whose publications can name schemas.
+const SCHEMA_PUBLICATIONS: i32 = 150_000;
 /// The oldest version whose snapshots have 64-bit numbers under the newer name.
 const NEWER_SNAPSHOTS: i32 = 130_000;
 
@@ -188,9 +190,25 @@ impl Table {
     }
 
     /// A query whose answer changes with whatever makes rows other ones without a change that is told: another table under the
-    /// name, other columns, another publication.
+    /// name, other columns, another publication; of a partitioned table other partitions, or one that was emptied by itself, for that is
+    /// told of the whole only. O(partitions) there.
     pub fn identity_sql(&self, spec: &Spec, publication: &str) -> String {
         let (asked, publication) = (literal(&spec.table), literal(publication));
+        let partitions = match self.is_partitioned {
+            true => format!(
+                ", (SELECT md5(string_agg(concat(t.relid::oid, '.', pg_relation_filenode(t.relid)), ' ' ORDER BY t.relid::oid)) \
+                 FROM pg_partition_tree({}) t)",
+                self.oid
+            ),
+            false => String::new(),
+        };
+        let schemas = match self.version >= SCHEMA_PUBLICATIONS {
+            true => format!(
+                ", (SELECT string_agg(s.oid || '.' || s.xmin, ' ' ORDER BY s.oid) FROM pg_publication_namespace s \
+                 JOIN pg_publication p ON p.oid = s.pnpubid WHERE p.pubname = {publication})"
+            ),
+            false => String::new(),
+        };
         format!(
             "concat_ws(' ', coalesce(to_regclass({asked}), to_regclass(quote_ident({asked})))::oid::text, \
              (SELECT c.relreplident FROM pg_class c WHERE c.oid = {oid}), \
@@ -198,7 +216,7 @@ impl Table {
               WHERE a.attrelid = {oid} AND a.attnum > 0), \
              (SELECT p.oid || '.' || p.xmin FROM pg_publication p WHERE p.pubname = {publication}), \
              (SELECT string_agg(r.oid || '.' || r.xmin, ' ' ORDER BY r.oid) FROM pg_publication_rel r \
-              JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = {oid} AND p.pubname = {publication}))",
+              JOIN pg_publication p ON p.oid = r.prpubid WHERE r.prrelid = {oid} AND p.pubname = {publication}){schemas}{partitions})",
             oid = self.oid
         )
     }

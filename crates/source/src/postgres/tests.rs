@@ -279,6 +279,57 @@ async fn partitions_are_told_as_their_table() {
     assert_eq!(load(&database, &["1"]).await[0].1, r#"{"id":1,"v":1}"#);
 }
 
+/// What happens to partitions as such is not in the stream of changes; the next heartbeat tells that everything may be another.
+#[tokio::test]
+async fn partitions_that_come_go_or_are_emptied_end_what_is_cached() {
+    let shop =
+        Shop::new(shared(), "parts", "id int PRIMARY KEY, v int DEFAULT 0) PARTITION BY RANGE (id").await;
+    shop.run(
+        "CREATE TABLE parts_1 PARTITION OF @ FOR VALUES FROM (0) TO (100); \
+         CREATE TABLE parts_2 PARTITION OF @ FOR VALUES FROM (100) TO (200); \
+         CREATE TABLE parts_3 (id int PRIMARY KEY, v int); INSERT INTO parts_3 VALUES (250, 1)",
+    )
+    .await;
+    let database = shop.open("");
+    let (feed, mut following) = follow(&database).await;
+    for change in [
+        "TRUNCATE parts_1",
+        "ALTER TABLE @ DETACH PARTITION parts_2",
+        "ALTER TABLE @ ATTACH PARTITION parts_3 FOR VALUES FROM (200) TO (300)",
+        "DROP TABLE parts_1",
+    ] {
+        feed.forget();
+        shop.run(change).await;
+        let why = following.failure().await;
+        assert!(matches!(why, Failure::Lost(_)), "{change}: {why}");
+        following = Following::start(&database, &feed);
+        feed.until_opened().await;
+    }
+    assert_eq!(load(&database, &["250"]).await.len(), 1);
+}
+
+/// A publication of whole schemas that loses that of the table goes silent.
+#[tokio::test]
+async fn a_publication_that_loses_its_schema_is_noticed() {
+    let shop = Shop::new(shared(), "inschema", "id int PRIMARY KEY").await;
+    let version: i32 =
+        shop.client.query_one("SELECT current_setting('server_version_num')::int", &[]).await.unwrap().get(0);
+    if version < 150_000 {
+        return;
+    }
+    shop.run("CREATE PUBLICATION whole_schemas FOR TABLES IN SCHEMA public WITH (publish_via_partition_root = true)")
+        .await;
+    let database = shop.open("publication whole_schemas");
+    let (feed, following) = follow(&database).await;
+    shop.run("INSERT INTO @ VALUES (1)").await;
+    feed.until_changed(&["1"]).await;
+    feed.forget();
+    shop.run("ALTER PUBLICATION whole_schemas DROP TABLES IN SCHEMA public").await;
+    let why = following.failure().await;
+    assert!(matches!(why, Failure::Lost(_)), "{why}");
+    shop.run("DROP PUBLICATION whole_schemas").await;
+}
+
 #[tokio::test]
 async fn a_named_slot_is_resumed() {
     let shop = Shop::new(shared(), "resumed", "id int PRIMARY KEY").await;
