@@ -313,12 +313,29 @@ fn fields<'a>(columns: impl Iterator<Item = Column<'a>>) -> rusqlite::Result<Vec
 }
 
 /// What the database says of the table.
+/// A column of a unique index, and the collation by which the index compares it; empty: the column's own.
+struct IndexColumn {
+    name: String,
+    collation: String,
+}
+
+impl IndexColumn {
+    /// Whether a row `t` has what `NEW` brings.
+    fn is_same(&self) -> String {
+        let name = quoted(&self.name);
+        match &*self.collation {
+            "" => format!("t.{name} = NEW.{name}"),
+            collation => format!("t.{name} = NEW.{name} COLLATE {}", quoted(collation)),
+        }
+    }
+}
+
 struct Table {
     id_type: IdType,
     /// Its text in the schema and where it begins: other ones, another table.
     identity: String,
-    /// The columns of its unique indexes, except the one of the ids.
-    unique: Vec<Vec<String>>,
+    /// The columns of its unique indexes, except the one of the ids where that compares them as they are.
+    unique: Vec<Vec<IndexColumn>>,
 }
 
 impl Table {
@@ -352,10 +369,14 @@ impl Table {
                 ));
             }
         }
-        let (ids, unique) = unique(connection, table)?.into_iter().partition::<Vec<_>, _>(
-            |columns| matches!(&columns[..], [column] if column.eq_ignore_ascii_case(&plan.id)),
-        );
-        if ids.is_empty() {
+        let mut unique = unique(connection, table)?;
+        let is_ids = |columns: &[IndexColumn]| matches!(columns, [column] if column.name.eq_ignore_ascii_case(&plan.id));
+        let has_ids = unique.iter().any(|columns| is_ids(columns));
+        unique.retain(|columns| {
+            let plain = columns.iter().all(|column| matches!(&*column.collation, "" | "BINARY"));
+            !(is_ids(columns) && plain)
+        });
+        if !has_ids {
             let (name, id) = (quoted(table), quoted(&plan.id));
             return refused(format!(
                 "column '{}' has no unique index: CREATE UNIQUE INDEX … ON {name} ({id})",
@@ -369,12 +390,14 @@ impl Table {
 }
 
 /// The columns of each unique index without a condition, and those of the primary key. Indexes over expressions are left out.
-fn unique(connection: &Connection, table: &str) -> Result<Vec<Vec<String>>, Failure> {
-    let sql = "SELECT l.name, i.name FROM pragma_index_list(?1) AS l, pragma_index_info(l.name) AS i \
-               WHERE l.\"unique\" AND NOT EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name IS NULL) \
-               UNION ALL SELECT '', name FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY 1";
-    let mut sets: Vec<(String, Vec<String>)> = Vec::new();
+fn unique(connection: &Connection, table: &str) -> Result<Vec<Vec<IndexColumn>>, Failure> {
+    let sql = "SELECT l.name, i.name || char(0) || i.coll FROM pragma_index_list(?1) AS l, pragma_index_xinfo(l.name) AS i \
+               WHERE l.\"unique\" AND i.key AND NOT EXISTS (SELECT 1 FROM pragma_index_info(l.name) WHERE name IS NULL) \
+               UNION ALL SELECT '', name || char(0) FROM pragma_table_xinfo(?1) WHERE pk > 0 ORDER BY 1";
+    let mut sets: Vec<(String, Vec<IndexColumn>)> = Vec::new();
     for (index, column) in pairs(connection, sql, table)? {
+        let (name, collation) = column.split_once('\0').unwrap_or((&column, ""));
+        let column = IndexColumn { name: name.to_owned(), collation: collation.to_owned() };
         match sets.last_mut().filter(|(name, _)| *name == index) {
             Some((_, columns)) => columns.push(column),
             None => sets.push((index, vec![column])),

@@ -148,11 +148,11 @@ fn what_other_sizes_would_hit_is_told_when_it_is_known() {
         let little = names.map(|name| shop.ratio(name));
         assert!(little[0].is_some() && little[1..] == [None; 2], "{little:?}");
         let deadline = Instant::now() + 3 * PATIENCE;
-        let mut after = 0;
-        // Some more when it is known, for what is known is a mean of all that was asked.
-        while after < 300 {
+        let mut known = 0;
+        // Some more when it is known, for what is known is a mean of all that was asked. It begins anew if the room changes.
+        while known < 300 {
             read_some(&mut shop);
-            after += usize::from(after > 0 || shop.ratio(names[1]).is_some());
+            known = if shop.ratio(names[1]).is_some() { known + 1 } else { 0 };
             assert!(Instant::now() < deadline, "nothing is known");
         }
         let [ratio, half, twice] = names.map(|name| shop.ratio(name).unwrap());

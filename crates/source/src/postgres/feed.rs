@@ -39,6 +39,8 @@ pub(super) struct Place {
     system: Option<String>,
     /// Everything before this was told. Of a named slot only.
     position: Option<u64>,
+    /// Transactions before it that may not be visible yet: nothing more is told of them.
+    unsettled: Vec<u64>,
 }
 
 fn place(driver: &Postgres) -> MutexGuard<'_, Place> {
@@ -116,7 +118,7 @@ impl<'a> Follower<'a> {
         driver.note_system(&within(limit, "identifying", link.query("IDENTIFY_SYSTEM")).await?);
         let (slot, begin) = slot(driver, &mut link).await?;
         let (unsettled, position) = match begin {
-            Some(position) => (Vec::new(), position),
+            Some(position) => (place(driver).unsettled.clone(), position),
             None => {
                 let (position, unsettled) = within(limit * 5, "beginning", watch.settle()).await?;
                 // A temporary slot begins where it was made, which is before this.
@@ -209,13 +211,18 @@ impl<'a> Follower<'a> {
     fn reach(&mut self, end: u64) {
         self.reached = self.reached.max(end);
         if self.driver.spec.slot.is_some() {
-            place(self.driver).position = Some(self.reached);
+            let mut place = place(self.driver);
+            place.position = Some(self.reached);
+            if place.unsettled.len() != self.unsettled.len() {
+                place.unsettled.clone_from(&self.unsettled);
+            }
         }
         let Some(beat) = self.awaited.take_if(|beat| beat.position <= self.reached) else { return };
         let before = self.unsettled.len();
         self.unsettled.retain(|xid| !beat.snapshot.has_ended(*xid));
         if self.unsettled.len() < before {
             self.feed.lost("a transaction that was being committed when the feed was opened has ended");
+            place(self.driver).unsettled.clone_from(&self.unsettled);
         }
         self.feed.caught_up();
     }
@@ -303,7 +310,7 @@ impl Postgres {
         let mut place = place(self);
         if place.system != system {
             self.told.clear();
-            *place = Place { system, position: None };
+            *place = Place { system, position: None, unsettled: Vec::new() };
         }
     }
 }

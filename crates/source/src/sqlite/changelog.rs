@@ -18,7 +18,7 @@
 //! Cost: to a writer one entry per changed row. A poll reads a number in shared memory (WAL) or in the file's first page, whatever the
 //! size of the database: 500 times a second that is 1 to 2 % of a core. So a change is told after 1 ms on average.
 
-use super::{Plan, Shared, Table, connect, failure, quoted, spelled};
+use super::{IndexColumn, Plan, Shared, Table, connect, failure, quoted, spelled};
 use crate::{Change, Failure, Feed, Since};
 use rusqlite::Connection;
 use std::os::unix::fs::MetadataExt;
@@ -378,8 +378,8 @@ fn triggers(plan: &Plan, table: &Table) -> Vec<(String, String)> {
     ];
     if !table.unique.is_empty() {
         let in_the_way = |unless: &str| {
-            let of_index = |columns: &Vec<String>| {
-                let same = columns.iter().map(|c| format!("t.{0} = NEW.{0}", quoted(c))).collect::<Vec<_>>();
+            let of_index = |columns: &Vec<IndexColumn>| {
+                let same: Vec<String> = columns.iter().map(IndexColumn::is_same).collect();
                 format!(
                     "INSERT INTO {log} (id, at) SELECT t.{id}, {NOW} FROM {on} AS t WHERE {}{unless};",
                     same.join(" AND ")

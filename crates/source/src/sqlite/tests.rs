@@ -157,6 +157,27 @@ async fn what_replace_removes_is_told() {
     assert_eq!(load(&database, &["1", "2", "4"]).await, []);
 }
 
+/// An index may compare in another way than its column does.
+#[tokio::test]
+async fn what_replace_removes_by_an_index_of_another_collation_is_told() {
+    let shop = Fixture::new(
+        "CREATE TABLE items (id INTEGER PRIMARY KEY, name TEXT, code TEXT COLLATE NOCASE); \
+         CREATE UNIQUE INDEX loose ON items (name COLLATE NOCASE); \
+         CREATE UNIQUE INDEX strict ON items (code COLLATE BINARY)",
+    );
+    shop.run("INSERT INTO items VALUES (1, 'one', 'a'), (2, 'two', 'b')");
+    let database = shop.open("");
+    let (feed, _following) = shop.follow(&database).await;
+    shop.run("REPLACE INTO items VALUES (5, 'ONE', 'c')");
+    feed.until_changed(&["1", "5"]).await;
+    assert_eq!(load(&database, &["1"]).await, []);
+    feed.forget();
+    // Not in the way: only as the column compares.
+    shop.run("REPLACE INTO items VALUES (6, 'six', 'B')");
+    feed.until_changed(&["6"]).await;
+    assert_eq!(load(&database, &["2"]).await.len(), 1);
+}
+
 #[tokio::test]
 async fn a_feed_is_resumed() {
     let shop = Fixture::new(ITEMS);
