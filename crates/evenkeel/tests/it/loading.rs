@@ -223,6 +223,60 @@ fn keys_that_are_to_stay_as_they_are_get_nothing_added() {
     }
 }
 
+/// A real Redis takes what is loaded, as payloads and as commands, and gives it back to a copy; both with a password.
+#[test]
+fn a_real_redis_is_loaded_and_copied_from() {
+    if foreign() {
+        return;
+    }
+    let Some(redis) = Server::redis(&["--requirepass", "secret"]) else { return };
+    let (ours, mut target) = served();
+    let mut client = redis.client();
+    client.expect("AUTH secret", "+OK");
+    let rows: String = (0..2_000).map(|i| format!("{},{i},{}.5\n", i % 2, 2_000 - i)).collect();
+    let (_folder, path) = Folder::new("rows.csv", &format!("g,m,s\n{rows}"));
+    let (well, said) = load(&redis, &path, "--key x:{m}");
+    assert!(!well && said.contains("NOAUTH"), "{said}");
+    for via in ["restore", "commands"] {
+        for (kind, more) in [
+            ("string", "--key string:{m} --value s"),
+            ("json", "--key json:{m}"),
+            ("hash", "--key hash:{m}"),
+            ("list", "--key list:{g} --value m --memory 1"),
+            ("set", "--key set:{g} --value s"),
+            ("integer-set", "--key ints:{g} --value m"),
+            ("zset", "--key zset:{g} --value m --score s"),
+        ] {
+            let words =
+                format!("{more} --as {kind} --via {via} --existing replace --password secret --ttl 5000");
+            let (well, said) = load(&redis, &path, &words);
+            assert!(well && said.contains("2,000 rows"), "{kind} {via}: {said}");
+        }
+        client.expect("DBSIZE", &format!(":{}", 3 * 2_000 + 4 * 2));
+        client.expect("GET string:7", "\"1993.5\"");
+        client.expect("HGET hash:7 s", "\"1993.5\"");
+        client.expect("LRANGE list:1 0 1", "[\"1\", \"3\"]");
+        client.expect("LLEN list:0", ":1000");
+        client.expect("SCARD set:1", ":1000");
+        client.expect("OBJECT ENCODING ints:1", "\"hashtable\"");
+        client.expect("ZRANGE zset:0 0 0 WITHSCORES", "[\"1998\", \"2.5\"]");
+    }
+    let servers = [&redis, &ours].map(|server| format!("127.0.0.1:{}", server.addr.port()));
+    let output = run(&["copy", "--from", &servers[0], "--from-password", "secret", "--to", &servers[1]]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{said}");
+    target.expect("DBSIZE", ":6008");
+    target.expect("ZRANGE zset:0 0 0 WITHSCORES", "[\"1998\", \"2.5\"]");
+    target.expect("LRANGE list:1 -1 -1", "[\"1999\"]");
+    assert!(target.call("TTL hash:1999").len() > 4);
+    // And back, over what is there.
+    let words = ["copy", "--from", &servers[1], "--to", &servers[0], "--password", "secret", "--existing"];
+    let output = run(&[&words[..], &["replace"]].concat());
+    let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+    assert!(output.status.success() && said.contains("6,008 keys as 6,008 values"), "{said}");
+    client.expect("DBSIZE", ":6008");
+}
+
 /// Keys that go while they are copied, and keys that the source does not give.
 #[test]
 fn a_copy_leaves_out_what_is_gone_and_goes_on_after_what_is_refused() {
