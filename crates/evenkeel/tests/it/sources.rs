@@ -433,6 +433,32 @@ fn a_row_that_changes_while_it_is_loaded_is_loaded_again() {
     client.expect("GET item:1", &row(1, 1));
 }
 
+/// Two servers read one file; that one of them ceases leaves the other its log of changes.
+#[test]
+fn two_servers_in_front_of_one_file_both_follow_it() {
+    let shop = shop("");
+    let other = Server::start_with(&["--databases", "4"]);
+    let (mut first, mut second) = (shop.server.client(), other.client());
+    second.expect(&shop.add(""), "+OK");
+    let change = |n: u32, clients: &mut [&mut Client]| {
+        shop.sql(&format!("UPDATE items SET n = {n} WHERE id = 1"));
+        for client in clients {
+            until(client, "GET item:1", &row(1, n));
+        }
+    };
+    for n in 1..20 {
+        change(n, &mut [&mut first, &mut second]);
+    }
+    second.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    for n in 20..40 {
+        change(n, &mut [&mut first]);
+    }
+    second.expect(&shop.add(""), "+OK");
+    for n in 40..60 {
+        change(n, &mut [&mut first, &mut second]);
+    }
+}
+
 /// What is loaded is old before it can be kept, each time: who asked for it gets it all the same, and never an older one later.
 #[test]
 fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {

@@ -51,6 +51,32 @@ fn rows_and_their_changes_are_read_through() {
     until(&mut client, "GET item:2", "(nil)");
 }
 
+/// Several servers in front of one database each follow its changes; one that goes takes nothing from the others.
+#[test]
+fn two_servers_in_front_of_one_database_both_follow_it() {
+    let shop = shop("timeout 60s");
+    let other = Server::start_with(&[]);
+    let url = format!("postgres://postgres@127.0.0.1:{}/postgres", shop.database.port);
+    let (mut first, mut second) = (shop.server.client(), other.client());
+    second.expect(&format!("EVENKEEL SOURCE ADD items item:{{id}} {url} timeout 60s"), "+OK");
+    for client in [&mut first, &mut second] {
+        until(client, "GET item:1", &row(1, 0));
+    }
+    for n in 1..20 {
+        shop.database.sql(&format!("UPDATE items SET n = {n} WHERE id = 1")).unwrap();
+        for client in [&mut first, &mut second] {
+            until(client, "GET item:1", &row(1, n));
+        }
+    }
+    second.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    second.expect("GET item:1", "(nil)");
+    for n in 20..30 {
+        shop.database.sql(&format!("UPDATE items SET n = {n} WHERE id = 1")).unwrap();
+        until(&mut first, "GET item:1", &row(1, n));
+    }
+    assert_eq!(figure(&mut first, "flushes"), "0");
+}
+
 #[test]
 fn a_database_that_is_killed_leaves_what_is_cached_and_nothing_stale_after_it() {
     let shop = shop("timeout 2s connect-timeout 2s");
