@@ -79,21 +79,28 @@ mod tests {
         aaaaaaaaaaaaaaaaaaaaaaaaaaaa\nredis.register_function('f2', function(k,a) return 1 end)";
 
     /// What real servers answered to FUNCTION DUMP with the two libraries above: all but the footer, and the footers.
-    const BODY: &[u8] = b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)\
-        \xf5\xc3@P@\xb3\x15#!lua name=biglib\n-- a\xe0Z\x00\x1e\nredis.register_function('f2', \xe0\x00\x0e\
-        \x11k,a) return 1 end)";
+    const SMALL_BODY: &[u8] = b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)";
+    const LARGE_BODY: &[u8] = b"\xf5\xc3@P@\xb3\x15#!lua name=biglib\n-- a\xe0Z\x00\x1e\nredis.register_function('f2', \
+        \xe0\x00\x0e\x11k,a) return 1 end)";
     const REDIS_7_0: &[u8] = b"\n\x00:XF=\xf8n\x0bu";
     const REDIS_8_0: &[u8] = b"\x0c\x00\xf1.r\xfd\x02D\x95<";
     const VALKEY_9_1: &[u8] = b"P\x00\xf5r\x8f\xacf<l\x81";
+    /// Which told them in the other order.
+    const REDIS_8_6: &[u8] = b"\r\x00\xdd}\x0e\xb1\xbf\xe8\x8ed";
 
     #[test]
     fn payloads_of_real_servers_are_read() {
-        for (footer, version) in [(REDIS_7_0, 10), (REDIS_8_0, 12), (VALKEY_9_1, 80)] {
-            let payload = [BODY, footer].concat();
+        for (footer, version) in [(REDIS_7_0, 10), (REDIS_8_0, 12), (REDIS_8_6, 13), (VALKEY_9_1, 80)] {
+            let mut libraries = [(SMALL, SMALL_BODY), (LARGE, LARGE_BODY)];
+            if version == 13 {
+                libraries.reverse();
+            }
+            let written = libraries.map(|(_, body)| body).concat();
+            let payload = [&written, footer].concat();
             let (body, found) = open(&payload).expect("a sound payload");
-            assert_eq!((body, found), (BODY, version));
+            assert_eq!((body, found), (&written[..], version));
             let mut reader = Reader::new(body);
-            for code in [SMALL, LARGE] {
+            for (code, _) in libraries {
                 assert_eq!(reader.byte(), Ok(OPCODE_FUNCTION));
                 assert_eq!(&*reader.string().unwrap(), code);
             }

@@ -165,7 +165,17 @@ impl Postgres {
         let mut retried = false;
         loop {
             let (session, nr) = self.session().await?;
-            match session.rows(ids, &self.known, self.spec.form).await {
+            // A database that is slow says so before this: who says nothing may be behind a broken line.
+            let silence = self.spec.timeout * 19 / 20;
+            let asked = session.rows(ids, &self.known, self.spec.form);
+            let found = match tokio::time::timeout(silence, asked).await {
+                Ok(found) => found,
+                Err(_) => {
+                    self.discard(&session, nr).await;
+                    return Err(Failure::Slow);
+                }
+            };
+            match found {
                 Ok((rows, snapshot)) => {
                     self.told.seen(&snapshot);
                     if snapshot.sees_all(told, ids) {

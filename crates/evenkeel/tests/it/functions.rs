@@ -6,11 +6,13 @@ const ONE: &str = "#!lua name=one\\nredis.register_function('f', function() retu
 const TWO: &str = "#!lua name=two\\nredis.register_function('g', function() return 2 end)";
 const OTHER: &str = "#!lua name=other\\nredis.register_function('f', function() return 3 end)";
 
-/// What real servers gave for FUNCTION DUMP: Redis 8.0 and Valkey 9.1, the second library compressed.
-const BODY: &str = "\\xf5@J#!lua name=mylib\\nredis.register_function('f1', function(k,a) return 1 end)\
-    \\xf5\\xc3@P@\\xb3\\x15#!lua name=biglib\\n-- a\\xe0Z\\x00\\x1e\\nredis.register_function('f2', \\xe0\\x00\\x0e\
-    \\x11k,a) return 1 end)";
+/// What real servers gave for FUNCTION DUMP, the second library compressed: Redis 8.0, Redis 8.6, which told them in the other
+/// order, and Valkey 9.1.
+const SMALL: &str = "\\xf5@J#!lua name=mylib\\nredis.register_function('f1', function(k,a) return 1 end)";
+const LARGE: &str = "\\xf5\\xc3@P@\\xb3\\x15#!lua name=biglib\\n-- a\\xe0Z\\x00\\x1e\\nredis.register_function('f2', \
+    \\xe0\\x00\\x0e\\x11k,a) return 1 end)";
 const REDIS_8: &str = "\\x0c\\x00\\xf1.r\\xfd\\x02D\\x95<";
+const REDIS_8_6: &str = "\\r\\x00\\xdd}\\x0e\\xb1\\xbf\\xe8\\x8ed";
 const VALKEY_9: &str = "P\\x00\\xf5r\\x8f\\xacf<l\\x81";
 
 const WRONG: &str = "-ERR DUMP payload version or checksum are wrong";
@@ -73,8 +75,8 @@ fn nothing_of_a_dump_is_kept_if_one_library_is_refused() {
 fn dumps_of_other_servers_are_restored() {
     let server = Server::start();
     let mut client = server.client();
-    for footer in [REDIS_8, VALKEY_9] {
-        let payload = format!("\"{BODY}{footer}\"");
+    for body in [[SMALL, LARGE, REDIS_8], [LARGE, SMALL, REDIS_8_6], [SMALL, LARGE, VALKEY_9]] {
+        let payload = format!("\"{}\"", body.concat());
         if foreign() && client.call(&format!("FUNCTION RESTORE {payload} FLUSH")) == WRONG {
             continue;
         }

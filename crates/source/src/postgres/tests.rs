@@ -552,6 +552,53 @@ async fn a_database_that_dies_is_down_until_it_is_back() {
     }
 }
 
+/// Passes bytes on to a port; what comes over connections made before the count was raised is swallowed.
+async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (port, broken) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
+    let count = broken.clone();
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.unwrap();
+            let (client, server) = (client.into_split(), server.into_split());
+            let born = count.load(Ordering::SeqCst);
+            for (mut from, mut into) in [(client.0, server.1), (server.0, client.1)] {
+                let count = count.clone();
+                tokio::spawn(async move {
+                    let mut bytes = vec![0; 16 << 10];
+                    while let Ok(n) = from.read(&mut bytes).await {
+                        if n == 0 {
+                            return;
+                        }
+                        if count.load(Ordering::SeqCst) == born && into.write_all(&bytes[..n]).await.is_err()
+                        {
+                            return;
+                        }
+                    }
+                });
+            }
+        }
+    });
+    (port, broken)
+}
+
+/// A line that swallows everything: the connection behind it is given up after one load, and not when the system notices.
+#[tokio::test]
+async fn a_connection_that_swallows_everything_is_given_up() {
+    let shop = Shop::new(shared(), "swallowed", "id int PRIMARY KEY").await;
+    shop.run("INSERT INTO @ VALUES (1)").await;
+    let (port, broken) = proxy(shop.server.port).await;
+    let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    let text = format!("{0} {0}:{{id}} {url} timeout 500ms pool 1", shop.table);
+    let database = crate::open(&Spec::parse(text.split_whitespace()).unwrap()).unwrap();
+    assert_eq!(load_at_last(&database, &["1"]).await.len(), 1);
+    broken.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    assert_eq!(database.load(&ids(&["1"])).await, Err(Failure::Slow));
+    assert_eq!(load(&database, &["1"]).await.len(), 1);
+}
+
 #[tokio::test]
 async fn a_database_that_is_slow_or_silent_is_not_waited_for() {
     let shop = Shop::new(Arc::new(Server::start()), "slow", "id int PRIMARY KEY, v int").await;
