@@ -79,8 +79,10 @@ mod tests {
         aaaaaaaaaaaaaaaaaaaaaaaaaaaa\nredis.register_function('f2', function(k,a) return 1 end)";
 
     /// What real servers answered to FUNCTION DUMP with the two libraries above: all but the footer, and the footers.
-    const SMALL_BODY: &[u8] = b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)";
-    const LARGE_BODY: &[u8] = b"\xf5\xc3@P@\xb3\x15#!lua name=biglib\n-- a\xe0Z\x00\x1e\nredis.register_function('f2', \
+    const SMALL_BODY: &[u8] =
+        b"\xf5@J#!lua name=mylib\nredis.register_function('f1', function(k,a) return 1 end)";
+    const LARGE_BODY: &[u8] =
+        b"\xf5\xc3@P@\xb3\x15#!lua name=biglib\n-- a\xe0Z\x00\x1e\nredis.register_function('f2', \
         \xe0\x00\x0e\x11k,a) return 1 end)";
     const REDIS_7_0: &[u8] = b"\n\x00:XF=\xf8n\x0bu";
     const REDIS_8_0: &[u8] = b"\x0c\x00\xf1.r\xfd\x02D\x95<";
