@@ -8,6 +8,7 @@ use crate::progress::{Progress, number};
 use crate::send::{Account, SMALL, Sender};
 use crate::shape::{Payloads, Piece};
 use crate::wire::{Address, Conn, put_command};
+use rdb::Dialect;
 use resp::Frame;
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hasher};
@@ -34,7 +35,8 @@ pub fn run(options: &Copy) -> Result<String, String> {
         _ => None,
     };
     let gathers = !options.dry_run && takes_payloads(&to)? == Payloads::Many;
-    let mut walk = Walk { source, options, gathers, cursor: None, seen: HashSet::new(), keys: 0 };
+    let dialect = if options.dry_run || gathers { None } else { Some(dialect(&to)?) };
+    let mut walk = Walk { source, options, gathers, dialect, cursor: None, seen: HashSet::new(), keys: 0 };
     if options.dry_run {
         while walk.next_keys()?.is_some() {}
         return Ok(format!("{} keys would be copied; nothing was sent", number(walk.keys)));
@@ -53,6 +55,12 @@ pub fn run(options: &Copy) -> Result<String, String> {
         Ok(()) => Ok(text),
         Err(reason) => Err(format!("{reason}\nstopped: {text}")),
     }
+}
+
+/// Whose payloads the target takes.
+fn dialect(to: &Address) -> Result<Dialect, String> {
+    let name = Conn::open(to)?.info("server", "server_name")?;
+    Ok(if name.as_deref() == Some("valkey") { Dialect::Valkey } else { Dialect::Redis })
 }
 
 fn feed(
@@ -98,6 +106,8 @@ struct Walk<'a> {
     options: &'a Copy,
     /// The target takes several small values in one command.
     gathers: bool,
+    /// Whose payloads the target takes; None if it takes all.
+    dialect: Option<Dialect>,
     /// None before the first call; "0" after the last.
     cursor: Option<Vec<u8>>,
     /// Hashes of keys that came: SCAN may show one twice.
@@ -169,6 +179,8 @@ impl Walk<'_> {
                 }
                 _ => continue,
             };
+            let translated = self.dialect.and_then(|to| rdb::translate(&payload, to));
+            let payload = translated.unwrap_or(payload);
             // 0 would be for ever.
             let ttl = if ttl < 0 { "0".to_owned() } else { ttl.max(1).to_string() };
             let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };

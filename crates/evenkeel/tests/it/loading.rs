@@ -338,3 +338,51 @@ fn keys_are_copied_to_another_server_with_their_times() {
     assert!(well && said.contains("3 were there already"), "{said}");
     assert!(copy(&["--existing", "replace"]).0);
 }
+
+/// Redis and Valkey refuse each other's payloads, whatever is in them; a copy takes no notice.
+#[test]
+fn keys_are_copied_between_redis_and_valkey() {
+    if foreign() {
+        return;
+    }
+    let peers = ["redis8-server", "valkey-server"].map(|program| Server::peer(program, &[]));
+    let [Some(redis), Some(valkey)] = peers else { return };
+    let ours = Server::start();
+    let mut client = redis.client();
+    client.expect("SET string text", "+OK");
+    client.expect("RPUSH list a 1", ":2");
+    client.expect("SADD set a 1", ":2");
+    client.expect("ZADD zset 1.5 a", ":1");
+    client.expect("XADD stream 1-1 f v", "\"1-1\"");
+    client.expect("HSET hash f v g 1", ":2");
+    client.expect("HPEXPIREAT hash 1900000000000 FIELDS 1 g", "[:1]");
+    let copy = |from: &Server, to: &Server| {
+        let [from, to] = [from, to].map(|server| format!("127.0.0.1:{}", server.addr.port()));
+        let output = run(&["copy", "--from", &from, "--to", &to]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    };
+    let holds = |server: &Server, keys: &str| {
+        let mut client = server.client();
+        client.expect("DBSIZE", keys);
+        client.expect("GET string", "\"text\"");
+        client.expect("LRANGE list 0 -1", r#"["a", "1"]"#);
+        client.expect("SISMEMBER set a", ":1");
+        client.expect("ZSCORE zset a", "\"1.5\"");
+        client.expect("HMGET hash f g", r#"["v", "1"]"#);
+        client.expect("HPEXPIRETIME hash FIELDS 2 f g", "[:-1, :1900000000000]");
+    };
+    copy(&redis, &valkey);
+    holds(&valkey, ":6");
+    valkey.client().expect("XLEN stream", ":1");
+    client.expect("FLUSHALL", "+OK");
+    copy(&valkey, &redis);
+    holds(&redis, ":6");
+    client.expect("DEL stream", ":1");
+    copy(&redis, &ours);
+    client.expect("FLUSHALL", "+OK");
+    copy(&ours, &redis);
+    holds(&redis, ":5");
+    valkey.client().expect("FLUSHALL", "+OK");
+    copy(&ours, &valkey);
+    holds(&valkey, ":5");
+}
