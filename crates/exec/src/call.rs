@@ -269,7 +269,7 @@ fn admit(
         return refuse(server, local, session, Some(command), error, out);
     }
     if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
-        return crate::clients::hold(server, local, session, args);
+        return crate::clients::hold(server, local, session);
     }
     let full = stdx::reclaim::is_full();
     if full && litters_again(session, command) {

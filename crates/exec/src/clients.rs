@@ -6,6 +6,7 @@ use crate::park::Parked;
 use crate::pubsub::Shared;
 use crate::session::{ClientInfo, flag};
 use crate::stats::Counter;
+use crate::waits::What;
 use crate::{Local, Server, Session};
 use command::{Block, Command, Run};
 use keyspace::{Class, Event};
@@ -182,6 +183,8 @@ impl Clients {
 pub struct Pause {
     /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it is one of writes only.
     word: AtomicU64,
+    /// Long writes on their way that it holds.
+    pub(crate) held: AtomicUsize,
 }
 
 impl Pause {
@@ -241,8 +244,9 @@ impl Pause {
 }
 
 /// Lets a command wait for the end of CLIENT PAUSE.
-pub(crate) fn hold(server: &Server, _: &mut Local, session: &Session, _: Args<'_>) -> Flow {
+pub(crate) fn hold(server: &Server, local: &Local, session: &Session) -> Flow {
     session.set_flag(flag::BLOCKED, true);
+    session.waits_for_itself(What::Pause, local.clock_ns);
     Flow::Held(server.pause.until_ms())
 }
 

@@ -205,9 +205,9 @@ pub struct Job {
     pub spent: Spent,
     /// EXEC: the commands it ran.
     tally: Tally,
-    /// EXEC: what was watched, and how much of it is settled since the snapshot.
+    /// EXEC: what was watched, and up to which key it is settled since the snapshot.
     watch: Option<Watch>,
-    settled: usize,
+    settled: Option<(usize, Box<[u8]>)>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
     /// Of this attempt.
@@ -291,7 +291,7 @@ impl Job {
             spent: Spent::default(),
             tally: Tally::default(),
             watch: None,
-            settled: 0,
+            settled: None,
             place: None,
             alarm: None,
         })
@@ -523,7 +523,7 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
     }
     // It may have waited.
     job.now_ms = local.now_ms;
-    job.settled = 0;
+    job.settled = None;
     let who = (job.client, job.body.command());
     let Some(snapshot) = server.snapshots.open(server, local.id, who, &mut job.spent.waits) else {
         local.works.wait(Owner::Job(job));
@@ -554,7 +554,7 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
 /// Takes a job back from its worker: reads what it asks for, commits what it did, or repeats it. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<Delivery> {
     if matches!(job.state, State::Done(_)) && job.body.is_write() && server.pause.stops_writes(local.now_ms) {
-        local.works.pause(Paused::Job(job));
+        local.works.pause(server, Paused::Job(job));
         return None;
     }
     if matches!(job.state, State::Done(_))

@@ -172,10 +172,10 @@ impl ScriptRun {
         matches!(&self.body, Body::Exec(transaction) if transaction.is_touched())
     }
 
-    /// EXEC: has decided changes of what was watched written, as far as `done` has not come; true if some are left.
-    fn settle_some(&self, server: &Server, local: &mut Local, done: &mut usize) -> bool {
+    /// EXEC: has decided changes of what was watched written, from `last` on; true if some are left.
+    fn settle_some(&self, server: &Server, local: &mut Local, last: &mut Option<(usize, Box<[u8]>)>) -> bool {
         let Body::Exec(transaction) = &self.body else { return false };
-        crate::transaction::settle_some(server, local, transaction.watch(), done)
+        crate::transaction::settle_some(server, local, transaction.watch(), last)
     }
 
     /// EXEC: gives up what its client watched.
@@ -200,8 +200,8 @@ pub struct ScriptJob {
     tally: Tally,
     ended: Result<(), Halt>,
     pub(crate) spent: Spent,
-    /// Watched keys that are settled since the snapshot.
-    settled: usize,
+    /// The last watched key that is settled since the snapshot.
+    settled: Option<(usize, Box<[u8]>)>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
 }
@@ -498,7 +498,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             server.scripts.note_long(&run.body);
             break;
         }
-        let mut settled = 0;
+        let mut settled = None;
         while run.settle_some(&server, act.local, &mut settled) {}
         if run.is_touched() {
             act.out.truncate(mark);
@@ -632,7 +632,7 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         tally: Tally::default(),
         ended: Ok(()),
         spent: Spent::default(),
-        settled: 0,
+        settled: None,
         place: None,
     };
     act.local.away = true;
@@ -650,7 +650,7 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
     }
     // It may have waited.
     job.run.now_ms = local.now_ms;
-    job.settled = 0;
+    job.settled = None;
     let who = (job.run.client, job.run.body.command());
     match server.snapshots.open(server, local.id, who, &mut job.spent.waits) {
         Some(snapshot) => {
@@ -739,7 +739,7 @@ fn know_text(lua: &mut LuaState, run: &mut ScriptRun) -> Result<(), Error> {
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
 pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
     if job.changes() && !job.is_killed() && server.pause.stops_writes(local.now_ms) {
-        local.works.pause(Paused::Script(job));
+        local.works.pause(server, Paused::Script(job));
         return None;
     }
     if job.ended.is_ok() && job.run.settle_some(server, local, &mut job.settled) {

@@ -93,12 +93,13 @@ pub enum Phase {
     Source,
     Reclaim,
     Messages,
+    Pause,
     /// The system ran something else while a thread had long work.
     Os,
 }
 
 /// The phases and their names.
-pub const PHASES: [(Phase, &str); 13] = [
+pub const PHASES: [(Phase, &str); 14] = [
     (Phase::Loop, "waited-for-loop"),
     (Phase::Lock, "waited-for-lock"),
     (Phase::Guard, "waited-for-commit"),
@@ -111,6 +112,7 @@ pub const PHASES: [(Phase, &str); 13] = [
     (Phase::Source, "waited-for-source"),
     (Phase::Reclaim, "waited-for-reclaim"),
     (Phase::Messages, "waited-for-messages"),
+    (Phase::Pause, "waited-for-pause"),
     (Phase::Os, "descheduled"),
 ];
 

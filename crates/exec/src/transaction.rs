@@ -23,6 +23,7 @@ use command::table::Cost;
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
+use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
 
@@ -161,21 +162,33 @@ pub(crate) fn forget_some(server: &Server, watch: &mut Watch, count: usize) -> b
 }
 
 /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
-/// left. `done` counts them. Whoever reads at a snapshot sees what was decided before it, but the watches' mark is set only
+/// left. `last` is the last of them. Whoever reads at a snapshot sees what was decided before it, but the watches' mark is set only
 /// when it is written: so this comes between the snapshot and the look at the mark.
-pub(crate) fn settle_some(server: &Server, local: &mut Local, watch: &Watch, done: &mut usize) -> bool {
+///
+/// Cost: O([`AT_A_STRETCH`] · log keys).
+pub(crate) fn settle_some(
+    server: &Server,
+    local: &mut Local,
+    watch: &Watch,
+    last: &mut Option<(usize, Box<[u8]>)>,
+) -> bool {
     if !server.keyspace.has_intents() {
         return false;
     }
-    for (db, key) in watch.keys.keys().skip(*done).take(AT_A_STRETCH) {
+    let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+    let mut rest = watch.keys.range((from, Bound::Unbounded)).map(|(key, _)| key);
+    let mut now = None;
+    for (db, key) in rest.by_ref().take(AT_A_STRETCH) {
         let mut view = View::locked_one(&server.keyspace, key, *db, local.now_ms);
         if view.has_intents() {
             view.settle(&[(*db, key)], false);
         }
         server.after(local, view.finish());
-        *done += 1;
+        now = Some((*db, key));
     }
-    *done < watch.keys.len()
+    let more = rest.next().is_some();
+    *last = now.filter(|_| more).map(|(db, key)| (db, key.clone()));
+    more
 }
 
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {

@@ -19,6 +19,7 @@ use keyspace::{Commit, Progress};
 use resp::Reply;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use stdx::points::{self, Point};
 
 /// How long a slice may take.
@@ -43,7 +44,7 @@ pub enum Work {
         commit: Box<Commit>,
         owner: Owner,
     },
-    /// What came back from its thread, and has watched keys that are not settled yet.
+    /// What came back from its thread, and has watched keys that are not settled yet, or was held by a pause.
     Finish(Owner),
     /// A reply that is ready.
     Deliver(Delivery),
@@ -110,6 +111,18 @@ pub(crate) enum Paused {
 }
 
 impl Paused {
+    /// Where its time went.
+    fn spent(&mut self) -> Option<&mut waits::Spent> {
+        match self {
+            Paused::Job(job) => Some(&mut job.spent),
+            Paused::Script(job) => Some(&mut job.spent),
+            Paused::Work(Work::Commit { owner: Owner::Job(job), .. }) => Some(&mut job.spent),
+            Paused::Work(Work::Commit { owner: Owner::Script(job), .. }) => Some(&mut job.spent),
+            Paused::Work(Work::Bulk(_, bulk)) => Some(&mut bulk.spent),
+            Paused::Work(_) => None,
+        }
+    }
+
     fn is_killed(&self) -> bool {
         match self {
             Paused::Script(job) => job.is_killed(),
@@ -123,7 +136,8 @@ impl Paused {
 #[derive(Default)]
 pub struct Works {
     queue: VecDeque<Work>,
-    paused: Vec<Paused>,
+    /// Since when (monotonic clock).
+    paused: Vec<(u64, Paused)>,
     /// Work that waits for a snapshot: too many are open.
     waiting: VecDeque<Owner>,
     /// Deeds that wait for an answer by mail, by their client.
@@ -153,8 +167,9 @@ impl Works {
     }
 
     /// Keeps a write until CLIENT PAUSE ends.
-    pub(crate) fn pause(&mut self, write: Paused) {
-        self.paused.push(write);
+    pub(crate) fn pause(&mut self, server: &Server, write: Paused) {
+        server.pause.held.fetch_add(1, Relaxed);
+        self.paused.push((stdx::clock::mono_ns(), write));
     }
 
     pub(crate) fn wait(&mut self, owner: Owner) {
@@ -179,7 +194,7 @@ pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>
             continue;
         }
         if server.pause.stops_writes(local.now_ms) && work.is_open() && !work.is_killed() {
-            local.works.pause(Paused::Work(work));
+            local.works.pause(server, Paused::Work(work));
             continue;
         }
         match step(server, local, work) {
@@ -197,27 +212,27 @@ pub fn advance(server: &Arc<Server>, local: &mut Local, done: &mut Vec<Delivery>
     }
 }
 
-/// Goes on with what CLIENT PAUSE held, if it is over; a script that was killed meanwhile ends. Called when it may be, and now and
-/// then.
+/// Has what CLIENT PAUSE held go on, in slices, if it is over; a script that was killed meanwhile ends. Called when it may be, and now
+/// and then. Cost: O(what is held).
 pub fn resume(server: &Arc<Server>, local: &mut Local) {
     if local.works.paused.is_empty() {
         return;
     }
     let stopped = server.pause.stops_writes(local.now_ms);
-    for write in std::mem::take(&mut local.works.paused) {
+    let now_ns = stdx::clock::mono_ns();
+    let held = std::mem::take(&mut local.works.paused);
+    for (since_ns, mut write) in held {
         if stopped && !write.is_killed() {
-            local.works.pause(write);
+            local.works.paused.push((since_ns, write));
             continue;
         }
-        let delivery = match write {
-            Paused::Work(work) => {
-                local.works.push(work);
-                continue;
-            }
-            Paused::Job(job) => job::finish(server, local, job),
-            Paused::Script(job) => scripts::finish(server, local, job),
-        };
-        delivery.into_iter().for_each(|delivery| local.works.push(Work::Deliver(delivery)));
+        server.pause.held.fetch_sub(1, Relaxed);
+        write.spent().into_iter().for_each(|spent| spent.pause_ns += now_ns.saturating_sub(since_ns));
+        local.works.push(match write {
+            Paused::Work(work) => work,
+            Paused::Job(job) => Work::Finish(Owner::Job(job)),
+            Paused::Script(job) => Work::Finish(Owner::Script(job)),
+        });
     }
 }
 

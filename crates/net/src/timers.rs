@@ -1,12 +1,12 @@
 //! When parked clients must be looked at again.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-/// One deadline for each client that has one. All costs are O(log clients).
+/// One deadline for each client that has one. All costs are O(log clients): trees, for they never grow by leaps.
 #[derive(Default)]
 pub(crate) struct Timers {
     queue: BTreeSet<(u64, u64)>,
-    of: HashMap<u64, u64>,
+    of: BTreeMap<u64, u64>,
 }
 
 impl Timers {

@@ -30,6 +30,8 @@ const SPANS_KEPT: usize = 1024;
 /// A command of which so many words came is believed to have as many as it said: there is room for all of them from then
 /// on, so that their list is never copied while it grows.
 const SPANS_BELIEVED: usize = 1024;
+/// Words that are not moved any more when further ones come: half a megabyte of places.
+const SPANS_MOVED: usize = 64 * 1024;
 
 /// What a connection may send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,8 +197,14 @@ impl Parser {
                 return Ok(Parsed::More { need: end + 2 - buf.len() });
             }
             if self.spans.len() == self.spans.capacity() {
-                // As many again as have come: what is announced may never come.
-                self.spans.reserve_exact(self.left.min(self.spans.len().max(SPANS_BELIEVED)));
+                // As many again as have come, for what is announced may never come; and all when there are so many that moving
+                // them again would take its time.
+                let more = if self.spans.len() < SPANS_MOVED {
+                    self.spans.len().max(SPANS_BELIEVED)
+                } else {
+                    self.left
+                };
+                self.spans.reserve_exact(self.left.min(more));
             }
             self.spans.push(Span::new(start, end));
             self.bulk = None;

@@ -50,11 +50,32 @@ fn long_writes_on_their_way_wait_for_the_end_of_a_pause() {
         admin.expect(question, ":0");
         // Who reads is served, in long reads too.
         admin.expect("SINTERCARD 2 big other", &format!(":{}", MANY / 2));
+        assert_eq!(figure(&mut admin, "writes_paused"), 1, "{point}");
         admin.expect("CLIENT UNPAUSE", "+OK");
         writer.expect_reply(&reply);
+        let id = writer.call("CLIENT ID");
+        let why = admin.call(&format!("EVENKEEL WHY {}", id.trim_start_matches(':')));
+        assert!(why.contains("waited-for-pause"), "{point}: {why}");
         assert_ne!(admin.call(question), ":0", "{point}");
     }
     await_figure(&mut admin, "snapshots_open", |open| open == 0);
+    assert_eq!(figure(&mut admin, "writes_paused"), 0);
+}
+
+/// A short write waits for a pause as well, and is told for what.
+#[test]
+fn who_waited_for_a_pause_is_told_so() {
+    let Some(server) = laden() else { return };
+    let (mut admin, mut writer) = (server.client(), server.client());
+    admin.expect("CONFIG SET slowlog-log-slower-than 100000", "+OK");
+    admin.expect("CLIENT PAUSE 100000 WRITE", "+OK");
+    writer.send("SET k v\r\n");
+    assert_eq!(writer.reply_within(A_WHILE), None);
+    admin.expect("CLIENT UNPAUSE", "+OK");
+    writer.expect_reply("+OK");
+    let log = admin.call("SLOWLOG WHY 1");
+    assert!(log.contains("for the end of CLIENT PAUSE") && log.contains("\"SET\""), "{log}");
+    assert!(admin.call("EVENKEEL WAITS").contains("\"pause\""));
 }
 
 /// What is decided is there for everybody, and its reply comes.

@@ -34,11 +34,16 @@ struct Gather {
     counts: bool,
     found: i64,
     pieces: VecDeque<Piece>,
+    /// Of all of them, what they share with the keyspace left out.
+    piece_bytes: usize,
     encoded: Reply,
     /// All is read.
     sending: bool,
     open: Open,
 }
+
+/// Of the next pieces so many are told, long values among them: those behind are told when it is their turn.
+const TOLD: usize = 64;
 
 enum Piece {
     Encoded(Vec<u8>),
@@ -76,6 +81,7 @@ pub(crate) fn start(
         counts,
         found: 0,
         pieces: VecDeque::new(),
+        piece_bytes: 0,
         encoded: Reply::new(session.resp3),
         sending: false,
         open: Open::default(),
@@ -91,6 +97,7 @@ impl Gather {
         (self.next, self.found) = (1, 0);
         self.encoded.clear();
         self.pieces.clear();
+        self.piece_bytes = 0;
         self.snapshot = Snapshot::open(&self.server.keyspace);
         self.snapshot.is_some()
     }
@@ -101,6 +108,7 @@ impl Gather {
         let (keyspace, args) = (&self.server.keyspace, self.words.args());
         let keys: Vec<&[u8]> = args.from(self.next).iter().take(KEYS).collect();
         let (encoded, pieces, now) = (&mut self.encoded, &mut self.pieces, self.now_ms);
+        let piece_bytes = &mut self.piece_bytes;
         let mut hits = 0;
         let read = keyspace.read_each(snapshot.lsn(), self.used_ms, self.db, &keys, &mut |found| {
             let value = found.filter(|(_, expire)| expire.is_none_or(|at| at > now)).map(|(value, _)| value);
@@ -110,6 +118,7 @@ impl Gather {
                 Some(ValueRef::Str(StrRef::Flat(bytes))) => encoded.bulk(bytes),
                 Some(ValueRef::Str(StrRef::Pair(pair))) => encoded.bulk_joined(pair.parts()),
                 Some(ValueRef::Str(long)) => {
+                    *piece_bytes += encoded.len() + size_of::<Piece>();
                     pieces.push_back(Piece::Encoded(encoded.take()));
                     pieces.push_back(Piece::Long(long.to_str()));
                 }
@@ -121,6 +130,7 @@ impl Gather {
         self.found += hits;
         self.next += read;
         if self.encoded.len() >= PIECE {
+            self.piece_bytes += self.encoded.len();
             self.pieces.push_back(Piece::Encoded(self.encoded.take()));
         }
     }
@@ -154,6 +164,7 @@ impl Stream for Gather {
             out.int(self.found);
             return false;
         }
+        self.piece_bytes += self.encoded.len();
         self.pieces.push_back(Piece::Encoded(self.encoded.take()));
         out.array(self.words.len() - 1);
         self.sending = true;
@@ -161,14 +172,12 @@ impl Stream for Gather {
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        let mut encoded = 0;
-        for piece in &self.pieces {
-            match piece {
-                Piece::Encoded(bytes) => encoded += bytes.capacity(),
-                Piece::Long(value) => value.held().into_iter().for_each(&mut *held),
+        held(Held::own(self, self.piece_bytes));
+        for piece in self.pieces.iter().take(TOLD) {
+            if let Piece::Long(value) = piece {
+                value.held().into_iter().for_each(&mut *held);
             }
         }
-        held(Held::own(self, encoded));
         self.open.holds(held);
     }
 }

@@ -22,6 +22,7 @@ mod transaction;
 
 use crate::call::Flow;
 use crate::mail::Mail;
+use crate::waits::What;
 use crate::{Local, Server, Session};
 use command::{Command, Error, places};
 use keyspace::View;
@@ -158,6 +159,7 @@ pub(crate) fn aside(
         return Ok(Flow::Done);
     }
     if ASIDES.load(Relaxed) >= ASIDES_MAX {
+        act.session.waits_for_itself(What::Thread, act.local.clock_ns);
         return Ok(crate::call::retry(act.session, act.local));
     }
     let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);

@@ -151,6 +151,7 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     s.evenkeel.extend([
         ("snapshots_waiting", snapshots.waiting() as u64),
         ("writes_in_line", server.lines.waiting() as u64),
+        ("writes_paused", server.pause.held.load(Relaxed) as u64),
         ("snapshot_oldest_ms", oldest_ms),
         ("snapshot_retained_bytes", kept),
         ("stream_retained_bytes", snapshots.streamed()),

@@ -11,7 +11,7 @@ use super::{Entry, route};
 use crate::call::{self, Flow};
 use crate::values::Open;
 use crate::{Local, Server, Session};
-use command::{Command, Error, Stream, write_item, write_string};
+use command::{Command, Error, Held, Stream, write_item, write_string};
 use keyspace::{Owned, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
@@ -30,10 +30,12 @@ pub(crate) struct Fetch {
     slots: Vec<Option<Slot>>,
     /// From where on keys have not been looked at since the last load.
     next: usize,
+    /// About what the values found so far take.
+    bytes: usize,
     /// From where on they have not been counted: who waits for a row asked for it once.
     uncounted: usize,
-    /// Keys that are answered although their time is over.
-    stale: Vec<usize>,
+    /// For how many keys of each source an item is answered although its time is over.
+    stale: Vec<(Arc<Entry>, u64)>,
     /// Keys whose rows have to be loaded.
     missing: Vec<usize>,
     /// Why they cannot be: what is missing is looked at once more, for items past their time are better than an error.
@@ -129,8 +131,7 @@ impl Fetch {
         let missing = std::mem::take(&mut self.missing);
         if let Some(error) = self.failed.take() {
             if missing.is_empty() {
-                let stale = self.stale.iter().filter_map(|i| server.sources.of(keys.at(*i)));
-                stale.for_each(|entry| wait::count_stale(&entry));
+                self.stale.iter().for_each(|(entry, items)| wait::count_stale(entry, *items));
                 return None;
             }
             let rows = rows(server, keys, &missing);
@@ -190,19 +191,25 @@ impl Fetch {
             tally.add(entry, key, state, local.now_ms);
             tally.count(entry);
         }
-        if stale && state == Known::Stale {
-            self.stale.push(i);
+        if let Some(entry) = entry.filter(|_| stale && state == Known::Stale) {
+            match self.stale.iter_mut().find(|(known, _)| known.db == entry.db) {
+                Some((_, items)) => *items += 1,
+                None => self.stale.push((entry, 1)),
+            }
         }
-        self.slots[i] = match state {
+        let slot = match state {
             Known::Item => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
             Known::Stale if stale => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
             Known::Absent => Some(Slot::Nil),
             Known::Stale | Known::Nothing if accepted => None,
             Known::Stale | Known::Nothing => Some(Slot::Nil),
         };
-        if self.slots[i].is_none() {
-            self.missing.push(i);
+        match &slot {
+            Some(Slot::There(Some(owned))) => self.bytes += owned.value.mem_bytes(),
+            Some(_) => {}
+            None => self.missing.push(i),
         }
+        self.slots[i] = slot;
         server.after(local, view.finish());
     }
 
@@ -214,7 +221,8 @@ impl Fetch {
         }
         out.array(self.slots.len());
         let items_ms = (what == What::Items).then_some(now_ms);
-        let mut answer = Answer { slots: self.slots.into_iter(), open: Open::default(), items_ms };
+        let (slots, bytes) = (self.slots.into_iter(), self.bytes);
+        let mut answer = Answer { slots, bytes, open: Open::default(), items_ms };
         match answer.fill(out, FIRST) {
             true => Flow::Stream(Box::new(answer)),
             false => Flow::Done,
@@ -234,6 +242,8 @@ fn rows<'a>(server: &Server, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>
 /// The rest of a reply.
 struct Answer {
     slots: vec::IntoIter<Option<Slot>>,
+    /// About what all values take.
+    bytes: usize,
     open: Open,
     /// Items are answered, as of that moment.
     items_ms: Option<u64>,
@@ -261,5 +271,9 @@ impl Stream for Answer {
                 }
             })
         })
+    }
+
+    fn holds(&self, held: &mut dyn FnMut(Held)) {
+        held(Held::own(self, self.bytes));
     }
 }

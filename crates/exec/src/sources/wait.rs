@@ -133,9 +133,9 @@ pub(super) fn count_errors(missing: &[(&Entry, &[u8])]) {
     }
 }
 
-/// An item is given out after its time.
-pub(super) fn count_stale(entry: &Entry) {
-    count(&entry.seen.stale);
+/// Items are given out after their time.
+pub(super) fn count_stale(entry: &Entry, items: u64) {
+    entry.seen.stale.fetch_add(items, Ordering::Relaxed);
 }
 
 /// What a view that holds the key's shard knows. The view is in the source's database, and stays there.
@@ -234,7 +234,7 @@ fn miss<'a>(
     let waits = wait(local, session, &keys)?;
     let all_stale = keys.iter().all(|(entry, key)| known(entry, view, key) == Known::Stale);
     if waits.is_err() && all_stale {
-        keys.iter().for_each(|(entry, _)| count_stale(entry));
+        keys.iter().for_each(|(entry, _)| count_stale(entry, 1));
         return None;
     }
     if waits.is_err() {
@@ -344,7 +344,7 @@ pub(super) fn load_all(
     }
     let waits = wait(local, session, &missing)?;
     if waits.is_err() && stale {
-        missing.iter().for_each(|(entry, _)| count_stale(entry));
+        missing.iter().for_each(|(entry, _)| count_stale(entry, 1));
         return None;
     }
     if waits.is_err() {

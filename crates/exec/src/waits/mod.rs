@@ -77,12 +77,14 @@ pub enum What {
     Socket,
     /// The database its row was loaded from.
     Source,
+    /// The end of CLIENT PAUSE.
+    Pause,
     /// The processor: the operating system ran something else.
     Os,
     Unknown,
 }
 
-pub const WHATS: [(What, &str); 12] = [
+pub const WHATS: [(What, &str); 13] = [
     (What::Loop, "loop"),
     (What::Crowd, "crowd"),
     (What::Lock, "lock"),
@@ -93,6 +95,7 @@ pub const WHATS: [(What, &str); 12] = [
     (What::Messages, "messages"),
     (What::Socket, "socket"),
     (What::Source, "source"),
+    (What::Pause, "pause"),
     (What::Os, "os"),
     (What::Unknown, "unknown"),
 ];
@@ -422,6 +425,7 @@ mod tests {
             messages_ns: ns,
             source_ns: ns,
             socket_ns: ns,
+            pause_ns: ns,
             parked_ns: ns,
             queued_ns: ns,
             snapshot_ns: ns,

@@ -28,6 +28,8 @@ pub struct Request {
     pub messages_ns: u64,
     /// Waited for the database of a source.
     pub source_ns: u64,
+    /// Waited for the end of CLIENT PAUSE.
+    pub pause_ns: u64,
     /// Waited until its client took what it had been sent.
     pub socket_ns: u64,
     /// Waited for a key, a time or an answer.
@@ -58,7 +60,7 @@ impl Request {
 
     /// How long it was held before it ran: not for its loop, a key or a thread.
     pub(crate) fn held_ns(&self) -> u64 {
-        self.guard_ns + self.reclaim_ns + self.messages_ns + self.source_ns
+        self.guard_ns + self.reclaim_ns + self.messages_ns + self.source_ns + self.pause_ns + self.queued_ns
     }
 
     /// The phases there were, with their names, in microseconds.
@@ -70,6 +72,7 @@ impl Request {
             ("waited-for-reclaim", self.reclaim_ns),
             ("waited-for-messages", self.messages_ns),
             ("waited-for-source", self.source_ns),
+            ("waited-for-pause", self.pause_ns),
             ("waited-for-socket", self.socket_ns),
             ("parked", self.parked_ns),
             ("waited-for-thread", self.queued_ns),
@@ -94,6 +97,7 @@ impl Request {
                 "waited-for-messages" => format!("waited {us} us for messages of its own to be delivered"),
                 "waited-for-reclaim" => format!("waited {us} us for memory it had given back to be freed"),
                 "waited-for-source" => format!("waited {us} us for the database of a source"),
+                "waited-for-pause" => format!("waited {us} us for the end of CLIENT PAUSE"),
                 "waited-for-socket" => format!("waited {us} us until its client took what it was sent"),
                 "parked" => format!("was parked for {us} us"),
                 "waited-for-thread" => format!("waited {us} us for a thread"),
@@ -144,6 +148,8 @@ pub struct Spent {
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
+    /// Held by CLIENT PAUSE.
+    pub pause_ns: u64,
     /// To whom it lost last, and how long the attempts in vain took.
     pub lost_to: Option<Ahead>,
     /// It has published messages, probably.
@@ -247,9 +253,11 @@ pub fn ended(
         lost_to,
         behind,
         published,
+        pause_ns,
         ..
     } = *spent.unwrap_or_default();
-    let rest_ns = total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + line_ns + thread_ns);
+    let rest_ns =
+        total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + line_ns + thread_ns + pause_ns);
     let mut request = Request {
         unix_ms: local.now_ms,
         command: away.command.name,
@@ -257,6 +265,7 @@ pub fn ended(
         queued_ns,
         snapshot_ns,
         guard_ns: line_ns,
+        pause_ns,
         thread_ns,
         os_ns,
         lost,
@@ -286,7 +295,12 @@ pub fn ended(
     local.recorder.phase(Phase::Queued, queued_ns);
     local.recorder.phase(Phase::Thread, thread_ns);
     local.recorder.phase(Phase::Committing, rest_ns);
-    for (phase, ns) in [(Phase::Guard, line_ns), (Phase::Snapshot, snapshot_ns), (Phase::Os, os_ns)] {
+    for (phase, ns) in [
+        (Phase::Guard, line_ns),
+        (Phase::Snapshot, snapshot_ns),
+        (Phase::Os, os_ns),
+        (Phase::Pause, pause_ns),
+    ] {
         if ns > 0 {
             local.recorder.phase(phase, ns);
         }
@@ -296,6 +310,9 @@ pub fn ended(
         (What::Commit, line_ns, line_behind),
         (What::Race, lost_to.map_or(0, |(_, _, ns)| ns), lost_to),
     ];
+    if pause_ns >= STALL_NS {
+        local.note_nobody(server, &session.info, (What::Pause, pause_ns));
+    }
     request.behind = note_waits(server, local, &session.info, away.command.name, waits);
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };

@@ -518,28 +518,26 @@ impl Local {
         let client = session.info.clone();
         if let Some((what, since_ns)) = session.held_back.take() {
             let ns = now.saturating_sub(since_ns);
-            let phase = match what {
-                What::Messages => {
-                    request.messages_ns = ns;
-                    Phase::Messages
-                }
-                _ => {
-                    request.reclaim_ns = ns;
-                    Phase::Reclaim
-                }
+            let (phase, place) = match what {
+                What::Messages => (Phase::Messages, &mut request.messages_ns),
+                What::Pause => (Phase::Pause, &mut request.pause_ns),
+                What::Thread => (Phase::Queued, &mut request.queued_ns),
+                _ => (Phase::Reclaim, &mut request.reclaim_ns),
             };
+            *place = ns;
             self.recorder.phase(phase, ns);
-            let culprit = Culprit::of((what, ns), Some(client.clone()), client.command());
-            request.behind = Some(self.note_wait(server, &client, (what, ns), Arc::new(culprit)));
+            if matches!(what, What::Pause | What::Thread) {
+                self.note_nobody(server, &client, (what, ns));
+            } else {
+                let culprit = Culprit::of((what, ns), Some(client.clone()), client.command());
+                request.behind = Some(self.note_wait(server, &client, (what, ns), Arc::new(culprit)));
+            }
         }
         if let Some(since_ns) = session.loaded_since_ns.take() {
             request.source_ns = now.saturating_sub(since_ns);
             self.recorder.phase(Phase::Source, request.source_ns);
             if request.source_ns >= STALL_NS {
-                let (command, unix_ms, what, ns) =
-                    (client.command(), self.now_ms, What::Source, request.source_ns);
-                let client = client.clone();
-                self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+                self.note_nobody(server, &client, (What::Source, request.source_ns));
             }
         }
         if let Some((holder, since_ns)) = session.guarded.take() {
@@ -551,6 +549,12 @@ impl Local {
             let culprit = Culprit::of((What::Commit, ns), holder, command);
             request.behind = Some(self.note_wait(server, &client, (What::Commit, ns), Arc::new(culprit)));
         }
+    }
+
+    /// Notes that a client waited, for nobody's work.
+    pub(super) fn note_nobody(&mut self, server: &Server, client: &Arc<ClientInfo>, (what, ns): (What, u64)) {
+        let (client, command, unix_ms) = (client.clone(), client.command(), self.now_ms);
+        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
     }
 
     /// Notes that a client waited for somebody's work.
@@ -573,10 +577,9 @@ impl Local {
         if ns < STALL_NS {
             return;
         }
-        let (command, unix_ms, what) = (client.command(), self.now_ms, What::Socket);
+        let (command, unix_ms) = (client.command(), self.now_ms);
         client.remember(Request { unix_ms, command, socket_ns: ns, ..Request::default() });
-        let client = client.clone();
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+        self.note_nobody(server, client, (What::Socket, ns));
     }
 
     /// A request waited for a thread, or in a line.

@@ -225,3 +225,30 @@ fn a_feed_that_opens_again_says_that_the_database_is_there() {
     let (_hub, source, _told) = start("", Scripted { load: Box::new(load), feed: failure });
     assert!(source.trouble().is_some() && !source.has_been_ready());
 }
+
+/// A row that is there and cannot be read is an error for who asks for it, and for nobody else.
+#[test]
+fn a_row_that_cannot_be_read_is_not_taken_for_none() {
+    let load = |ids: &[Id]| {
+        let rows = ids.iter().map(|id| match &**id {
+            b"bad" => Row { body: Body::Unreadable("why".into()), ..row(id) },
+            _ => row(id),
+        });
+        (Duration::ZERO, Ok(rows.collect()))
+    };
+    let (_hub, source, told) = start("gather 0", Scripted { load: Box::new(load), feed: None });
+    for id in [&b"good"[..], b"bad"] {
+        source.want(id, None).expect("asked");
+    }
+    let (mut found, mut failed) = (Vec::new(), Vec::new());
+    while found.len() + failed.len() < 2 {
+        let loaded = told.recv_timeout(Duration::from_secs(60)).expect("an answer");
+        let ids = loaded.asked.into_iter().map(|asked| (asked.id, asked.row.is_some()));
+        match loaded.failure {
+            None => found.extend(ids),
+            Some(failure) => failed.extend(ids.map(|(id, _)| (id, failure.clone()))),
+        }
+    }
+    assert_eq!(found, [(Id::from(&b"good"[..]), true)]);
+    assert_eq!(failed, [(Id::from(&b"bad"[..]), Failure::Refused("why".into()))]);
+}
