@@ -19,6 +19,7 @@ mod functions;
 mod held;
 mod hostile;
 mod http;
+mod http_rows;
 mod info;
 mod limits;
 mod lines;
