@@ -75,7 +75,7 @@ pub fn read_cost(payload: &[u8]) -> usize {
         return payload.len() / 4 * READ_STEPS;
     }
     let (elements, bytes) = rdb::estimate(payload);
-    (elements.saturating_mul(READ_STEPS)).saturating_add((payload.len() + bytes) / BYTES_PER_STEP)
+    (elements.saturating_mul(READ_STEPS)).saturating_add(payload.len().saturating_add(bytes) / BYTES_PER_STEP)
 }
 
 /// The same for one of many payloads, whose costs add up: a short one is taken for what most are.

@@ -164,15 +164,16 @@ fn looked_through(body: &[u8]) -> Result<Option<(usize, usize)>, Malformed> {
         reader.array::<8>()?;
     }
     let is_packed = matches!(kind, types::LIST_QUICKLIST | types::LIST_QUICKLIST_2);
-    let (mut elements, mut bytes) = (0, 0);
+    let (mut elements, mut bytes) = (0_usize, 0_usize);
     for _ in 0..reader.len()? {
         if before {
             reader.len()?;
         }
         for _ in 0..strings {
             let unpacked = reader.skip_string()?;
-            elements += if is_packed { unpacked / PACKED_ELEMENT } else { 1 };
-            bytes += unpacked;
+            // What a string says it would be need not be true.
+            elements = elements.saturating_add(if is_packed { unpacked / PACKED_ELEMENT } else { 1 });
+            bytes = bytes.saturating_add(unpacked);
         }
         reader.bytes(behind)?;
     }

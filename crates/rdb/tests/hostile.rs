@@ -128,3 +128,23 @@ fn they_were_sound_before() {
         assert!(rdb::decode(&body, 12, &mut sink).is_ok(), "{body:?}");
     }
 }
+
+/// Lengths that are not true add up to what is too much, and not to little.
+#[test]
+fn what_is_announced_may_be_more_than_can_be_counted() {
+    for kind in [1_u8, 2, 14, 18] {
+        let mut body = vec![kind, 2];
+        for _ in 0..2 {
+            if kind == 18 {
+                body.push(2);
+            }
+            body.extend_from_slice(b"\xc3\x01\x81\x7f\xff\xff\xff\xff\xff\xff\xff\x00");
+            // And once more as far as a length goes.
+            body.extend_from_slice(b"\xc3\x01\x81\xff\xff\xff\xff\xff\xff\xff\xff\x00");
+        }
+        body[1] = if kind == 18 { 2 } else { 4 };
+        let (elements, bytes) = rdb::estimate(&body);
+        assert!(elements > 0 && bytes > 0, "{kind}");
+        checks::body(&body);
+    }
+}

@@ -188,7 +188,7 @@ fn restore(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
 
 fn mrestore_cost(_: &View<'_>, args: Args<'_>) -> usize {
     let payloads = (4..args.len()).step_by(RESTORED_STEP).map(|at| args.at(at));
-    payloads.map(serial::read_cost_of_many).sum()
+    payloads.map(serial::read_cost_of_many).fold(0, usize::saturating_add)
 }
 
 /// `MRESTORE numkeys key ttl serialized-value [key ttl serialized-value ...] [REPLACE] [ABSTTL]`: for each key what RESTORE
