@@ -543,9 +543,7 @@ fn what_was_cached_before_the_feed_was_lost_is_past_its_time() {
     until(&mut client, "GET item:200", &row(200, 1));
     shop.sql("UPDATE items SET n = 6 WHERE id = 1");
     until(&mut client, "GET item:1", &row(1, 6));
-    crate::waits::until("the log tells it", || {
-        shop.server.output().contains("changes could not be followed")
-    });
+    shop.server.await_words("changes could not be followed");
 }
 
 #[test]

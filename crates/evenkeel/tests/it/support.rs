@@ -209,6 +209,16 @@ impl Server {
         std::fs::read_to_string(self.dir.path().join("output")).unwrap_or_default()
     }
 
+    /// Waits until its log has these words: they are written by a thread of their own.
+    #[track_caller]
+    pub fn await_words(&self, words: &str) {
+        let deadline = Instant::now() + PATIENCE;
+        while !self.output().contains(words) {
+            assert!(Instant::now() < deadline, "nothing of {words:?} in the log:\n{}", self.output());
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
     pub fn client(&self) -> Client {
         Client::over(TcpStream::connect(self.addr).expect("a connection"))
     }
