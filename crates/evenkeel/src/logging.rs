@@ -29,7 +29,8 @@ struct Logger {
     lost: Arc<AtomicU64>,
 }
 
-/// Starts logging as configured; from here on the macros of `log` work. Call once.
+/// Starts logging as configured; from here on the macros of `log` work. And from here on a panic that nobody contains
+/// ends the process (`stdx::panics`). Call once.
 ///
 /// # Errors
 /// `logfile` cannot be opened.
@@ -48,6 +49,11 @@ pub fn start(config: &Config) -> io::Result<()> {
         std::panic::set_hook(Box::new(move |panic| {
             log::error!("{panic}");
             usual(panic);
+            if !stdx::panics::is_contained() {
+                log::error!("a thread that others depend on panicked: the server ends");
+                flush();
+                std::process::abort();
+            }
         }));
     }
     Ok(())

@@ -214,6 +214,9 @@ pub struct Job {
     alarm: Option<Alarm>,
 }
 
+/// The answer to long work that panicked.
+pub(crate) const BROKEN: &str = "ERR internal error, nothing was changed; the server's log says more";
+
 /// The attempts of a long commit.
 #[derive(Default)]
 pub struct Races {
@@ -337,6 +340,16 @@ impl Job {
             }
             _ => self.overlay = Some(overlay),
         }
+    }
+
+    /// It panicked: nothing of it has happened, and its client is told so.
+    pub(crate) fn fail(&mut self) {
+        self.out.clear();
+        self.out.error(BROKEN);
+        self.effects.clear();
+        self.tally.clear();
+        (self.overlay, self.commit, self.block) = (None, None, None);
+        self.state = State::Done(None);
     }
 
     /// The keys its commands name that are not read yet. O(words · log words).

@@ -228,6 +228,13 @@ impl ScriptJob {
         self.commit.is_some() || self.overlay.as_ref().is_some_and(Overlay::is_dirty)
     }
 
+    /// It panicked: nothing of it has happened.
+    fn fail(&mut self) {
+        job::discard((self.overlay.take(), self.commit.take(), std::mem::take(&mut self.told)));
+        self.tally.clear();
+        self.ended = Err(Halt::Broken);
+    }
+
     /// Whether it is to end: somebody killed it, or its client went and it only reads.
     pub(crate) fn is_killed(&self) -> bool {
         let gone = self.run.gone().is_some_and(|gone| gone.load(Ordering::Relaxed));
@@ -276,6 +283,8 @@ enum Halt {
     Killed,
     /// `script-max-time` is over.
     TooLong,
+    /// It panicked.
+    Broken,
 }
 
 /// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
@@ -369,13 +378,21 @@ impl Scripts {
         let weak = Arc::downgrade(server);
         self.threads.submit(job, server.crowd.rank(), move |taker| {
             let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
-            let mut lua = LuaState::new(code);
+            let mut lua = LuaState::new(code.clone());
             let mut bench = Bench::default();
             while let Some(mut job) = taker.take() {
                 let Some(server) = weak.upgrade() else { return };
                 bench.begin(&mut job.spent);
                 crate::waits::works_for(job.run.client);
-                run_on_thread(&server, &mut lua, &mut bench, job);
+                // A script changes nothing but what it owns (C1), and its engine.
+                let run = || run_on_thread(&server, &mut lua, &mut bench, &mut job);
+                if stdx::panics::contain(run).is_err() {
+                    job.fail();
+                    lua = LuaState::new(code.clone());
+                }
+                let (client, command, loop_id) = job.who();
+                bench.end(&mut job.spent, client, command);
+                server.send(loop_id, Mail::Script(job));
                 stdx::reclaim::flush();
             }
         });
@@ -678,7 +695,7 @@ fn running(run: &ScriptRun) -> Arc<Running> {
     })
 }
 
-fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mut job: Box<ScriptJob>) {
+fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, job: &mut ScriptJob) {
     let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
     if job.is_killed() {
         job.ended = Err(Halt::Killed);
@@ -723,8 +740,6 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, mu
             job.overlay = Some(overlay);
         }
     }
-    bench.end(&mut job.spent, job.run.client, job.run.body.command());
-    server.send(job.run.loop_id, Mail::Script(job));
 }
 
 /// Compiles a script that came as a mere text. Errors: what is wrong with it.
@@ -760,6 +775,10 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
             return deliver_ended(server, local, job, &format!("script-max-time exceeded: {ms} ms"));
         }
         Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
+        Err(Halt::Broken) => {
+            job.out = format!("-{}\r\n", job::BROKEN).into_bytes();
+            return deliver(server, local, job);
+        }
         // It could not go on: what it asked for did not come.
         Err(Halt::Elsewhere) => {
             return again(server, local, job, 0);

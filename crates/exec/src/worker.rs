@@ -66,13 +66,19 @@ impl Tools {
             self.running.fetch_add(1, Ordering::Relaxed);
             bench.begin(&mut job.spent);
             crate::waits::works_for(job.client);
-            points::reach(Point::JobStart);
-            {
-                let turn = self.turns.enter();
-                job.run(&self.keyspace, &turn);
-                bench.waited(turn.waited_ns());
+            // A job changes nothing but what it owns.
+            let run = stdx::panics::contain(|| {
+                points::reach(Point::JobStart);
+                {
+                    let turn = self.turns.enter();
+                    job.run(&self.keyspace, &turn);
+                    bench.waited(turn.waited_ns());
+                }
+                points::reach(Point::JobEnd);
+            });
+            if run.is_err() {
+                job.fail();
             }
-            points::reach(Point::JobEnd);
             let (client, command) = (job.client, job.body.command());
             bench.end(&mut job.spent, client, command);
             self.running.fetch_sub(1, Ordering::Relaxed);

@@ -512,8 +512,8 @@ impl Source {
         while points::stays(Point::SourceAsk, 0) {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
-        let result = match tokio::time::timeout(self.spec.timeout, database.load(&ids)).await {
-            Ok(result) => result,
+        let result = match tokio::time::timeout(self.spec.timeout, contained(database.load(&ids))).await {
+            Ok(result) => result.unwrap_or_else(|panic| Err(Failure::Down(panic))),
             Err(_) => Err(Failure::Slow),
         };
         let counters = &self.counters;
@@ -616,7 +616,7 @@ impl Source {
             let began = Instant::now();
             let mut removed = self.removed.subscribe();
             let failure = tokio::select! {
-                failure = database.follow(&*self) => failure,
+                failure = contained(database.follow(&*self)) => failure.unwrap_or_else(Failure::Lost),
                 _ = removed.wait_for(|removed| *removed) => return,
             };
             if began.elapsed() > RETRY_MAX {
@@ -696,6 +696,16 @@ fn wall_ms() -> u64 {
     since.map_or(0, |since| since.as_millis() as u64)
 }
 
+/// What a driver does, whose panic is an error: its message.
+async fn contained<T>(work: impl Future<Output = T>) -> Result<T, String> {
+    let mut work = std::pin::pin!(work);
+    std::future::poll_fn(|cx| match stdx::panics::contain(|| work.as_mut().poll(cx)) {
+        Ok(polled) => polled.map(Ok),
+        Err(message) => std::task::Poll::Ready(Err(format!("the driver panicked: {message}"))),
+    })
+    .await
+}
+
 type Opened = std::sync::mpsc::Sender<Result<(), String>>;
 
 /// The thread.
@@ -710,6 +720,8 @@ impl Hub {
         let (add, mut added) = mpsc::unbounded_channel::<(Arc<Source>, Opened)>();
         std::thread::Builder::new().name("sources".into()).spawn(move || {
             stdx::threads::prompt();
+            // Tasks are contained by the runtime, and what drivers do by `contained`.
+            stdx::panics::contained_here();
             runtime.block_on(async move {
                 while let Some((source, opened)) = added.recv().await {
                     let _ = opened.send(serve(source));

@@ -11,6 +11,7 @@ pub mod locks;
 pub mod long_double;
 pub mod num;
 pub mod pages;
+pub mod panics;
 pub mod points;
 pub mod queue;
 pub mod reclaim;

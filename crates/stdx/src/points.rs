@@ -6,7 +6,7 @@
 //!
 //! - N1: while nothing is set a point costs one relaxed load.
 //! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
-//!   is to stay where it is ([`stays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
+//!   is to stay where it is ([`stays`]), or which of two ways it takes ([`strays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
 //!   [`Point::Serve`], [`Point::Apart`] and [`Point::Leave`]: there a loop is really held up ([`hold_up`]).
 //! - N3: HOLD n holds the first n to arrive, and lets others pass.
 
@@ -94,13 +94,15 @@ pub enum Mode {
     Delay(u32),
     /// The first so many to arrive stay until the mode is set again.
     Hold(usize),
+    /// The first so many threads of their own to arrive panic.
+    Panic(usize),
 }
 
 struct Place {
     mode: Mode,
     held: usize,
-    /// Clients of which something stays here.
-    clients: Vec<u64>,
+    /// Clients of which something stays here, and until when (`mono_ns`).
+    clients: Vec<(u64, u64)>,
     /// Counts the calls of [`set`]: who waits goes on when it changes.
     setting: u64,
 }
@@ -144,11 +146,20 @@ pub fn reach(point: Point) {
     }
 }
 
-/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2). DELAY says yes half of
-/// the time.
+/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2).
 #[inline]
 pub fn stays(point: Point, client: u64) -> bool {
     is_armed(point) && keeps(point, client)
+}
+
+/// Whether a client goes the other of two ways: HOLD sends the first so many there, and DELAY every second.
+#[inline]
+pub fn strays(point: Point, client: u64) -> bool {
+    is_armed(point)
+        && match mode(point) {
+            Mode::Delay(_) => random().is_multiple_of(2),
+            _ => keeps(point, client),
+        }
 }
 
 /// Keeps this thread busy while the point is set to HOLD, or for the time DELAY names at most.
@@ -191,6 +202,10 @@ fn places() -> MutexGuard<'static, [Place; POINTS.len()]> {
     PLACES.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+fn mode(point: Point) -> Mode {
+    places()[point as usize].mode
+}
+
 fn random() -> u64 {
     crate::hash::hash_u64(crate::clock::mono_ns())
 }
@@ -213,23 +228,36 @@ fn wait(point: Point) {
             let mut places = CHANGED.wait_while(places, still_set).unwrap_or_else(PoisonError::into_inner);
             places[point as usize].held -= 1;
         }
+        Mode::Panic(left) if *left > 0 => {
+            *left -= 1;
+            drop(places);
+            panic!("DEBUG POINT asked for it at {point:?}");
+        }
         _ => {}
     }
 }
 
 #[cold]
 fn keeps(point: Point, client: u64) -> bool {
+    let now_ns = crate::clock::mono_ns();
     let place = &mut places()[point as usize];
-    match &mut place.mode {
-        Mode::Delay(_) => random().is_multiple_of(2),
-        Mode::Hold(_) if place.clients.contains(&client) => true,
+    if let Some(at) = place.clients.iter().position(|(held, _)| *held == client) {
+        let stays = place.clients[at].1 > now_ns;
+        if !stays {
+            place.clients.swap_remove(at);
+        }
+        return stays;
+    }
+    let until_ns = match &mut place.mode {
+        Mode::Delay(us) => now_ns + random() % (u64::from(*us) + 1) * 1000,
         Mode::Hold(left) if *left > 0 => {
             *left -= 1;
-            place.clients.push(client);
-            true
+            u64::MAX
         }
-        _ => false,
-    }
+        _ => return false,
+    };
+    place.clients.push((client, until_ns));
+    true
 }
 
 #[cfg(test)]
@@ -243,6 +271,13 @@ mod tests {
         assert!(stays(Point::Stream, 1) && !stays(Point::Stream, 2) && stays(Point::Stream, 1));
         set(Point::Stream, Mode::Off);
         assert!(!stays(Point::Stream, 1) && held(Point::Stream) == 0);
+
+        // DELAY: each for a time of its own, which ends.
+        set(Point::Stream, Mode::Delay(1000));
+        assert!(stays(Point::Stream, 1) && stays(Point::Stream, 2));
+        while stays(Point::Stream, 1) {}
+        while stays(Point::Stream, 2) {}
+        set(Point::Stream, Mode::Off);
 
         set(Point::JobEnd, Mode::Hold(1));
         let thread = std::thread::spawn(|| reach(Point::JobEnd));

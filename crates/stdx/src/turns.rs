@@ -183,10 +183,15 @@ impl Turn {
 
     /// Gives the turn back while `f` waits for something else.
     pub fn aside<T>(&self, f: impl FnOnce() -> T) -> T {
+        struct Back<'a>(&'a Turn);
+        impl Drop for Back<'_> {
+            fn drop(&mut self) {
+                self.0.begin();
+            }
+        }
         self.end();
-        let result = f();
-        self.begin();
-        result
+        let _back = Back(self);
+        f()
     }
 
     /// A test may hold the run here, which then does not hold a turn.

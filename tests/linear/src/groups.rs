@@ -114,7 +114,15 @@ fn slow(rng: &mut Rng) -> Vec<(&'static str, usize)> {
         ("script-step", 100),
         ("script-end", 5000),
         ("reclaim", 3000),
-        ("stream", 1),
+        ("commit-place", 3000),
+        ("commit-fold", 3000),
+        ("register", 3000),
+        ("sweep", 3000),
+        ("publish", 300),
+        ("stream", 300),
+        ("serve", 200),
+        ("apart", 200),
+        ("leave", 200),
         ("move", 1),
     ];
     let any = rng.percent(50);

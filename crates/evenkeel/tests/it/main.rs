@@ -31,6 +31,7 @@ mod migrate_redis;
 mod muted;
 mod no_wait;
 mod one_moment;
+mod panics;
 mod paused;
 mod races;
 mod renames;

@@ -36,9 +36,12 @@ const HELP: &[&str] = &[
     "    Write into the server's log.",
     "OBJECT <key>",
     "    How a value is kept.",
-    "POINT <name> [OFF | DELAY <microseconds> | HOLD <count>]",
+    "PANIC",
+    "    Crash the server as a mistake in it would.",
+    "POINT <name> [OFF | DELAY <microseconds> | HOLD <count> | PANIC <count>]",
     "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim, stream,",
     "    accept, publish, loop, commit-place, commit-fold, sweep or serve; without an action: how many are held there.",
+    "    PANIC: long work of the first so many to get there fails.",
     "POPULATE <count> [<prefix>] [<size>]",
     "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
     "PROTOCOL <type>",
@@ -75,6 +78,8 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"digest-value", _) => return digest_value(act, args),
         (b"populate", 3..=5) => return populate(act, args),
         (b"point", 3..=5) => point(act.out, args)?,
+        #[expect(clippy::panic, reason = "what it is for")]
+        (b"panic", 2) => panic!("DEBUG PANIC"),
         (b"stall", 2) => {
             points::hold_up(Point::Loop);
             act.out.ok();
@@ -149,7 +154,7 @@ fn debug_sleep(act: &mut Act<'_, '_>, seconds: &[u8]) -> Result<Flow, Error> {
     sleep(act, "debug", (ms > 0).then_some(ms), answer)
 }
 
-/// `DEBUG POINT name [OFF | DELAY microseconds | HOLD count]`: see [`stdx::points`].
+/// `DEBUG POINT name [OFF | DELAY microseconds | HOLD count | PANIC count]`: see [`stdx::points`].
 fn point(out: &mut Reply, args: Args<'_>) -> Result<(), Error> {
     let name = String::from_utf8_lossy(args.at(2)).to_ascii_lowercase();
     let point = points::named(&name).ok_or(Error::new("ERR no such point. Try DEBUG HELP."))?;
@@ -163,6 +168,7 @@ fn point(out: &mut Reply, args: Args<'_>) -> Result<(), Error> {
         (Some(b"off"), None) => Mode::Off,
         (Some(b"delay"), Some(us)) => Mode::Delay(us),
         (Some(b"hold"), Some(count)) => Mode::Hold(count as usize),
+        (Some(b"panic"), Some(count)) => Mode::Panic(count as usize),
         _ => return Err(Error::Syntax),
     };
     points::set(point, mode);

@@ -522,6 +522,7 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("io_threaded_writes_processed", 0),
         ("client_query_buffer_limit_disconnections", stats.query_buffer_disconnections),
         ("client_output_buffer_limit_disconnections", stats.output_buffer_disconnections),
+        ("panics_contained", stdx::panics::caught()),
         ("reply_buffer_shrinks", 0),
         ("reply_buffer_expands", 0),
         ("eventloop_cycles", stats.loop_cycles),

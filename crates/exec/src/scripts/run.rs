@@ -674,7 +674,7 @@ impl Host for Runner<'_, '_, '_> {
         self.halt.map(|halt| match halt {
             Halt::Killed => Stop::Killed,
             Halt::TooLong => Stop::Deadline,
-            Halt::Elsewhere => Stop::Elsewhere,
+            Halt::Elsewhere | Halt::Broken => Stop::Elsewhere,
         })
     }
 }

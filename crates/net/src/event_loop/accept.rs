@@ -149,7 +149,7 @@ impl EventLoop {
             return;
         }
         let id = self.server.clients.next_id();
-        let loop_id = match (points::is_armed(Point::Accept), points::stays(Point::Accept, id)) {
+        let loop_id = match (points::is_armed(Point::Accept), points::strays(Point::Accept, id)) {
             (false, _) => self.load.place(),
             (true, stays) => {
                 if stays {

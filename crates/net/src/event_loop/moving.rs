@@ -164,7 +164,7 @@ impl EventLoop {
     #[cold]
     fn move_for_test(&mut self, slot: usize) {
         let id = self.conns[slot].as_ref().map(|conn| conn.session.id);
-        if id.is_some_and(|id| points::stays(Point::Move, id)) {
+        if id.is_some_and(|id| points::strays(Point::Move, id)) {
             self.begin_move(slot, (self.local.id + 1) % self.server.loops());
         }
     }
