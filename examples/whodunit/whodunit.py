@@ -4,7 +4,7 @@
     make whodunit
     python3 examples/whodunit/whodunit.py target/release/evenkeel
 
-Takes some ten seconds, a free port, and a folder for the server's log that is removed at the end. Needs nothing but
+Takes ten seconds to a minute, a free port, and a folder for the server's log that is removed at the end. Needs nothing but
 Python, and gzip for the neighbour. Figures differ from run to run, and so do those of the document.
 """
 
