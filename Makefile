@@ -20,6 +20,11 @@ run: ## build the server and start it on 127.0.0.1:6379
 	@$(CARGO) build --release --quiet -p evenkeel
 	@exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" $(ARGS) $(DEMO)
 
+.PHONY: whodunit
+whodunit: ## play the story of docs/whodunit.md on a server of its own (up to a minute; Python)
+	@$(CARGO) build --release --quiet -p evenkeel
+	@python3 examples/whodunit/whodunit.py "$${CARGO_TARGET_DIR:-target}/release/evenkeel"
+
 # --- test ---------------------------------------------------------------------
 
 # PARTS: some of unit, differential, linear, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.

@@ -6,6 +6,12 @@ const host = process.env.EVENKEEL_HOST ?? '127.0.0.1';
 const port = Number(process.env.EVENKEEL_PORT ?? 6379);
 const open = (options = {}) => new Redis({ host, port, ...options });
 
+// A map, of what comes as names and values one after the other.
+const table = (list) => Object.fromEntries(Array.from({ length: list.length / 2 }, (_, i) => [list[2 * i], list[2 * i + 1]]));
+
+// Takes some ten milliseconds.
+const busy = 'for i = 1, 5000000 do end';
+
 const cases = {
   async 'strings and expiry'(redis) {
     assert.equal(await redis.set('s', 'v', 'EX', 100), 'OK');
@@ -163,6 +169,170 @@ const cases = {
     assert.equal((await all(redis.hscanStream('scan-hash', { match: 'f1*' }))).length % 2, 0);
   },
 
+  async functions(redis) {
+    const code = "#!lua name=lib\nredis.register_function('twice', function(keys, args) return args[1] * 2 end)";
+    assert.equal(await redis.function('LOAD', 'REPLACE', code), 'lib');
+    assert.equal(await redis.fcall('twice', 0, 21), 42);
+    await assert.rejects(redis.fcall_ro('twice', 0, 21), /write flag/);
+    const [library] = await redis.function('LIST', 'WITHCODE');
+    assert.equal(table(library).library_name, 'lib');
+    assert.equal(table(library).library_code, code);
+    const dump = await redis.functionBuffer('DUMP');
+    assert.equal(await redis.function('DELETE', 'lib'), 'OK');
+    await assert.rejects(redis.fcall('twice', 0, 21), /Function not found/);
+    assert.equal(await redis.function('RESTORE', dump), 'OK');
+    assert.equal(await redis.fcall('twice', 0, 5), 10);
+    assert.equal(await redis.function('FLUSH'), 'OK');
+  },
+
+  async 'sharded pub/sub'(redis) {
+    const listener = open();
+    const heard = new Promise((resolve) => listener.on('smessage', (channel, text) => resolve([channel, text])));
+    assert.equal(await listener.ssubscribe('orders'), 1);
+    assert.deepEqual(await redis.pubsub('SHARDCHANNELS'), ['orders']);
+    assert.equal(await redis.publish('orders', 'not for them'), 0);
+    assert.equal(await redis.spublish('orders', 'one'), 1);
+    assert.deepEqual(await heard, ['orders', 'one']);
+    assert.equal(await listener.sunsubscribe('orders'), 0);
+    listener.disconnect();
+  },
+
+  async 'a transaction with WATCH, repeated until nobody comes between'(redis) {
+    const others = Array.from({ length: 4 }, () => open());
+    await Promise.all(others.map(async (other) => {
+      for (let done = 0; done < 25; ) {
+        await other.watch('counter');
+        const n = Number(await other.get('counter'));
+        if (await other.multi().set('counter', n + 1).exec()) done++;
+      }
+      other.disconnect();
+    }));
+    assert.equal(await redis.get('counter'), '100');
+  },
+
+  async 'SCAN with TYPE and a large COUNT'(redis) {
+    const pipeline = redis.pipeline();
+    for (let i = 0; i < 3000; i++) pipeline.set(`text:${i}`, i).rpush(`list:${i}`, i);
+    await pipeline.exec();
+    const all = async (stream) => { const found = new Set(); for await (const part of stream) for (const key of part) found.add(key); return found; };
+    const lists = await all(redis.scanStream({ type: 'list', count: 1_000_000 }));
+    assert.equal(lists.size, 3000);
+    assert.ok([...lists].every((key) => key.startsWith('list:')));
+    const few = await all(redis.scanStream({ match: 'text:1?', type: 'string', count: 10 }));
+    assert.deepEqual([...few].sort(), Array.from({ length: 10 }, (_, i) => `text:1${i}`));
+    assert.equal((await all(redis.scanStream({ match: 'text:*', type: 'hash' }))).size, 0);
+  },
+
+  async 'a value of 50 MB'(redis) {
+    const value = Buffer.alloc(50 << 20);
+    for (let i = 0; i < value.length; i += 4096) value.writeUInt32LE(i, i);
+    assert.equal(await redis.set('large', value), 'OK');
+    assert.equal(await redis.strlen('large'), value.length);
+    assert.ok((await redis.getBuffer('large')).equals(value));
+    assert.equal(await redis.unlink('large'), 1);
+  },
+
+  async 'slow log'(redis) {
+    const shop = open({ connectionName: 'shop' });
+    const address = /addr=(\S+)/.exec(await shop.client('INFO'))[1];
+    await redis.config('SET', 'slowlog-log-slower-than', 0);
+    await redis.slowlog('RESET');
+    await shop.rpush('cart', 'an apple', 'x'.repeat(200));
+    await shop.lrange('cart', 0, -1);
+    await redis.config('SET', 'slowlog-log-slower-than', 10000);
+    assert.ok((await redis.slowlog('LEN')) >= 3);
+    const entries = await redis.slowlog('GET', 20);
+    const [read, write] = entries.filter((entry) => entry[5] === 'shop');
+    assert.deepEqual(write[3], ['rpush', 'cart', 'an apple', `${'x'.repeat(128)}... (72 more bytes)`]);
+    assert.deepEqual(read[3], ['lrange', 'cart', '0', '-1']);
+    assert.equal(read[0], write[0] + 1);
+    for (const entry of [read, write]) {
+      assert.equal(entry.length, 6);
+      assert.ok(Math.abs(entry[1] - Date.now() / 1000) < 600);
+      assert.ok(Number.isInteger(entry[2]) && entry[2] >= 0);
+      assert.equal(entry[4], address);
+    }
+    assert.equal((await redis.slowlog('GET', 1)).length, 1);
+    assert.equal(await redis.slowlog('RESET'), 'OK');
+    assert.deepEqual(await redis.slowlog('GET'), []);
+    shop.disconnect();
+  },
+
+  async latency(redis) {
+    await redis.config('SET', 'latency-monitor-threshold', 0);
+    await redis.latency('RESET');
+    assert.deepEqual(await redis.latency('LATEST'), []);
+    await redis.config('SET', 'latency-monitor-threshold', 2);
+    await redis.eval(busy, 0);
+    await redis.config('SET', 'latency-monitor-threshold', 0);
+    const [, at, last, longest] = (await redis.latency('LATEST')).find(([event]) => event === 'command');
+    assert.ok(longest >= last && last >= 2);
+    assert.ok((await redis.latency('HISTORY', 'command')).some(([seconds]) => seconds === at));
+    assert.match(await redis.latency('DOCTOR'), /command/);
+    assert.equal(await redis.latency('RESET', 'command'), 1);
+    await redis.config('RESETSTAT');
+    await redis.set('a', 1);
+    const histogram = table(await redis.latency('HISTOGRAM', 'set'));
+    assert.equal(table(histogram.set).calls, 1);
+    assert.deepEqual(Object.values(table(table(histogram.set).histogram_usec)), [1]);
+  },
+
+  async 'who made whom wait (Evenkeel)'(redis) {
+    const shop = open({ connectionName: 'shop-frontend' });
+    const id = await shop.client('ID');
+    await redis.call('EVENKEEL', 'WAITS', 'RESET');
+    await redis.slowlog('RESET');
+    await redis.client('PAUSE', 60, 'WRITE');
+    await shop.set('paid', 'yes');
+    const waits = table(await redis.call('EVENKEEL', 'WAITS'));
+    assert.deepEqual(Object.keys(waits), ['causes', 'culprits', 'latest']);
+    assert.ok(table(table(waits.causes).pause).us >= 10_000);
+    assert.ok(waits.culprits.map(table).some((culprit) => culprit.for === 'pause'));
+    const wait = waits.latest.map(table).find((one) => one.client === id && one.for === 'pause');
+    assert.deepEqual([wait.name, wait.command, wait.behind], ['shop-frontend', 'set', null]);
+    const why = table(await redis.call('EVENKEEL', 'WHY', id));
+    assert.deepEqual([why.client, why.name, why['last-command']], [id, 'shop-frontend', 'set']);
+    const request = why['slow-requests'].map(table).find((one) => one.command === 'set');
+    assert.ok(table(request['phases-us'])['waited-for-pause'] >= 10_000);
+    assert.ok(why.waits.map(table).some((one) => one.id === wait.id));
+    const entry = (await redis.call('SLOWLOG', 'WHY', 10)).find((one) => one[5] === 'shop-frontend');
+    assert.deepEqual([entry.length, entry[3], ...entry.slice(7)], [10, ['set', 'paid', 'yes'], '', '', '']);
+    assert.match(entry[6], /for the end of CLIENT PAUSE/);
+    await assert.rejects(redis.call('EVENKEEL', 'WHY', 'x'), /Invalid client ID/);
+    shop.disconnect();
+  },
+
+  async 'clients, and what is told of keys and commands'(redis) {
+    const other = open({ connectionName: 'other', db: 5 });
+    const id = await other.client('ID');
+    const line = await redis.client('LIST', 'ID', id);
+    assert.match(line, new RegExp(`^id=${id} addr=\\S+ laddr=\\S+ fd=\\d+ name=other .* db=5 .* cmd=client\\|id .*\n$`));
+    assert.match(await other.client('INFO'), /name=other .* cmd=client\|info /);
+    const waiting = other.blpop('nothing', 30);
+    while (!/ flags=b /.test(await redis.client('LIST', 'ID', id)));
+    assert.equal(await redis.client('UNBLOCK', id, 'ERROR'), 1);
+    await assert.rejects(waiting, /UNBLOCKED/);
+    assert.equal(await redis.client('NO-EVICT', 'ON'), 'OK');
+    assert.equal(await redis.client('NO-EVICT', 'OFF'), 'OK');
+    assert.equal(await redis.client('GETREDIR'), -1);
+    await assert.rejects(redis.client('KILL', '1.2.3.4:5'), /No such client/);
+    other.disconnect();
+
+    await redis.mset('n', 12, 'long', 'x'.repeat(100));
+    assert.deepEqual([await redis.object('ENCODING', 'n'), await redis.object('ENCODING', 'long')], ['int', 'raw']);
+    await assert.rejects(redis.object('FREQ', 'n'), /LFU maxmemory policy is not selected/);
+    assert.ok((await redis.memory('USAGE', 'long')) > 100);
+    assert.equal(await redis.memory('USAGE', 'nosuch'), null);
+    assert.deepEqual(await redis.command('GETKEYS', 'MSET', 'a', 1, 'b', 2), ['a', 'b']);
+    const [info, nosuch] = await redis.command('INFO', 'get', 'nosuch');
+    assert.deepEqual([info[0], info[1], info[3], info[4], info[5], nosuch], ['get', 2, 1, 1, 1, null]);
+    assert.ok((await redis.command('COUNT')) > 150);
+    assert.equal(table(table(await redis.command('DOCS', 'zadd')).zadd).group, 'sorted-set');
+    assert.deepEqual(await redis.config('GET', 'maxmemory'), ['maxmemory', '0']);
+    await assert.rejects(redis.config('SET', 'nosuch', 1), /nosuch/);
+    assert.match(await redis.info('keyspace'), /^# Keyspace\r\ndb0:keys=2,expires=0,avg_ttl=0/);
+  },
+
   async 'databases, key prefixes, INFO'() {
     const redis = open({ db: 3, keyPrefix: 'app:' });
     await redis.set('k', 'v');
@@ -192,8 +362,10 @@ const cases = {
 
 const redis = open({ lazyConnect: true });
 await redis.connect();
+const [evenkeel] = await redis.command('INFO', 'evenkeel');
 let failed = 0;
 for (const [name, run] of Object.entries(cases)) {
+  if (name.includes('(Evenkeel)') && !evenkeel) continue;
   try {
     await redis.flushall();
     await run(redis);

@@ -12,14 +12,23 @@ HOST = os.environ.get("EVENKEEL_HOST", "127.0.0.1")
 PORT = int(os.environ.get("EVENKEEL_PORT", "6379"))
 CASES = []
 
+# Takes some ten milliseconds.
+BUSY = "for i = 1, 5000000 do end"
+
 
 def case(function):
     CASES.append(function)
     return function
 
 
+def evenkeel_case(function):
+    """A case of commands that Redis does not have."""
+    function.evenkeel_only = True
+    return case(function)
+
+
 def connect(protocol, **options):
-    return redis.Redis(HOST, PORT, protocol=protocol, decode_responses=True, **options)
+    return redis.Redis(HOST, PORT, protocol=protocol, decode_responses=True, socket_timeout=60, **options)
 
 
 def raises(kind, text, function, *args):
@@ -29,6 +38,19 @@ def raises(kind, text, function, *args):
         assert text in str(error), f"{error} does not say {text!r}"
         return
     raise AssertionError(f"no {kind.__name__}")
+
+
+def table(reply):
+    """A map as RESP3 has it, of what RESP2 sends as names and values one after the other."""
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2]))
+
+
+def soon(condition):
+    """Waits until a condition holds that another connection brings about."""
+    deadline = time.monotonic() + 30
+    while not condition():
+        assert time.monotonic() < deadline, "it did not come to that"
+        time.sleep(0.01)
 
 
 @case
@@ -202,6 +224,228 @@ def server(r, _):
 
 
 @case
+def functions(r, _):
+    code = "#!lua name=lib\nredis.register_function{function_name='twice', flags={'no-writes'}, callback=function(keys, args) return args[1] * 2 end}"
+    assert r.function_load(code, replace=True) == "lib"
+    raises(redis.ResponseError, "Library 'lib' already exists", r.function_load, code)
+    assert r.fcall("twice", 0, 21) == 42 and r.fcall_ro("twice", 0, 4) == 8
+    library = table(r.function_list(withcode=True)[0])
+    assert library["library_name"] == "lib" and library["library_code"] == code
+    dump = redis.Redis(HOST, PORT).function_dump()
+    assert r.function_delete("lib")
+    raises(redis.ResponseError, "Function not found", r.fcall, "twice", 0, 1)
+    assert r.function_restore(dump, "FLUSH") and r.fcall("twice", 0, 5) == 10
+    assert r.function_flush() and r.function_list() == []
+
+
+@case
+def sharded_publish_and_subscribe(r, _):
+    listener = r.pubsub()
+    listener.ssubscribe("orders")
+    soon(lambda: (listener.get_sharded_message(timeout=0.1) or {}).get("type") == "ssubscribe")
+    assert r.pubsub_shardchannels() == ["orders"]
+    assert [tuple(pair) for pair in r.pubsub_shardnumsub("orders")] == [("orders", 1)]
+    assert r.spublish("orders", "one") == 1 and r.publish("orders", "not for them") == 0
+    message = listener.get_sharded_message(timeout=10)
+    assert (message["type"], message["channel"], message["data"]) == ("smessage", "orders", "one")
+    listener.sunsubscribe("orders")
+    assert listener.get_sharded_message(timeout=10)["type"] == "sunsubscribe"
+    listener.close()
+
+
+@case
+def scans_with_options(r, _):
+    with r.pipeline(transaction=False) as pipe:
+        for number in range(3000):
+            pipe.set(f"text:{number}", 1).rpush(f"list:{number}", 1)
+        pipe.hset("h", mapping={f"field:{number}": number for number in range(3000)})
+        pipe.execute()
+    assert set(r.scan_iter(_type="list", count=1_000_000)) == {f"list:{n}" for n in range(3000)}
+    assert set(r.scan_iter("text:1?", count=10, _type="string")) == {f"text:{n}" for n in range(10, 20)}
+    assert list(r.scan_iter("text:*", _type="hash")) == []
+    assert dict(r.hscan_iter("h", match="field:29?", count=1_000_000)) == {f"field:{n}": str(n) for n in range(290, 300)}
+
+
+@case
+def large_and_binary(r, protocol):
+    plain = redis.Redis(HOST, PORT, protocol=protocol)
+    key, value = bytes(range(256)), os.urandom(1 << 20) * 50
+    assert plain.set(key, value) and plain.strlen(key) == len(value)
+    assert plain.get(key) == value and plain.getrange(key, -5, -1) == value[-5:]
+    assert plain.keys() == [key] and list(plain.scan_iter(b"\x00\x01*")) == [key]
+    assert plain.hset(b"\r\n", b"\xff\x00", value[:1000]) == 1
+    assert plain.hgetall(b"\r\n") == {b"\xff\x00": value[:1000]}
+    with plain.pipeline() as pipe:
+        assert pipe.getrange(key, 0, 9).delete(key).get(key).execute() == [value[:10], 1, None]
+    plain.close()
+
+
+@case
+def slow_log(r, protocol):
+    shop = connect(protocol, client_name="shop", single_connection_client=True)
+    assert r.config_set("slowlog-log-slower-than", 0) and r.slowlog_reset()
+    began = int(r.time()[0])
+    shop.rpush("cart", "an apple", "x" * 200)
+    shop.lrange("cart", 0, -1)
+    shop.sadd("many", *range(40))
+    entries = [entry for entry in r.slowlog_get(20) if entry["client_name"] == b"shop"]
+    many, read, write = entries
+    assert r.slowlog_len() >= 5
+    assert r.config_set("slowlog-log-slower-than", 10000)
+    assert write["command"] == b"RPUSH cart an apple " + b"x" * 128 + b"... (72 more bytes)", write
+    assert read["command"] == b"LRANGE cart 0 -1"
+    assert many["command"].decode() == "SADD many " + " ".join(map(str, range(29))) + " ... (11 more arguments)", many
+    assert (read["id"], many["id"]) == (write["id"] + 1, write["id"] + 2)
+    for entry in entries:
+        assert began <= entry["start_time"] <= began + 60 and 0 <= entry["duration"] < 60_000_000
+        assert entry["client_address"].decode() == shop.client_info()["addr"]
+    assert len(r.slowlog_get(2)) == 2 and r.slowlog_get(1)[0]["id"] > many["id"]
+    assert r.slowlog_reset() and r.slowlog_len() == 0 and r.slowlog_get() == []
+    shop.set("quick", 1)
+    assert r.slowlog_len() == 0
+    shop.close()
+
+
+@case
+def latency(r, _):
+    assert r.config_set("latency-monitor-threshold", 0) and r.latency_reset() >= 0
+    assert r.latency_latest() == [] and r.latency_history("command") == []
+    assert r.config_set("latency-monitor-threshold", 2)
+    r.eval(BUSY, 0)
+    assert r.config_set("latency-monitor-threshold", 0)
+    latest = {event: times for event, *times in r.latency_latest()}
+    at, last_ms, longest_ms = latest["command"][:3]
+    assert longest_ms >= last_ms >= 2 and abs(at - time.time()) < 600, latest
+    assert at in [seconds for seconds, _ in r.latency_history("command")]
+    assert "command" in r.execute_command("LATENCY DOCTOR")
+    assert "command" in r.execute_command("LATENCY GRAPH", "command")
+    assert r.latency_reset("command") == 1 and r.latency_history("command") == []
+    assert r.config_resetstat()
+    r.set("a", 1), r.set("b", 1)
+    histogram = table(r.execute_command("LATENCY HISTOGRAM", "set", "nosuch"))
+    assert list(histogram) == ["set"] and table(histogram["set"])["calls"] == 2
+    buckets = table(table(histogram["set"])["histogram_usec"])
+    assert list(buckets.values())[-1] == 2 and all(isinstance(bound, int) for bound in buckets), buckets
+
+
+@evenkeel_case
+def who_made_whom_wait(r, protocol):
+    shop = connect(protocol, client_name="shop-frontend", single_connection_client=True)
+    shop_id, address = shop.client_id(), shop.client_info()["addr"]
+    assert r.config_set("slowlog-log-slower-than", 10000) and r.slowlog_reset()
+    r.execute_command("EVENKEEL", "WAITS", "RESET")
+    r.client_pause(60, all=False)
+    shop.set("paid", "yes")
+
+    waits = table(r.execute_command("EVENKEEL", "WAITS"))
+    assert list(waits) == ["causes", "culprits", "latest"]
+    total = table(table(waits["causes"])["pause"])
+    assert total["waits"] >= 1 and total["us"] >= total["longest-us"] >= 10_000
+    assert any(table(culprit)["for"] == "pause" for culprit in waits["culprits"])
+    wait = next(w for w in map(table, waits["latest"]) if w["client"] == shop_id and w["for"] == "pause")
+    assert list(wait) == ["id", "time-ms", "client", "addr", "name", "command", "for", "us", "behind"]
+    assert (wait["addr"], wait["name"], wait["command"]) == (address, "shop-frontend", "set")
+    assert wait["us"] >= 10_000 and wait["behind"] is None and abs(wait["time-ms"] / 1000 - time.time()) < 600
+
+    why = table(r.execute_command("EVENKEEL", "WHY", shop_id))
+    assert (why["client"], why["addr"], why["name"]) == (shop_id, address, "shop-frontend")
+    assert (why["last-command"], type(why["last-command-us"])) == ("set", int)
+    request = next(q for q in map(table, why["slow-requests"]) if q["command"] == "set")
+    assert list(request) == ["time-ms", "command", "phases-us", "lost-attempts", "behind"]
+    phases = table(request["phases-us"])
+    assert phases["waited-for-pause"] >= 10_000 and "ran-on-loop" in phases
+    assert any(table(w)["id"] == wait["id"] for w in why["waits"])
+
+    entry = next(e for e in r.execute_command("SLOWLOG", "WHY", "10") if e[5] == "shop-frontend")
+    assert len(entry) == 10 and entry[3:6] == [["SET", "paid", "yes"], address, "shop-frontend"], entry
+    assert "for the end of CLIENT PAUSE" in entry[6] and entry[7:] == ["", "", ""], entry
+
+    phases = table(r.execute_command("EVENKEEL", "PHASES"))
+    assert list(table(phases["ran"])) == ["count", "p50-us", "p99-us", "p99.9-us", "max-us"]
+    assert table(phases["ran"])["count"] > 0
+    for stall in map(table, r.execute_command("EVENKEEL", "STALLS", "3")):
+        assert list(stall) == ["time-ms", "loop", "us", "commands", "for", "behind", "in"], stall
+    r.execute_command("EVENKEEL", "WAITS", "RESET", "1")
+    left = table(r.execute_command("EVENKEEL", "WAITS"))
+    assert "pause" not in table(left["causes"]), left
+    raises(redis.ResponseError, "Invalid client ID", r.execute_command, "EVENKEEL", "WHY", "x")
+    raises(redis.ResponseError, "No such client ID", r.execute_command, "EVENKEEL", "WHY", 1 << 40)
+    shop.close()
+
+
+@case
+def clients(r, protocol):
+    other = connect(protocol, client_name="other", single_connection_client=True)
+    other.select(5)
+    other_id = other.client_id()
+    info = other.client_info()
+    assert (info["name"], info["db"], info["cmd"], info["resp"]) == ("other", 5, "client|info", str(protocol)), info
+    listed = r.client_list(client_id=[other_id])
+    assert len(listed) == 1 and listed[0]["addr"] == info["addr"] and listed[0]["id"] == str(other_id)
+    assert {int(c["id"]) for c in r.client_list()} >= {other_id, r.client_id()}
+    assert r.client_list(_type="replica") == []
+    assert other.client_setname("renamed") and r.client_list(client_id=[other_id])[0]["name"] == "renamed"
+    raises(redis.ResponseError, "cannot contain spaces", other.client_setname, "a b")
+    assert r.client_no_evict("ON") == r.client_no_evict("OFF") == "OK"
+    assert r.client_getredir() == -1 and table(r.client_trackinginfo())["redirect"] == -1
+    waiting = threading.Thread(target=lambda: replies.append(other.blpop("nothing", 30)))
+    replies = []
+    waiting.start()
+    soon(lambda: "b" in r.client_list(client_id=[other_id])[0]["flags"])
+    assert r.client_unblock(other_id) == 1
+    waiting.join()
+    assert replies == [None] and r.client_unblock(other_id) == 0
+    assert r.client_kill_filter(laddr="1.2.3.4:5") == 0
+    raises(redis.ResponseError, "No such client", r.client_kill, "1.2.3.4:5")
+    assert r.client_kill(other.client_info()["addr"])
+    assert r.client_list(client_id=[other_id]) == []
+    assert other.get("nosuch") is None and other.client_id() != other_id
+    assert other.client_getname() == "other" and other.client_info()["name"] == "other"
+    other.close()
+
+
+@evenkeel_case
+def clients_of_newer_servers(r, protocol):
+    other = connect(protocol, client_name="other", single_connection_client=True)
+    assert other.client_setinfo("LIB-NAME", "shop-library") and other.client_setinfo("LIB-VER", "1.2")
+    assert (other.client_info()["lib-name"], other.client_info()["lib-ver"]) == ("shop-library", "1.2")
+    assert other.client_no_touch("ON") == "OK"
+    raises(redis.ResponseError, "", other.client_tracking_on)
+    other.close()
+
+
+@case
+def introspection(r, _):
+    r.set("n", 12), r.set("s", "short"), r.set("long", "x" * 100), r.hset("h", "f", "x" * 100)
+    r.sadd("ints", 1, 2), r.zadd("z", {"a": 1})
+    encodings = {key: r.object("encoding", key) for key in ("n", "s", "long", "h", "ints", "z")}
+    assert encodings == {"n": "int", "s": "embstr", "long": "raw", "h": "hashtable", "ints": "intset", "z": "listpack"}
+    assert r.object("refcount", "s") == 1 and r.object("idletime", "s") < 60
+    raises(redis.ResponseError, "An LFU maxmemory policy is not selected", r.object, "freq", "s")
+    assert r.config_set("maxmemory-policy", "allkeys-lfu") and r.object("freq", "s") >= 0
+    assert r.config_set("maxmemory-policy", "noeviction")
+    assert 100 < r.memory_usage("long") < 1000 and r.memory_usage("nosuch") is None
+    assert r.memory_stats()["keys.count"] == 6 and r.memory_purge()
+
+    assert r.command_getkeys("MSET", "a", 1, "b", 2) == ["a", "b"]
+    raises(redis.ResponseError, "Invalid command", r.command_getkeys, "NOSUCH", "a")
+    assert r.command_list(pattern="zrange*") and "get" in r.command_list()
+    commands = r.command()
+    assert len(commands) == r.command_count() and commands["get"]["arity"] == 2
+    assert commands["mset"]["step_count"] == 2 and commands["mset"]["last_key_pos"] == -1
+    docs = table(r.execute_command("COMMAND DOCS", "zadd"))
+    assert table(docs["zadd"])["group"] == "sorted-set" and table(docs["zadd"])["since"] == "1.2.0"
+
+    assert set(r.config_get("slowlog-log-slower-than", "slowlog-max-len")) == {"slowlog-log-slower-than", "slowlog-max-len"}
+    assert "maxmemory" in r.config_get("maxm*") and r.config_get("nosuch") == {}
+    raises(redis.ResponseError, "nosuch", r.config_set, "nosuch", "1")
+    info = r.info()
+    assert isinstance(info["uptime_in_seconds"], int) and info["db0"]["keys"] == 6 and info["role"] == "master"
+    assert info["tcp_port"] == PORT and info["connected_clients"] >= 1 and info["used_memory"] > 100_000
+    assert set(r.info("clients")) < set(info) and r.info("commandstats")["cmdstat_set"]["calls"] >= 3
+
+
+@case
 def errors(r, _):
     r.set("e", "text")
     raises(redis.ResponseError, "value is not an integer or out of range", r.incr, "e")
@@ -216,7 +460,10 @@ def main():
     failed = 0
     for protocol in (2, 3):
         client = connect(protocol)
+        evenkeel = "evenkeel" in client.command_list()
         for function in CASES:
+            if getattr(function, "evenkeel_only", False) and not evenkeel:
+                continue
             name = f"{function.__name__.replace('_', ' ')} (RESP{protocol})"
             try:
                 client.flushall()

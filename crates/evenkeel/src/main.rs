@@ -82,8 +82,9 @@ fn start(sources: &Sources, args: &[OsString]) -> Result<(), String> {
     config.observe(Box::new(logging::LevelObserver));
     limit_clients(&config);
     let sockets = sockets::listen(&config, args).map_err(|e| e.0)?;
-    let pid_file = process::PidFile::write(&config);
-    let _pid_file = pid_file.map_err(|e| format!("Cannot write {}: {e}", config.live.pidfile.string()))?;
+    // As in Redis nothing depends on it.
+    let _pid_file = process::PidFile::write(&config)
+        .inspect_err(|e| log::warn!("cannot write the pidfile {}: {e}", config.live.pidfile.string()));
     let backend = choose_backend(&config);
     announce(&config, &sockets, backend);
     let stop = serve(&config, sockets, &signals, backend)?;

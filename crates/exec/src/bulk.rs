@@ -195,7 +195,7 @@ impl BulkJob {
                 if let Some(set) = command::registry::find(b"set") {
                     tally.add_many(places::of(set), n as u64, each_ns);
                 }
-                local.count_within(server, &mut tally);
+                local.count_within(server, &mut tally, self.client);
             }
         }
         let spent = Some(Box::new(self.races.told(self.spent)));

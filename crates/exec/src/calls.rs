@@ -5,8 +5,10 @@
 
 use crate::config::Live;
 use crate::latency::Events;
+use crate::session::ClientInfo;
 use crate::slowlog::{self, Entry, Slowlog};
 use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
+use crate::tally::Slow;
 use crate::waits::Request;
 use crate::{Local, Session};
 use command::places;
@@ -106,7 +108,7 @@ impl Calls {
         let slower_us = live.slowlog_slower_us.get();
         let slow = slower_us >= 0 && ran.slow_ns / 1000 >= slower_us as u64;
         if slow && !ran.command.has(table::SKIP_SLOWLOG) {
-            self.add_slow(local, live, session, ran.slow_ns, ran.words, ran.request);
+            self.add_slow(local, live, &session.info, ran.slow_ns, ran.words, ran.request);
         }
         self.add_event(local, live, ran.command, ran.ns);
     }
@@ -144,26 +146,50 @@ impl Calls {
         };
         let request = ran.spent.unwrap_or(&short);
         let words = words(ran.command, ran.args);
-        self.add_slow(local, live, session, ran.ns + waited_ns, words, request);
+        self.add_slow(local, live, &session.info, ran.ns + waited_ns, words, request);
+    }
+
+    /// A command of a transaction ran on its loop. EXEC itself is not in the slow log, which has what is slow in it.
+    #[inline]
+    pub(crate) fn queued(
+        &self,
+        local: &Local,
+        live: &Live,
+        session: &Session,
+        (command, args): (&'static Command, Args<'_>),
+        ns: u64,
+    ) {
+        let slower_us = live.slowlog_slower_us.get();
+        if slower_us >= 0 && ns / 1000 >= slower_us as u64 && !command.has(table::SKIP_SLOWLOG) {
+            let request = Request { inline_ns: ns, ..Request::default() };
+            self.add_slow(local, live, &session.info, ns, words(command, args), &request);
+        }
+    }
+
+    /// The same of one that ran elsewhere.
+    #[cold]
+    pub(crate) fn queued_elsewhere(&self, local: &Local, live: &Live, info: &ClientInfo, slow: Slow) {
+        let request = Request { thread_ns: slow.ns, ..Request::default() };
+        self.add_slow(local, live, info, slow.ns, slow.words, &request);
     }
 
     fn add_slow(
         &self,
         local: &Local,
         live: &Live,
-        session: &Session,
+        info: &ClientInfo,
         ns: u64,
         args: Vec<Vec<u8>>,
         request: &Request,
     ) {
         // Taken before: the culprit may be this client, and its name is behind the same lock.
-        let client_name = session.info.text.lock().name.clone();
+        let client_name = info.text.lock().name.clone();
         let entry = Entry {
             id: 0,
             unix_s: local.now_ms / 1000,
             us: ns / 1000,
             args,
-            client_address: session.info.address.clone(),
+            client_address: info.address.clone(),
             client_name,
             cause: request.sentence(),
             culprit: request.behind.clone(),

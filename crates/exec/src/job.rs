@@ -448,7 +448,9 @@ impl Job {
             if !alone {
                 let error = self.out.as_bytes()[mark..].strip_prefix(b"-");
                 error.into_iter().for_each(|text| self.tally.error(text));
-                self.tally.add(places::of(command), ticker.now_ns() - began_ns, error.is_some());
+                let ns = ticker.now_ns() - began_ns;
+                self.tally.add(places::of(command), ns, error.is_some());
+                self.tally.queued(command, args, ns);
             }
             match outcome {
                 Outcome::Stream(rest) => stream = Some(rest),
@@ -514,6 +516,7 @@ pub(crate) fn start_exec(
     let watch = std::mem::take(&mut session.watch);
     let mut job = Job::new(local, session, Body::Exec(queue), out);
     job.watch = Some(watch);
+    job.tally.notes_from(server.config.live.slowlog_slower_us.get());
     local.away = true;
     submit(server, local, job);
     Flow::Parked(None)
@@ -690,7 +693,7 @@ fn forget_watched(server: &Server, local: &mut Local, job: &mut Job) {
 /// The job is done and committed.
 pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> Delivery {
     job.place = None;
-    local.count_within(server, &mut job.tally);
+    local.count_within(server, &mut job.tally, job.client);
     forget_watched(server, local, &mut job);
     let spent = Some(Box::new(job.races.told(job.spent)));
     let State::Done(stream) = std::mem::take(&mut job.state) else {

@@ -193,8 +193,15 @@ impl Local {
         self.announced.push_back(announced);
     }
 
-    /// Counts the commands that ran within another one.
-    pub(crate) fn count_within(&self, server: &Server, tally: &mut tally::Tally) {
+    /// Counts the commands that ran within another one of that client, and logs the slow ones of them.
+    pub(crate) fn count_within(&self, server: &Server, tally: &mut tally::Tally, client: u64) {
+        let slow = tally.take_slow();
+        if !slow.is_empty()
+            && let Some(info) = server.clients.get(client)
+        {
+            slow.into_iter()
+                .for_each(|one| server.stats.queued_elsewhere(self, &server.config.live, &info, one));
+        }
         tally.tell(&self.recorder, server.config.live.latency_tracking.get());
     }
 

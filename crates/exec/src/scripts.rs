@@ -525,7 +525,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             return Started::Done;
         }
         if settle(&server, act.local, overlay, &mut told).is_ok() {
-            act.local.count_within(&server, &mut lua.tally);
+            act.local.count_within(&server, &mut lua.tally, act.session.id);
             run.forget_watched(&server, act.local);
             if deeds::do_few(&server, &mut told) {
                 told.selected.into_iter().for_each(|db| act.session.select(db));
@@ -833,7 +833,7 @@ fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -
 
 /// A script is done and committed: the reply, unless there is more to do than a few deeds.
 pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
-    local.count_within(server, &mut job.tally);
+    local.count_within(server, &mut job.tally, job.run.client);
     job.run.forget_watched(server, local);
     job.listed = None;
     job.place = None;

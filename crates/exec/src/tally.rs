@@ -3,13 +3,21 @@
 //! They are counted when what they belong to is done: a run that is dropped and repeated counts once (scripts C1). Until then
 //! the few of a short run stand in a list, and the many of a long one in sums.
 //!
+//! The slow ones among a transaction's own commands are noted for the slow log, each for itself as in Redis; those of scripts
+//! are part of their script.
+//!
 //! Cost: two readings of a tick counter and a few stores per command; telling the counters O(commands listed), or
 //! O(3072) for each command that has a sum.
 
 use crate::stats::{ERROR_KINDS_MAX, Recorder, Times, error_name};
+use command::Command;
+use resp::Args;
 
 /// So many are listed before they are summed up.
 const LISTED_MAX: usize = 256;
+
+/// So many slow commands of one transaction are noted: as many as the slow log has by default.
+const SLOW_MAX: usize = 128;
 
 /// See the module.
 #[derive(Default)]
@@ -18,6 +26,15 @@ pub(crate) struct Tally {
     sums: Vec<Sum>,
     /// Errors they answered, by name.
     errors: Vec<(Box<str>, u64)>,
+    /// From how many microseconds on a transaction's command is slow; none is by default.
+    slower_us: Option<u64>,
+    slow: Vec<Slow>,
+}
+
+/// One slow command of a transaction, as the slow log shows it.
+pub(crate) struct Slow {
+    pub words: Vec<Vec<u8>>,
+    pub ns: u64,
 }
 
 /// One command, by its number in the table, as it ran.
@@ -42,6 +59,25 @@ impl Tally {
         if self.listed.len() == LISTED_MAX {
             self.sum_up();
         }
+    }
+
+    /// What is slow from now on, as `slowlog-log-slower-than` says it.
+    pub(crate) fn notes_from(&mut self, slower_us: i64) {
+        self.slower_us = u64::try_from(slower_us).ok();
+    }
+
+    /// A command of a transaction ran for so long: notes it if that was slow.
+    #[inline]
+    pub(crate) fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64) {
+        let slow = self.slower_us.is_some_and(|from_us| ns / 1000 >= from_us) && self.slow.len() < SLOW_MAX;
+        if slow && !command.has(command::table::SKIP_SLOWLOG) {
+            self.slow.push(Slow { words: crate::calls::words(command, args), ns });
+        }
+    }
+
+    /// Those noted, in their order.
+    pub(crate) fn take_slow(&mut self) -> Vec<Slow> {
+        std::mem::take(&mut self.slow)
     }
 
     fn sum_up(&mut self) {
@@ -85,6 +121,7 @@ impl Tally {
         self.listed.clear();
         self.sums.clear();
         self.errors.clear();
+        self.slow.clear();
     }
 
     /// All of it happened: counts it and is empty then. `timed`: into the histograms, too.

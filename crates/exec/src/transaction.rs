@@ -267,6 +267,8 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         let error = act.out.as_bytes()[mark..].strip_prefix(b"-");
         error.into_iter().for_each(|text| act.local.recorder.error(text));
         act.local.recorder.within(command::places::of(command), now_ns - began_ns, error.is_some(), timed);
+        let live = &act.server.config.live;
+        act.server.stats.queued(act.local, live, act.session, (command, args), now_ns - began_ns);
         began_ns = now_ns;
     }
     act.local.incoming = None;

@@ -55,6 +55,32 @@ fn a_configuration_file_is_read_and_the_command_line_overrides_it() {
     client.expect("CONFIG GET loglevel", r#"["loglevel", "warning"]"#);
 }
 
+/// Debian's redis.conf: its service starts the server with these words behind it, and makes the folder of the pidfile.
+#[test]
+fn a_redis_conf_for_the_background_is_served_in_the_foreground() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("redis.conf");
+    let pidfile = dir.path().join("nowhere/redis.pid");
+    fs::write(&file, format!("daemonize yes\nsave 3600 1\npidfile {}\n", pidfile.display())).unwrap();
+    // Redis takes the file only as its first word.
+    if foreign() {
+        return;
+    }
+    let file = file.to_str().unwrap();
+    let server = Server::start_with(&[
+        "--include",
+        file,
+        "--supervised",
+        "systemd",
+        "--daemonize",
+        "no",
+        "--save",
+        "",
+    ]);
+    server.client().expect("CONFIG GET daemonize", "[\"daemonize\", \"no\"]");
+    server.await_words("cannot write the pidfile");
+}
+
 #[test]
 fn mistakes_in_the_configuration_name_file_line_and_text() {
     let text = refused_with("port 0\n# fine\nnosuchdirective 5\n");

@@ -237,3 +237,58 @@ fn a_script_and_a_transaction_with_one_move_and_copy_keys_to_other_databases() {
         client.expect("SELECT 0", "+OK");
     }
 }
+
+/// What is slow in a transaction is in the slow log, each command for itself, and EXEC is not: wherever the transaction ran.
+#[test]
+fn the_slow_log_has_the_commands_of_transactions() {
+    let own = Server::start();
+    tells_commands_of_transactions(&own);
+    let mut observer = own.client();
+    // In threads, as the causes show.
+    let log = observer.call("SLOWLOG WHY -1");
+    let cause = |words: &str| log.split(words).nth(1).map(|rest| rest.split("us on").nth(1).unwrap_or(rest));
+    assert!(cause(r#"["SORT", "l"]"#).is_some_and(|cause| cause.starts_with(" a thread")), "{log}");
+    if let Some(redis) = Server::redis(&[]) {
+        tells_commands_of_transactions(&redis);
+    }
+}
+
+fn tells_commands_of_transactions(server: &Server) {
+    let (mut client, mut observer) = (server.client(), server.client());
+    for _ in 0..20 {
+        client.call(&format!("RPUSH l{}", " 1".repeat(5000)));
+    }
+    client.expect("CLIENT SETNAME shop", "+OK");
+    observer.expect("CONFIG SET slowlog-log-slower-than 0", "+OK");
+    observer.expect("SLOWLOG RESET", "+OK");
+    // On the loop; with a script; on a worker.
+    for commands in
+        [["SET k 1", "GET k"], ["EVAL return(redis.call('STRLEN','k')) 0", "TTL k"], ["SORT l", "LLEN l"]]
+    {
+        client.expect("MULTI", "+OK");
+        commands.iter().for_each(|command| client.expect(command, "+QUEUED"));
+        client.call("EXEC");
+    }
+    // What nobody executes, and what came to nothing, did not run.
+    client.expect("MULTI", "+OK");
+    client.expect("INCR unseen", "+QUEUED");
+    client.expect("DISCARD", "+OK");
+    client.expect("WATCH k", "+OK");
+    observer.expect("SET k 2", "+OK");
+    client.expect("MULTI", "+OK");
+    client.expect("INCR unseen", "+QUEUED");
+    client.expect("EXEC", "(nil array)");
+    observer.expect("CONFIG SET slowlog-log-slower-than -1", "+OK");
+    let log = observer.call("SLOWLOG GET -1");
+    let order = ["LLEN", "SORT", "TTL", "EVAL", "GET", "SET"];
+    let mut places = Vec::new();
+    for name in order {
+        let at = log.find(&format!(r#"["{name}", "#)).unwrap_or_else(|| panic!("{name} is not in {log}"));
+        let whose = log[at..].split(']').nth(1).unwrap_or_default();
+        // The plain SET that changed the key is the newest one.
+        assert!(whose.contains(r#""shop""#) || name == "SET", "{name}: {whose}");
+        places.push(at);
+    }
+    assert!(places[..5].is_sorted(), "{log}");
+    assert!(!log.contains("EXEC") && !log.contains("unseen"), "{log}");
+}

@@ -5,10 +5,13 @@
 //!                            later words win; every mistake is collected, not just the first
 //! ```
 //!
+//! What does not exist here is refused if it stands in the end: a redis.conf with `daemonize yes` can be served with
+//! `--daemonize no`, as service managers start it.
+//!
 //! - D1: a [`Draft`] with errors never becomes a [`Config`](super::Config).
 
 use super::args::Sources;
-use super::table::{find, nearest, table};
+use super::table::{Effect, find, nearest, table};
 use super::words;
 use command::registry::Names;
 use std::ffi::OsStr;
@@ -90,7 +93,8 @@ pub(super) struct Draft {
     pub sources: Vec<(source::Spec, bool)>,
     /// What the renames so far lead to.
     names: Names,
-    mistakes: Vec<Mistake>,
+    /// Each with the row that a later line may set to something else, if only what it asks for does not exist.
+    mistakes: Vec<(Option<usize>, Mistake)>,
 }
 
 impl Draft {
@@ -124,7 +128,9 @@ impl Draft {
         }
         match self.mistakes.is_empty() {
             true => Ok(()),
-            false => Err(LoadError { mistakes: std::mem::take(&mut self.mistakes) }),
+            false => {
+                Err(LoadError { mistakes: self.mistakes.drain(..).map(|(_, mistake)| mistake).collect() })
+            }
         }
     }
 
@@ -175,7 +181,9 @@ impl Draft {
             let secret =
                 find(&name).is_some_and(|at| table()[at].secret) || name == b"user" || name == b"source";
             let hidden = format!("{} ...", String::from_utf8_lossy(&name));
-            self.mistake(place, if secret { &hidden } else { text }, reason);
+            let row = find(&name)
+                .filter(|&at| matches!(table()[at].effect, Effect::Only(_, absent) if absent == reason));
+            self.mistake_of(row, place, if secret { &hidden } else { text }, reason);
         }
     }
 
@@ -184,6 +192,7 @@ impl Draft {
         let (_, shown) = table()[at].accept(args, &self.values[at])?;
         self.values[at] = shown;
         self.given[at] = true;
+        self.mistakes.retain(|(row, _)| *row != Some(at));
         Ok(())
     }
 
@@ -248,9 +257,13 @@ impl Draft {
     }
 
     fn mistake(&mut self, place: &Place, text: &str, reason: String) {
+        self.mistake_of(None, place, text, reason);
+    }
+
+    fn mistake_of(&mut self, row: Option<usize>, place: &Place, text: &str, reason: String) {
         if self.mistakes.len() < ERRORS_MAX {
             let text = text.chars().take(200).collect();
-            self.mistakes.push(Mistake { place: place.clone(), text, reason });
+            self.mistakes.push((row, Mistake { place: place.clone(), text, reason }));
         }
     }
 }

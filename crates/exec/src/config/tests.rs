@@ -105,6 +105,23 @@ fn what_does_not_exist_yet_is_refused() {
     .unwrap();
 }
 
+/// Debian's redis.conf says `daemonize yes`, and its service starts the server with `--daemonize no`.
+#[test]
+fn what_does_not_exist_yet_may_be_taken_back_by_a_later_line() {
+    let text = "daemonize yes\nsave 3600 1 300 100\nappendonly yes\nport 7000\ndaemonize no\nsave \"\"\nappendonly no\n";
+    assert_eq!(load(text).unwrap().value("daemonize").as_deref(), Some(&b"no"[..]));
+    for (text, left) in [
+        ("daemonize yes\nappendonly yes\ndaemonize no\n", "appendonly yes"),
+        ("daemonize no\ndaemonize yes\n", "daemonize yes"),
+        ("daemonize no\ndaemonize perhaps\ndaemonize no\n", "daemonize perhaps"),
+        ("port none\nport 7000\n", "port none"),
+    ] {
+        let error = load(text).err().unwrap_or_else(|| panic!("{text} passed"));
+        let texts: Vec<_> = error.mistakes.iter().map(|mistake| mistake.text.as_str()).collect();
+        assert_eq!(texts, [left]);
+    }
+}
+
 #[test]
 fn secrets_stay_out_of_messages() {
     let text = load("requirepass one two\nuser default >hush -@all\n").err().unwrap().to_string();

@@ -146,7 +146,10 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         if self.interrupt().is_some() {
             return false;
         }
-        if let Err(error) = self.counted(command, args, self.resp3) {
+        let began_ns = self.ticker.now_ns();
+        let result = self.counted(command, args, self.resp3);
+        self.tally.queued(command, args, self.ticker.now_ns() - began_ns);
+        if let Err(error) = result {
             self.reply.clear();
             self.reply.error(&error.text());
         }
@@ -690,6 +693,7 @@ pub(super) fn run_once<'a>(
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
     lua.tally.clear();
+    lua.tally.notes_from(server.config.live.slowlog_slower_us.get());
     match &run.body {
         Body::Exec(transaction) => transaction.run(server, lua, run, ground, limit, reader, out),
         _ => run_script(server, lua, run, ground, limit, reader, out),

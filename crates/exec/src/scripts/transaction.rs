@@ -203,7 +203,9 @@ impl Transaction {
         };
         let error = out[mark..].strip_prefix(b"-");
         error.into_iter().for_each(|text| lua.tally.error(text));
-        lua.tally.add(places::of(self.queue.at(at).0), stdx::clock::mono_ns() - began_ns, error.is_some());
+        let ((command, args), ns) = (self.queue.at(at), stdx::clock::mono_ns() - began_ns);
+        lua.tally.add(places::of(command), ns, error.is_some());
+        lua.tally.queued(command, args, ns);
         ended
     }
 

@@ -1,3 +1,5 @@
+import java.nio.charset.StandardCharsets;
+import java.util.Arrays;
 import java.util.HashSet;
 import java.util.LinkedHashMap;
 import java.util.List;
@@ -6,18 +8,28 @@ import java.util.Objects;
 import java.util.Set;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.CopyOnWriteArrayList;
+import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import redis.clients.jedis.Connection;
 import redis.clients.jedis.DefaultJedisClientConfig;
 import redis.clients.jedis.HostAndPort;
 import redis.clients.jedis.Jedis;
 import redis.clients.jedis.JedisPubSub;
+import redis.clients.jedis.JedisShardedPubSub;
 import redis.clients.jedis.RedisClient;
 import redis.clients.jedis.RedisProtocol;
 import redis.clients.jedis.Response;
+import redis.clients.jedis.args.ClientPauseMode;
+import redis.clients.jedis.args.ClientType;
+import redis.clients.jedis.args.LatencyEvent;
+import redis.clients.jedis.args.ListDirection;
 import redis.clients.jedis.exceptions.JedisDataException;
+import redis.clients.jedis.params.ClientKillParams;
+import redis.clients.jedis.params.CommandListFilterByParams;
 import redis.clients.jedis.params.ScanParams;
 import redis.clients.jedis.params.SetParams;
 import redis.clients.jedis.resps.Tuple;
+import redis.clients.jedis.util.KeyValue;
 
 /** What applications do with Jedis, in RESP2 and in RESP3. */
 public class Cases {
@@ -31,7 +43,47 @@ public class Cases {
     static RedisProtocol protocol;
 
     static Jedis open() {
-        return new Jedis(new HostAndPort(HOST, PORT), DefaultJedisClientConfig.builder().protocol(protocol).build());
+        return open(null);
+    }
+
+    static Jedis open(String name) {
+        var config = DefaultJedisClientConfig.builder().protocol(protocol).clientName(name).socketTimeoutMillis(60_000);
+        return new Jedis(new HostAndPort(HOST, PORT), config.build());
+    }
+
+    static void holds(boolean condition, Object of) {
+        if (!condition) throw new AssertionError("not so: " + of);
+    }
+
+    /** Text, where a command's answer is untyped. */
+    static Object plain(Object reply) {
+        if (reply instanceof byte[] bytes) return new String(bytes, StandardCharsets.UTF_8);
+        return reply;
+    }
+
+    static Object call(Jedis redis, String command, String... words) {
+        return plain(redis.sendCommand(() -> command.getBytes(StandardCharsets.UTF_8), words));
+    }
+
+    /** A map, also of what RESP2 sends as names and values one after the other. */
+    static Map<String, Object> table(Object reply) {
+        var pairs = new LinkedHashMap<String, Object>();
+        if (reply instanceof List<?> list && !list.isEmpty() && list.get(0) instanceof KeyValue<?, ?>) {
+            for (Object one : list) pairs.put((String) plain(((KeyValue<?, ?>) one).getKey()), plain(((KeyValue<?, ?>) one).getValue()));
+        } else if (reply instanceof List<?> list) {
+            for (int i = 0; i + 1 < list.size(); i += 2) pairs.put((String) plain(list.get(i)), plain(list.get(i + 1)));
+        } else if (reply instanceof Map<?, ?> map) {
+            map.forEach((name, value) -> pairs.put((String) plain(name), plain(value)));
+        }
+        return pairs;
+    }
+
+    static Map<String, Object> first(Object list, String field, Object value) {
+        for (Object one : (List<?>) list) {
+            var found = table(one);
+            if (value.equals(found.get(field))) return found;
+        }
+        throw new AssertionError("no " + field + " " + value);
     }
 
     static void same(Object got, Object expected) {
@@ -173,11 +225,231 @@ public class Cases {
                 same(value, "1");
             }
         });
+        CASES.put("functions", redis -> {
+            String code = "#!lua name=lib\nredis.register_function{function_name='twice', flags={'no-writes'}, callback=function(keys, args) return args[1] * 2 end}";
+            same(redis.functionLoadReplace(code), "lib");
+            refused("Library 'lib' already exists", () -> redis.functionLoad(code));
+            same(redis.fcall("twice", List.of(), List.of("21")), 42L);
+            var library = redis.functionListWithCode("l*").get(0);
+            same(List.of(library.getLibraryName(), library.getLibraryCode()), List.of("lib", code));
+            byte[] dump = redis.functionDump();
+            same(redis.functionDelete("lib"), "OK");
+            refused("Function not found", () -> redis.fcall("twice", List.of(), List.of("21")));
+            same(redis.functionRestore(dump), "OK");
+            same(redis.fcallReadonly("twice", List.of(), List.of("5")), 10L);
+            same(redis.functionStats().getEngines().get("LUA").get("functions_count"), 1L);
+            same(redis.functionFlush(), "OK");
+        });
+        CASES.put("patterns and sharded channels", redis -> {
+            var heard = new CopyOnWriteArrayList<String>();
+            var ready = new CountDownLatch(2);
+            var patterns = new JedisPubSub() {
+                @Override public void onPSubscribe(String pattern, int count) { ready.countDown(); }
+                @Override public void onPMessage(String pattern, String channel, String text) {
+                    heard.add(pattern + " " + channel + "=" + text);
+                    punsubscribe();
+                }
+            };
+            var shards = new JedisShardedPubSub() {
+                @Override public void onSSubscribe(String channel, int count) { ready.countDown(); }
+                @Override public void onSMessage(String channel, String text) {
+                    heard.add(channel + "=" + text);
+                    sunsubscribe();
+                }
+            };
+            var listening = CompletableFuture.runAsync(() -> {
+                try (Jedis own = open()) {
+                    own.psubscribe(patterns, "n?ws");
+                }
+            });
+            var config = DefaultJedisClientConfig.builder().protocol(protocol).socketTimeoutMillis(60_000).build();
+            var sharded = CompletableFuture.runAsync(() -> {
+                try (Connection own = new Connection(new HostAndPort(HOST, PORT), config)) {
+                    shards.proceed(own, "orders");
+                }
+            });
+            holds(ready.await(60, TimeUnit.SECONDS), "subscribed");
+            same(redis.pubsubShardChannels(), List.of("orders"));
+            same(redis.pubsubShardNumSub("orders"), Map.of("orders", 1L));
+            same(redis.pubsubNumPat(), 1L);
+            same(redis.publish("orders", "not for them"), 0L);
+            same(redis.publish("news", "hello"), 1L);
+            listening.get(60, TimeUnit.SECONDS);
+            same(call(redis, "SPUBLISH", "orders", "one"), 1L);
+            sharded.get(60, TimeUnit.SECONDS);
+            same(heard, List.of("n?ws news=hello", "orders=one"));
+        });
+        CASES.put("WATCH, repeated until nobody comes between", redis -> {
+            var workers = new CompletableFuture<?>[4];
+            for (int i = 0; i < workers.length; i++) {
+                workers[i] = CompletableFuture.runAsync(() -> {
+                    try (Jedis own = open()) {
+                        for (int left = 25; left > 0; ) {
+                            own.watch("counter");
+                            String n = own.get("counter");
+                            var transaction = own.multi();
+                            transaction.set("counter", "" + ((n == null ? 0 : Integer.parseInt(n)) + 1));
+                            if (transaction.exec() != null) left--;
+                        }
+                    }
+                });
+            }
+            CompletableFuture.allOf(workers).get(120, TimeUnit.SECONDS);
+            same(redis.get("counter"), "100");
+        });
+        CASES.put("blocking pops that end without an element", redis -> {
+            same(redis.blpop(0.05, "nothing", "nor here"), null);
+            same(redis.blmove("nothing", "other", ListDirection.LEFT, ListDirection.RIGHT, 0.05), null);
+            same(redis.bzpopmin(0.05, "nothing"), null);
+            same(redis.blmpop(0.05, ListDirection.LEFT, "nothing"), null);
+        });
+        CASES.put("SCAN with TYPE and a large COUNT", redis -> {
+            var pipeline = redis.pipelined();
+            for (int i = 0; i < 2000; i++) {
+                pipeline.set("text:" + i, "x");
+                pipeline.rpush("list:" + i, "x");
+            }
+            pipeline.sync();
+            same(scanned(redis, new ScanParams().count(1_000_000), "list").size(), 2000);
+            var ten = new HashSet<String>();
+            for (int i = 10; i < 20; i++) ten.add("text:" + i);
+            same(scanned(redis, new ScanParams().match("text:1?").count(10), "string"), ten);
+            same(scanned(redis, new ScanParams().match("text:*"), "hash"), Set.of());
+        });
+        CASES.put("binary keys, and a value of 50 MB", redis -> {
+            byte[] key = new byte[256];
+            for (int i = 0; i < key.length; i++) key[i] = (byte) i;
+            byte[] value = new byte[50 << 20];
+            for (int i = 0; i < value.length; i++) value[i] = (byte) ((i >> 12) * 31);
+            same(redis.set(key, value), "OK");
+            holds(Arrays.equals(redis.get(key), value), "the value read");
+            holds(Arrays.equals(redis.keys("*".getBytes()).iterator().next(), key), "the key listed");
+            same(redis.del(key), 1L);
+        });
+        CASES.put("slow log", redis -> {
+            try (Jedis shop = open("shop")) {
+                String address = shop.clientInfo().replaceAll("(?s).*\\baddr=(\\S+) laddr.*", "$1");
+                redis.configSet("slowlog-log-slower-than", "0");
+                redis.slowlogReset();
+                shop.rpush("cart", "an apple", "x".repeat(200));
+                shop.lrange("cart", 0, -1);
+                redis.configSet("slowlog-log-slower-than", "10000");
+                holds(redis.slowlogLen() >= 3, redis.slowlogLen());
+                var entries = redis.slowlogGet(20).stream().filter(entry -> entry.getClientName().equals("shop")).toList();
+                same(entries.size(), 2);
+                var read = entries.get(0);
+                var write = entries.get(1);
+                same(write.getArgs(), List.of("RPUSH", "cart", "an apple", "x".repeat(128) + "... (72 more bytes)"));
+                same(read.getArgs(), List.of("LRANGE", "cart", "0", "-1"));
+                same(read.getId(), write.getId() + 1);
+                for (var entry : entries) {
+                    same(entry.getClientIpPort().toString(), address);
+                    holds(Math.abs(entry.getTimeStamp() - System.currentTimeMillis() / 1000) < 600, entry);
+                    holds(entry.getExecutionTime() >= 0, entry);
+                }
+                same(redis.slowlogReset(), "OK");
+                same(redis.slowlogGet(), List.of());
+            }
+        });
+        CASES.put("latency", redis -> {
+            redis.configSet("latency-monitor-threshold", "0");
+            redis.latencyReset();
+            same(redis.latencyLatest(), Map.of());
+            redis.configSet("latency-monitor-threshold", "2");
+            redis.eval("for i = 1, 5000000 do end");
+            redis.configSet("latency-monitor-threshold", "0");
+            var event = redis.latencyLatest().get("command");
+            holds(event.getLastEventLatency() >= 2 && event.getMaxEventLatency() >= event.getLastEventLatency(), event);
+            var history = redis.latencyHistory(LatencyEvent.COMMAND);
+            holds(history.stream().anyMatch(one -> one.getTimestamp() == event.getTimestamp()), history.size());
+            holds(redis.latencyDoctor().contains("command"), redis.latencyDoctor());
+            same(redis.latencyReset(LatencyEvent.COMMAND), 1L);
+            redis.configResetStat();
+            redis.set("a", "1");
+            same(table(table(call(redis, "LATENCY", "HISTOGRAM", "set")).get("set")).get("calls"), 1L);
+        });
+        CASES.put("who made whom wait (Evenkeel)", redis -> {
+            try (Jedis shop = open("shop-frontend")) {
+                long id = shop.clientId();
+                call(redis, "EVENKEEL", "WAITS", "RESET");
+                redis.slowlogReset();
+                redis.clientPause(60, ClientPauseMode.WRITE);
+                shop.set("paid", "yes");
+                var waits = table(call(redis, "EVENKEEL", "WAITS"));
+                same(List.copyOf(waits.keySet()), List.of("causes", "culprits", "latest"));
+                holds((long) table(table(waits.get("causes")).get("pause")).get("us") >= 10_000, waits);
+                var wait = first(waits.get("latest"), "client", id);
+                same(List.of(wait.get("name"), wait.get("command"), wait.get("for")), List.of("shop-frontend", "set", "pause"));
+                holds(wait.containsKey("behind") && wait.get("behind") == null, wait);
+                var why = table(call(redis, "EVENKEEL", "WHY", "" + id));
+                same(List.of(why.get("client"), why.get("name"), why.get("last-command")), List.of(id, "shop-frontend", "set"));
+                var request = first(why.get("slow-requests"), "command", "set");
+                holds((long) table(request.get("phases-us")).get("waited-for-pause") >= 10_000, request);
+                List<?> entry = null;
+                for (Object one : (List<?>) call(redis, "SLOWLOG", "WHY", "10")) {
+                    if (plain(((List<?>) one).get(5)).equals("shop-frontend")) entry = (List<?>) one;
+                }
+                same(entry.size(), 10);
+                holds(((String) plain(entry.get(6))).contains("for the end of CLIENT PAUSE"), plain(entry.get(6)));
+                for (int i = 7; i < 10; i++) same(plain(entry.get(i)), "");
+                refused("Invalid client ID", () -> call(redis, "EVENKEEL", "WHY", "x"));
+            }
+        });
+        CASES.put("clients", redis -> {
+            try (Jedis other = open("other")) {
+                long id = other.clientId();
+                String info = other.clientInfo();
+                holds(info.contains(" name=other ") && info.contains(" cmd=client|info "), info);
+                holds(redis.clientList(id).startsWith("id=" + id + " addr="), redis.clientList(id));
+                holds(redis.clientList(ClientType.PUBSUB).isEmpty(), redis.clientList(ClientType.PUBSUB));
+                var popped = CompletableFuture.supplyAsync(() -> other.blpop(60, "nothing"));
+                while (redis.clientUnblock(id) == 0) Thread.sleep(1);
+                same(popped.get(60, TimeUnit.SECONDS), null);
+                same(redis.clientNoEvictOn(), "OK");
+                same(redis.clientNoEvictOff(), "OK");
+                same(redis.clientTrackingInfo().getRedirect(), -1L);
+                same(redis.clientSetname("renamed"), "OK");
+                same(redis.clientGetname(), "renamed");
+                refused("No such client", () -> redis.clientKill("1.2.3.4:5"));
+                same(redis.clientKill(ClientKillParams.clientKillParams().id(String.valueOf(id))), 1L);
+                same(redis.clientList(id), "");
+            }
+        });
+        CASES.put("what is told of keys, commands and the server", redis -> {
+            redis.mset("n", "12", "long", "x".repeat(100));
+            same(List.of(redis.objectEncoding("n"), redis.objectEncoding("long"), redis.objectRefcount("long")), List.of("int", "raw", 1L));
+            refused("LFU maxmemory policy is not selected", () -> redis.objectFreq("n"));
+            holds(redis.memoryUsage("long") > 100, redis.memoryUsage("long"));
+            same(redis.memoryUsage("nosuch"), null);
+            same(redis.memoryStats().get("keys.count"), 2L);
+            same(redis.commandGetKeys("MSET", "a", "1", "b", "2"), List.of("a", "b"));
+            same(redis.commandGetKeysAndFlags("GETDEL", "a").get(0).getValue(), List.of("RW", "access", "delete"));
+            var get = redis.commandInfo("get").get("get");
+            same(List.of(get.getArity(), get.getFirstKey(), new HashSet<>(get.getFlags())), List.of(2L, 1L, Set.of("readonly", "fast")));
+            same((long) redis.command().size(), redis.commandCount());
+            var docs = redis.commandDocs("zadd").get("zadd");
+            same(List.of(docs.getGroup(), docs.getSince()), List.of("sorted-set", "1.2.0"));
+            same(redis.commandListFilterBy(CommandListFilterByParams.commandListFilterByParams().filterByPattern("getde?")), List.of("getdel"));
+            same(redis.configGet("maxmemory"), Map.of("maxmemory", "0"));
+            refused("nosuch", () -> redis.configSet("nosuch", "1"));
+            holds(redis.info("keyspace").startsWith("# Keyspace\r\ndb0:keys=2,expires=0,avg_ttl=0"), redis.info("keyspace"));
+        });
         CASES.put("errors", redis -> {
             redis.set("e", "text");
             refused("ERR value is not an integer or out of range", () -> redis.incr("e"));
             refused("WRONGTYPE", () -> redis.lpush("e", "x"));
         });
+    }
+
+    static Set<String> scanned(Jedis redis, ScanParams params, String type) {
+        var found = new HashSet<String>();
+        String cursor = ScanParams.SCAN_POINTER_START;
+        do {
+            var part = redis.scan(cursor, params, type);
+            found.addAll(part.getResult());
+            cursor = part.getCursor();
+        } while (!cursor.equals(ScanParams.SCAN_POINTER_START));
+        return found;
     }
 
     public static void main(String[] args) {
@@ -187,6 +459,7 @@ public class Cases {
             for (Map.Entry<String, Case> entry : CASES.entrySet()) {
                 String name = entry.getKey() + " (" + version + ")";
                 try (Jedis redis = open()) {
+                    if (name.contains("(Evenkeel)") && !redis.commandList().contains("evenkeel")) continue;
                     redis.flushAll();
                     entry.getValue().run(redis);
                     System.out.println("ok " + name);
