@@ -32,6 +32,7 @@ mod muted;
 mod no_wait;
 mod one_moment;
 mod paused;
+mod race_tables;
 mod races;
 mod renames;
 mod roaring;

@@ -1,10 +1,10 @@
 //! Keys that are rows of a database, here of SQLite in a file.
 
-use crate::races::{self, Judge, Newest, ROWS, Rows};
+use crate::race_tables::{Engine, Table};
+use crate::races::{self, ROWS};
 use crate::support::*;
 use rusqlite::Connection;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
@@ -747,17 +747,16 @@ fn a_transaction_of_more_rows_than_can_wait_gives_up_everything() {
     );
 }
 
-/// A table of SQLite with the versions of rows in column `n`.
-struct Table {
+/// A table of SQLite for a race.
+struct Racing {
     database: Connection,
     path: PathBuf,
     name: String,
-    options: String,
-    newest: Arc<Newest>,
+    columns: u64,
 }
 
-impl Table {
-    fn make(path: PathBuf, seed: u64, options: String) -> Table {
+impl Racing {
+    fn make(path: PathBuf, seed: u64, options: String) -> Table<Racing> {
         let database = Connection::open(&path).unwrap();
         database.busy_timeout(PATIENCE).unwrap();
         let mode = if seed.is_multiple_of(4) { "DELETE" } else { "WAL" };
@@ -767,33 +766,56 @@ impl Table {
              WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {ROWS}) INSERT INTO {name} SELECT i, 0 FROM c"
         );
         database.execute_batch(&sql).unwrap();
-        Table { database, path, name, options, newest: Arc::default() }
+        Table::new(Racing { database, path, name, columns: 0 }, options)
     }
 }
 
-impl Rows for Table {
+impl Engine for Racing {
     fn source(&self) -> String {
-        format!("sqlite:{} table {} columns n {}", self.path.display(), self.name, self.options)
+        format!("sqlite:{}", self.path.display())
     }
 
-    fn change(&mut self, id: u64) {
-        self.database
-            .execute(&format!("UPDATE {} SET n = n + 1 WHERE id = ?1", self.name), [id as i64])
-            .unwrap();
+    fn table(&self) -> &str {
+        &self.name
     }
 
-    fn change_all(&mut self) {
-        self.database.execute(&format!("UPDATE {} SET n = n + 1", self.name), []).unwrap();
+    fn run(&mut self, sql: &str) {
+        // Who begins by reading cannot wait for others that write.
+        self.database.execute_batch(&sql.replace("BEGIN;", "BEGIN IMMEDIATE;")).unwrap();
     }
 
-    fn settle(&mut self) -> Vec<Option<u64>> {
-        let mut all = self.database.prepare(&format!("SELECT n FROM {} ORDER BY id", self.name)).unwrap();
-        let rows = all.query_map([], |row| row.get::<_, i64>(0)).unwrap();
-        rows.map(|n| n.ok().map(|n| n as u64)).collect()
+    fn clear(&self) -> String {
+        format!("DELETE FROM {}", self.name)
     }
 
-    fn judge(&self) -> Arc<dyn Judge> {
-        self.newest.clone()
+    fn trouble(&mut self, _alone: bool, state: &mut u64) {
+        let name = self.name.clone();
+        let log = format!("\"evenkeel_changes_{name}.id\"");
+        match random(state, 20) {
+            // What is changed then is told by nobody.
+            0 => {
+                let kind = ["insert", "update", "delete"][random(state, 3) as usize];
+                self.run(&format!("DROP TRIGGER IF EXISTS \"evenkeel_{kind}_{name}.id\""));
+            }
+            1 => self.run(&format!("DELETE FROM {log} WHERE seq < (SELECT max(seq) FROM {log})")),
+            2 => {
+                self.columns += 1;
+                self.run(&format!("ALTER TABLE {name} ADD COLUMN c{}", self.columns));
+            }
+            // In a rollback journal's mode nobody reads meanwhile.
+            3 | 4 => {
+                self.run("BEGIN EXCLUSIVE");
+                std::thread::sleep(Duration::from_millis(random(state, 10)));
+                self.run("COMMIT");
+            }
+            _ => {}
+        }
+    }
+
+    fn rows(&mut self) -> Vec<(u64, u64)> {
+        let mut all = self.database.prepare(&format!("SELECT id, n FROM {}", self.name)).unwrap();
+        let rows = all.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)));
+        rows.unwrap().map(Result::unwrap).collect()
     }
 }
 
@@ -810,6 +832,6 @@ fn no_read_goes_backwards_and_none_stays_behind() {
     races::run(60, 8, |lane, seed, state| {
         // In one file one table after the other.
         let path = dir.path().join(format!("{lane}-{}.db", seed.is_multiple_of(4)));
-        Table::make(path, seed, race_options(state))
+        Racing::make(path, seed, race_options(state))
     });
 }

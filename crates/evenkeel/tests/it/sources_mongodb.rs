@@ -1,6 +1,6 @@
 //! Keys that are documents of a MongoDB: a scripted one that fails at will, and a real one where EVENKEEL_TEST_MONGODB names it.
 
-use crate::races::{self, Judge, ROWS, Rows, Shop};
+use crate::races::{self, Found, Judge, ROWS, Rows, Shop};
 use crate::sources::{figure, floods, random, until, until_figure};
 use crate::support::*;
 use mongod::bson::{Bson, Document, Timestamp, doc};
@@ -172,6 +172,11 @@ struct Scripted {
     late: bool,
 }
 
+/// Numbers that are equal are one id, whatever their type.
+fn spelled(id: u64) -> Bson {
+    if id.is_multiple_of(2) { Bson::Int64(id as i64) } else { Bson::Double(id as f64) }
+}
+
 /// A read finds what a majority once had, at least as of what was told and dealt with before it was asked for; and where no
 /// member is late, at least what a read found before.
 struct Known {
@@ -186,14 +191,17 @@ impl Judge for Known {
         self.oldest[id as usize - 1].load(Ordering::SeqCst)
     }
 
-    fn accepts(&self, id: u64, before: u64, found: Option<u64>) -> bool {
-        let version = found.map(|version| version as i64);
+    fn accepts(&self, id: u64, before: u64, found: Found) -> bool {
         let state = self.mongo.state();
-        let was = state.history.was_ever(&Bson::Int64(id as i64), before as i64, version);
-        if self.monotonic && was {
-            self.oldest[id as usize - 1].fetch_max(found.unwrap_or(0), Ordering::SeqCst);
+        let versions = state.history.versions(&Bson::Int64(id as i64));
+        let once =
+            versions.into_iter().filter(|(version, .., committed)| *committed && *version >= before as i64);
+        let mut once = once.map(|(version, is_there, ..)| (version as u64, is_there));
+        let first = once.find(|(version, is_there)| found.fits(is_there.then_some(*version)));
+        if let Some((version, _)) = first.filter(|_| self.monotonic) {
+            self.oldest[id as usize - 1].fetch_max(version, Ordering::SeqCst);
         }
-        was || found.is_none() && before == 0
+        first.is_some() || found == Found::Nothing && before == 0
     }
 
     fn describe(&self, id: u64) -> String {
@@ -218,21 +226,25 @@ impl Scripted {
             format!("columns v timeout 5s connect-timeout 1s pool {} ttl {ttl}", 1 + random(state, 4));
         let judge = Known { mongo: mongo.clone(), oldest: Default::default(), monotonic: !late };
         let mut made = Scripted { mongo, options, judge: Arc::new(judge), late };
-        (1..=ROWS).for_each(|id| made.change(id));
+        (1..=ROWS).for_each(|id| made.put(id));
         made.mongo.commit();
         made
     }
 
     /// What was told and dealt with up to now no later read may be older than.
     fn note_dealt_with(&self, shop: &mut Shop) {
-        let (told, _) = self.mongo.state().asked_behind;
-        if told == (Timestamp { time: 0, increment: 0 }) || shop.figure("waiting-removals") > 0 {
+        let told = self.mongo.state().asked_behind;
+        if told.0 == (Timestamp { time: 0, increment: 0 }) || shop.figure("waiting-removals") > 0 {
             return;
         }
         for id in 1..=ROWS {
             let touched = self.mongo.state().history.touched(&Bson::Int64(id as i64), told);
             self.judge.oldest[id as usize - 1].fetch_max(touched as u64, Ordering::SeqCst);
         }
+    }
+
+    fn put(&self, id: u64) {
+        self.mongo.history(|history| history.write(spelled(id), doc! {}));
     }
 
     fn fail(&mut self, state: &mut u64) {
@@ -256,14 +268,33 @@ impl Rows for Scripted {
         format!("{} collection items {}", self.mongo.url(), self.options)
     }
 
-    /// Numbers that are equal are one id, whatever their type.
-    fn change(&mut self, id: u64) {
-        let id = if id.is_multiple_of(2) { Bson::Int64(id as i64) } else { Bson::Double(id as f64) };
-        self.mongo.history(|history| history.write(id, doc! {}));
+    fn column(&self) -> &'static str {
+        "v"
     }
 
-    fn change_all(&mut self) {
-        (1..=ROWS).for_each(|id| self.change(id));
+    /// Writes a document, now and then several in a transaction, of which one may be removed and inserted again, or get another id.
+    fn change(&mut self, id: u64, state: &mut u64) {
+        let other = spelled(1 + random(state, ROWS));
+        let (id, kind) = (spelled(id), random(state, 8));
+        self.mongo.history(|history| match kind {
+            0 => history.transact(|history| {
+                history.remove(id.clone());
+                history.write(other, doc! {});
+            }),
+            1 => history.transact(|history| {
+                history.remove(id.clone());
+                history.write(id, doc! {});
+                history.write(other, doc! {});
+            }),
+            2 => history.transact(|history| {
+                (1..=ROWS / 2).for_each(|id| _ = history.write(spelled(id), doc! {}));
+            }),
+            _ => _ = history.write(id, doc! {}),
+        });
+    }
+
+    fn change_all(&mut self, _state: &mut u64) {
+        (1..=ROWS).for_each(|id| self.put(id));
     }
 
     fn trouble(&mut self, shop: &mut Shop, state: &mut u64) {
@@ -274,7 +305,7 @@ impl Rows for Scripted {
                 if random(state, 2) == 0 {
                     self.mongo.history(|history| history.forget());
                 }
-                self.change(1);
+                self.put(1);
                 restart(&self.mongo);
             }
             4 => self.mongo.history(|history| history.clear(Op::Drop)),
