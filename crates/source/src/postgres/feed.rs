@@ -213,7 +213,8 @@ impl<'a> Follower<'a> {
         if self.driver.spec.slot.is_some() {
             let mut place = place(self.driver);
             place.position = Some(self.reached);
-            if place.unsettled.len() != self.unsettled.len() {
+            // Of another opening there may be as many.
+            if place.unsettled != self.unsettled {
                 place.unsettled.clone_from(&self.unsettled);
             }
         }

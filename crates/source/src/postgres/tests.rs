@@ -342,10 +342,7 @@ async fn a_named_slot_is_resumed() {
     assert!(why.contains("each server needs one of its own"), "{why}");
     let end = async |following: Following| {
         drop(following);
-        let free = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'resumed_slot' AND active";
-        while shop.client.query_one(free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until_free(&shop, "resumed_slot").await;
         feed.forget();
     };
     end(following).await;
@@ -505,16 +502,100 @@ async fn what_was_in_progress_at_the_beginning_is_settled() {
     shop.run("CREATE TABLE begun_other (id int)").await;
     let database = shop.open("slot begun_slot");
     drop(follow(&database).await);
-    let free = "SELECT count(*) FROM pg_replication_slots WHERE active";
-    while shop.client.query_one(free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_free(&shop, "begun_slot").await;
     shop.run("BEGIN; INSERT INTO begun_other VALUES (1)").await;
     let other = shop.open("slot begun_slot");
     let (feed, _following) = follow(&other).await;
     assert_eq!(feed.all(), [Told::Opened(Since::Unknown)]);
     shop.run("ROLLBACK").await;
     feed.until_lost().await;
+}
+
+/// Waits until nobody follows by the slot.
+async fn until_free(shop: &Shop, slot: &str) {
+    let free = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}' AND active");
+    while shop.client.query_one(&free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Ends the connection of the feed as the database sees it, and resumes it.
+async fn cut(
+    shop: &Shop,
+    slot: &str,
+    database: &Arc<dyn Database>,
+    feed: &Arc<Recorder>,
+    following: Following,
+) -> Following {
+    shop.run(&format!(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    ))
+    .await;
+    assert!(matches!(following.failure().await, Failure::Down(_)));
+    until_free(shop, slot).await;
+    feed.forget();
+    let following = Following::start(database, feed);
+    feed.until_opened().await;
+    following
+}
+
+/// What is still to be settled is so after a cut, too; and it is of the last opening, though an earlier one had as much.
+#[tokio::test]
+async fn what_was_in_progress_at_the_beginning_is_settled_after_a_cut() {
+    let shop = Shop::new(Arc::new(Server::start()), "cutoff", "id int PRIMARY KEY, v int").await;
+    shop.run("CREATE TABLE cutoff_other (id int); INSERT INTO @ VALUES (1, 0)").await;
+    let (database, slot) = (shop.open("slot cutoff_slot"), "cutoff_slot");
+    let (feed, mut following) = follow(&database).await;
+    let mut open: Option<Client> = None;
+    for column in ["a", "b"] {
+        // What ends the feed for good has it begin anew at the present. What was in progress the last time ends unseen.
+        shop.run(&format!("ALTER TABLE @ ADD COLUMN {column} int")).await;
+        assert!(matches!(following.failure().await, Failure::Lost(_)));
+        until_free(&shop, slot).await;
+        if let Some(last) = open.take() {
+            last.batch_execute("ROLLBACK").await.unwrap();
+        }
+        let other = client(&shop.server).await;
+        other.batch_execute("BEGIN; INSERT INTO cutoff_other VALUES (1)").await.unwrap();
+        open = Some(other);
+        feed.forget();
+        following = Following::start(&database, &feed);
+        assert_eq!(feed.until_opened().await, Since::Unknown);
+        feed.until_heartbeat().await;
+        following = cut(&shop, slot, &database, &feed, following).await;
+        feed.until_heartbeat().await;
+        assert_eq!(feed.all(), [Told::Opened(Since::Resumed)], "{column}");
+    }
+    open.unwrap().batch_execute("ROLLBACK").await.unwrap();
+    feed.until_lost().await;
+}
+
+/// What is committed while the feed is cut is told when it is resumed, and then there is nothing to be settled.
+#[tokio::test]
+async fn what_was_in_progress_when_the_feed_was_cut_is_told() {
+    let shop = Shop::new(Arc::new(Server::start()), "across", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 0), (2, 0)").await;
+    let (database, slot) = (shop.open("slot across_slot"), "across_slot");
+    drop(follow(&database).await);
+    until_free(&shop, slot).await;
+    let (early, late) = (client(&shop.server).await, client(&shop.server).await);
+    early.batch_execute("BEGIN; UPDATE across SET v = 1 WHERE id = 1").await.unwrap();
+    let database = shop.open("slot across_slot");
+    let (feed, following) = follow(&database).await;
+    feed.until_heartbeat().await;
+    late.batch_execute("BEGIN; UPDATE across SET v = 1 WHERE id = 2").await.unwrap();
+    drop(following);
+    until_free(&shop, slot).await;
+    for open in [early, late] {
+        open.batch_execute("COMMIT").await.unwrap();
+    }
+    feed.forget();
+    let _following = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Resumed);
+    feed.until_changed(&["1", "2"]).await;
+    feed.until_heartbeat().await;
+    assert!(!feed.all().contains(&Told::Lost), "{:?}", feed.all());
+    assert!(load(&database, &["1", "2"]).await.iter().all(|(_, row)| row.contains("\"v\":1")));
 }
 
 /// While it stops the database waits for answers of those who follow.
