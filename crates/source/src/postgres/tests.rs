@@ -633,9 +633,17 @@ async fn a_database_that_dies_is_down_until_it_is_back() {
     }
 }
 
+/// What a line that broke swallows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Swallows {
+    Everything,
+    /// What the database says on connections for replication; all else goes its way.
+    Feeds,
+}
+
 /// Passes bytes on to a port; what comes over connections made before the count was raised is swallowed.
-async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+async fn proxy(to: u16, swallows: Swallows) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, broken) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -645,16 +653,21 @@ async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
             let server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.unwrap();
             let (client, server) = (client.into_split(), server.into_split());
             let born = count.load(Ordering::SeqCst);
-            for (mut from, mut into) in [(client.0, server.1), (server.0, client.1)] {
-                let count = count.clone();
+            let is_feed = Arc::new(AtomicBool::new(false));
+            for (mut from, mut into, asks) in [(client.0, server.1, true), (server.0, client.1, false)] {
+                let (count, is_feed) = (count.clone(), is_feed.clone());
                 tokio::spawn(async move {
                     let mut bytes = vec![0; 16 << 10];
                     while let Ok(n) = from.read(&mut bytes).await {
                         if n == 0 {
                             return;
                         }
-                        if count.load(Ordering::SeqCst) == born && into.write_all(&bytes[..n]).await.is_err()
-                        {
+                        if asks && bytes[..n].windows(12).any(|some| some == b"replication\0") {
+                            is_feed.store(true, Ordering::SeqCst);
+                        }
+                        let passes = swallows == Swallows::Feeds && (asks || !is_feed.load(Ordering::SeqCst));
+                        let whole = passes || count.load(Ordering::SeqCst) == born;
+                        if whole && into.write_all(&bytes[..n]).await.is_err() {
                             return;
                         }
                     }
@@ -670,7 +683,7 @@ async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
 async fn a_connection_that_swallows_everything_is_given_up() {
     let shop = Shop::new(shared(), "swallowed", "id int PRIMARY KEY").await;
     shop.run("INSERT INTO @ VALUES (1)").await;
-    let (port, broken) = proxy(shop.server.port).await;
+    let (port, broken) = proxy(shop.server.port, Swallows::Everything).await;
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let text = format!("{0} {0}:{{id}} {url} timeout 500ms pool 1", shop.table);
     let database = crate::open(&Spec::parse(text.split_whitespace()).unwrap()).unwrap();
@@ -678,6 +691,32 @@ async fn a_connection_that_swallows_everything_is_given_up() {
     broken.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(database.load(&ids(&["1"])).await, Err(Failure::Slow));
     assert_eq!(load(&database, &["1"]).await.len(), 1);
+}
+
+/// The database goes on, and hears all that is said to it; only what its feed says does not arrive.
+#[tokio::test]
+async fn a_feed_that_says_nothing_is_given_up() {
+    let shop = Shop::new(shared(), "mute", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 0)").await;
+    let (port, broken) = proxy(shop.server.port, Swallows::Feeds).await;
+    let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    let text = format!("{0} {0}:{{id}} {url} timeout 60s connect-timeout 2s", shop.table);
+    let driver = Arc::new(Postgres::new(&Spec::parse(text.split_whitespace()).unwrap()).unwrap());
+    let database: Arc<dyn Database> = driver.clone();
+    let (feed, following) = follow(&database).await;
+    feed.until_heartbeat().await;
+    broken.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    shop.run("UPDATE @ SET v = 1").await;
+    assert_eq!(following.failure().await, Failure::Down("the change feed is silent".into()));
+    assert!(!feed.all().contains(&Told::Changed("1".into())));
+    assert_eq!(driver.place.lock().unwrap().silences, 1);
+    feed.forget();
+    let _again = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Unknown);
+    feed.until_heartbeat().await;
+    assert_eq!(driver.place.lock().unwrap().silences, 0, "it was in vain no more");
+    shop.run("UPDATE @ SET v = 2").await;
+    feed.until_changed(&["1"]).await;
 }
 
 #[tokio::test]
