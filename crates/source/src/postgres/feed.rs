@@ -176,7 +176,7 @@ impl<'a> Follower<'a> {
                             self.take(&data)?;
                             taken += 1;
                             // A long transaction is not to keep the loads of all sources waiting.
-                            if taken % PIECE == 0 {
+                            if taken.is_multiple_of(PIECE) {
                                 tokio::task::yield_now().await;
                             }
                         }
