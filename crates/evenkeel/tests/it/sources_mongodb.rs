@@ -9,6 +9,7 @@ use mongod::server::Fault;
 use mongod::{Site, wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Writes without async.
 struct Collection(Arc<Site>);
@@ -114,6 +115,46 @@ fn a_stream_that_is_cut_resumes_and_loses_nothing() {
     assert_eq!(figure(&mut client, "flushes"), "0");
     assert_eq!(figure(&mut client, "last-flush"), "\"\"");
     client.expect("GET item:2", &row(0));
+}
+
+/// Several servers in front of one database each follow its changes; one whose place is gone, or that goes, takes nothing from the
+/// others.
+#[test]
+fn two_servers_in_front_of_one_database_both_follow_it() {
+    let (_server, mut first, mongo) = scripted("connect-timeout 1s timeout 10s");
+    let other = Server::start();
+    let mut second = other.client();
+    let add = format!("EVENKEEL SOURCE ADD items item:{{id}} {} columns n timeout 10s", mongo.url());
+    second.expect(&add, "+OK");
+    let change = |n: i32, clients: &mut [&mut Client]| {
+        put(&mongo, 1, n);
+        for client in clients {
+            until(client, "GET item:1", &row(n));
+        }
+    };
+    until(&mut second, "GET item:1", &row(0));
+    (1..20).for_each(|n| change(n, &mut [&mut first, &mut second]));
+    let opened = |client: &mut Client| figure(client, "feed-opened").parse::<u64>().unwrap();
+    let before = opened(&mut first) + opened(&mut second);
+    // One of them gets this: which, is chance.
+    mongo.fail("getMore", Fault::Error(286, "NonResumableChangeStreamError"));
+    (20..40).for_each(|n| change(n, &mut [&mut first, &mut second]));
+    let deadline = Instant::now() + PATIENCE;
+    while opened(&mut first) + opened(&mut second) == before {
+        assert!(Instant::now() < deadline, "no stream was opened again");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(opened(&mut first) + opened(&mut second), before + 1);
+    let flushes = |client: &mut Client| figure(client, "flushes").parse::<u64>().unwrap();
+    assert_eq!((flushes(&mut first) > 0, flushes(&mut second) > 0), {
+        let lost = opened(&mut first) > 1;
+        (lost, !lost)
+    });
+    second.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    second.expect("GET item:1", "(nil)");
+    (40..60).for_each(|n| change(n, &mut [&mut first]));
+    second.expect(&add, "+OK");
+    (60..80).for_each(|n| change(n, &mut [&mut first, &mut second]));
 }
 
 /// By each error that says so, and by a history that does not reach back.
