@@ -235,7 +235,7 @@ impl Drop for Named {
 }
 
 /// Tells others to stop, also when its thread fails.
-struct Stop<'a>(&'a AtomicBool);
+pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {

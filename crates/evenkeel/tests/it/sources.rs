@@ -466,6 +466,7 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
     let (mut control, mut client) = (shop.server.client(), shop.server.client());
     let (stop, path) = (std::sync::atomic::AtomicBool::new(false), shop.path.clone());
     std::thread::scope(|scope| {
+        let _stops = races::Stop(&stop);
         scope.spawn(|| {
             let database = Connection::open(path).unwrap();
             database.busy_timeout(PATIENCE).unwrap();
@@ -510,6 +511,48 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
         shop.database.query_row("SELECT n FROM items WHERE id = 1", [], |row| row.get::<_, i64>(0)).unwrap()
             as u64;
     until(&mut client, "GET item:1", &row(1, n as u32));
+}
+
+/// The same, step by step, for commands of several keys, of which one changes during each load.
+#[test]
+fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
+    let shop = shop("timeout 60s");
+    let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
+    client.expect("GET item:2", &row(2, 0));
+    let point = |client: &mut Client, name: &str, mode: &str| {
+        client.expect(&format!("DEBUG POINT {name} {mode}"), "+OK");
+    };
+    let number = |client: &mut Client, name: &str| shop.figure(client, name).parse::<u32>().unwrap();
+    let mut n = 0;
+    for line in ["MGET item:1 item:2 item:1", "EXISTS item:1 item:2", "MGET item:1", "EXISTS item:1"] {
+        client.expect("EVENKEEL SOURCE FLUSH items 1", "+OK");
+        until_figure(&mut client, "waiting-removals", "0");
+        point(&mut client, "source-ask", "HOLD 1");
+        waiter.send(encode_line(line));
+        for _ in 0..2 {
+            // It has begun, and its row changes before it is read.
+            until_figure(&mut client, "loading", "1");
+            let (changes, loaded) = (number(&mut client, "changes"), number(&mut client, "loaded-rows"));
+            n += 1;
+            shop.sql(&format!("UPDATE items SET n = {n} WHERE id = 1"));
+            until_figure(&mut client, "changes", &(changes + 1).to_string());
+            point(&mut client, "source-fill", "HOLD 1");
+            point(&mut client, "source-ask", "OFF");
+            until_figure(&mut client, "loaded-rows", &(loaded + 1).to_string());
+            point(&mut client, "source-ask", "HOLD 1");
+            point(&mut client, "source-fill", "OFF");
+        }
+        let (first, second) = (row(1, n), row(2, 0));
+        waiter.expect_reply(&match line {
+            "MGET item:1" => format!("[{first}]"),
+            "EXISTS item:1" => ":1".to_owned(),
+            "EXISTS item:1 item:2" => ":2".to_owned(),
+            _ => format!("[{first}, {second}, {first}]"),
+        });
+        point(&mut client, "source-ask", "OFF");
+        // It is not kept.
+        assert_eq!(shop.figure(&mut client, "items"), "1", "{line}");
+    }
 }
 
 /// A change feed that cannot be followed tells nothing: what was cached before is loaded again when it is asked for.

@@ -120,7 +120,7 @@ impl Fetch {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
             if self.slots[i].is_none() {
-                let lent = session.loading.as_mut().and_then(|loading| loading.take_lent(keys.at(i)));
+                let lent = session.loading.as_ref().and_then(|loading| loading.lent(keys.at(i)));
                 self.look(server, local, (i, keys.at(i)), values, lent);
             }
         }

@@ -60,10 +60,9 @@ impl Loading {
         self.tries = 0;
     }
 
-    /// The row that was lent for a key.
-    pub(super) fn take_lent(&mut self, key: &[u8]) -> Option<Arc<Lent>> {
-        let at = self.lent.iter().position(|lent| lent.is_of(key))?;
-        Some(self.lent.swap_remove(at))
+    /// The row that was lent for a key, which a command may name twice.
+    pub(super) fn lent(&self, key: &[u8]) -> Option<Arc<Lent>> {
+        self.lent.iter().find(|lent| lent.is_of(key)).cloned()
     }
 
     /// Notes what arrived. A failure is not forgotten because other rows came.
@@ -235,7 +234,7 @@ fn borrow(
     if command.is_write() || command.single_key().is_none() && !alone {
         return false;
     }
-    let lent = session.loading.as_mut().and_then(|loading| loading.take_lent(key));
+    let lent = session.loading.as_ref().and_then(|loading| loading.lent(key));
     let Some(lent) = lent else { return false };
     lent.show(view, entry);
     session.lent = Some(key.into());
