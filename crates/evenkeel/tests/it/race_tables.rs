@@ -217,8 +217,8 @@ impl<E: Engine> Table<E> {
         if shop.figure("waiting-removals") > 0 {
             return;
         }
-        while let Some((_, newest)) = self.untold.pop_front_if(|(events, _)| *events <= told) {
-            for (id, at) in newest {
+        while self.untold.front().is_some_and(|(events, _)| *events <= told) {
+            for (id, at) in self.untold.pop_front().map_or_else(Vec::new, |(_, newest)| newest) {
                 self.log.oldest(id).fetch_max(at, Ordering::SeqCst);
             }
         }

@@ -266,7 +266,7 @@ impl Scripted {
         let options =
             format!("columns v timeout 5s connect-timeout 1s pool {} ttl {ttl}", 1 + random(state, 4));
         let judge = Known { mongo: mongo.clone(), oldest: Default::default(), monotonic: !late };
-        let mut made = Scripted { mongo, options, judge: Arc::new(judge), late };
+        let made = Scripted { mongo, options, judge: Arc::new(judge), late };
         (1..=ROWS).for_each(|id| made.put(id));
         made.mongo.commit();
         made

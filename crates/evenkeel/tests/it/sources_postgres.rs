@@ -270,7 +270,7 @@ impl Drop for Racing {
         let Some(slot) = self.slot.take().filter(|_| !std::thread::panicking()) else { return };
         let of_it = format!("FROM pg_replication_slots WHERE slot_name = '{slot}'");
         let deadline = Instant::now() + PATIENCE;
-        while self.session.run(&format!("SELECT 1 {of_it}")) != "" {
+        while !self.session.run(&format!("SELECT 1 {of_it}")).is_empty() {
             assert!(Instant::now() < deadline, "{slot} stays in use");
             self.session.run(&format!("SELECT pg_drop_replication_slot(slot_name) {of_it} AND NOT active"));
             std::thread::sleep(Duration::from_millis(2));
