@@ -50,6 +50,11 @@ impl Marks {
         self.position.fetch_add(1, Ordering::SeqCst) + 1
     }
 
+    /// Whatever load begins from now on begins after this.
+    pub fn now(&self) -> u64 {
+        self.position.load(Ordering::SeqCst)
+    }
+
     fn next(&self) -> u64 {
         self.position.load(Ordering::SeqCst) + 1
     }

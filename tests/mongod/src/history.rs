@@ -46,6 +46,8 @@ pub struct History {
     version: i64,
     /// Places before are no longer known.
     begins: Timestamp,
+    /// What is written has the time of what was written before: it is of one transaction.
+    together: bool,
 }
 
 /// How a spelled value is compared: numbers by their worth.
@@ -63,10 +65,13 @@ impl History {
     pub(crate) fn new() -> History {
         let start = Timestamp { time: 1_700_000_000, increment: 1 };
         let first = Entry { time: start, op: Op::Noop, id: Bson::Null, document: None, version: 0 };
-        History { oplog: vec![first], committed: 1, now: start, version: 0, begins: start }
+        History { oplog: vec![first], committed: 1, now: start, version: 0, begins: start, together: false }
     }
 
     fn tick(&mut self) -> Timestamp {
+        if self.together {
+            return self.now;
+        }
         self.now.increment += 1;
         if self.now.increment > 50 {
             self.now = Timestamp { time: self.now.time + 1, increment: 1 };
@@ -109,6 +114,22 @@ impl History {
         }
     }
 
+    /// Writes in one transaction: a majority has all of it or nothing, and its events have one time.
+    pub fn transact(&mut self, writes: impl FnOnce(&mut History)) {
+        self.tick();
+        self.together = true;
+        writes(self);
+        self.together = false;
+    }
+
+    /// So many entries, and the rest of the transaction that the last of them is of.
+    pub fn whole(&self, mut len: usize) -> usize {
+        while len < self.oplog.len() && self.oplog[len].time == self.oplog[len - 1].time {
+            len += 1;
+        }
+        len
+    }
+
     /// The collection is dropped, or gets another name.
     pub fn clear(&mut self, op: Op) {
         self.add(op, Bson::Null, None);
@@ -121,7 +142,7 @@ impl History {
 
     /// A majority has the first `n` more entries, or all there are.
     pub fn commit(&mut self, n: usize) {
-        self.committed = self.committed.saturating_add(n).min(self.oplog.len());
+        self.committed = self.whole(self.committed.saturating_add(n).min(self.oplog.len()));
     }
 
     pub fn uncommitted(&self) -> usize {
@@ -193,15 +214,27 @@ impl History {
         found.into_values().collect()
     }
 
-    /// The number of the last write that touched an id, of those up to a time that a majority has.
-    pub fn touched(&self, id: &Bson, time: Timestamp) -> i64 {
+    /// How many entries are told by the events up to a place.
+    fn len_told(&self, (time, events): Place) -> usize {
+        let before = self.oplog.partition_point(|entry| entry.time < time);
+        let mut left = events as usize;
+        let told = self.oplog[before..self.len_at(time)].iter().take_while(|entry| {
+            let all = entry.events().len() <= left;
+            left = left.saturating_sub(entry.events().len());
+            all
+        });
+        before + told.count()
+    }
+
+    /// The number of the last write that touched an id, of those told up to a place.
+    pub fn touched(&self, id: &Bson, told: Place) -> i64 {
         let id = key(id);
         let touches = |entry: &&Entry| match entry.op {
             Op::Drop | Op::Rename => true,
             Op::Noop => false,
             _ => key(&entry.id) == id,
         };
-        self.oplog[..self.len_at(time).min(self.committed)]
+        self.oplog[..self.len_told(told).min(self.committed)]
             .iter()
             .rev()
             .find(touches)
@@ -239,9 +272,11 @@ impl History {
     pub fn events(&self, after: Place, limit: usize) -> (Vec<(Place, Document)>, bool) {
         let mut events = Vec::new();
         let start = self.oplog.partition_point(|entry| entry.time < after.0);
+        let mut last = (after.0, 0);
         for entry in &self.oplog[start.min(self.committed)..self.committed] {
-            for (n, event) in entry.events().into_iter().enumerate() {
-                let place = (entry.time, n as u32 + 1);
+            for event in entry.events() {
+                let place = (entry.time, if entry.time == last.0 { last.1 + 1 } else { 1 });
+                last = place;
                 if place <= after {
                     continue;
                 }

@@ -400,6 +400,7 @@ impl Shared {
         let allowed = after.map_or(1, |after| history.len_at(after)).clamp(1, newest);
         let oldest = if state.late { allowed } else { newest };
         let view = oldest + state.rng.below(newest - oldest + 1);
+        let view = state.history.whole(view);
         let ids = command.get_document("filter").and_then(|filter| filter.get_document("_id")).unwrap();
         let mut documents = match command.get_str("find") {
             Ok("items") => state.history.find(ids.get_array("$in").unwrap(), view),

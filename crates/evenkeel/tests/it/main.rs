@@ -33,6 +33,7 @@ mod no_wait;
 mod one_moment;
 mod panics;
 mod paused;
+mod race_tables;
 mod races;
 mod renames;
 mod roaring;

@@ -6,10 +6,16 @@
 //! lane 2: seed 2 …                                              weather: loads, installs and removals are delayed, ever anew
 //! ```
 //!
+//! The writer changes rows in every way its database knows, lets items be given up, pauses the source and cuts its feed; readers ask
+//! by GET, HGET, HGETALL, MGET, EXISTS and HTTP.
+//!
 //! EVENKEEL_TEST_RACES seeds from EVENKEEL_TEST_SEED on. A seed fixes what is done, not how the threads meet.
 
+use crate::http::Http;
 use crate::sources::{figure_of, random};
 use crate::support::*;
+use serde_json::Value;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,12 +26,35 @@ pub const ROWS: u64 = 12;
 const STEPS: usize = 100;
 const READERS: usize = 2;
 
+/// What a reader finds of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Found {
+    Version(u64),
+    /// It is there.
+    There,
+    Nothing,
+}
+
+impl Found {
+    fn of(version: Option<u64>) -> Found {
+        version.map_or(Found::Nothing, Found::Version)
+    }
+
+    /// Whether a row of this version, or none, is found as this.
+    pub fn fits(self, version: Option<u64>) -> bool {
+        self == Found::of(version) || self == Found::There && version.is_some()
+    }
+}
+
 /// The rows of one seed in their database, which are written beside the server. Each has a version that grows.
 pub trait Rows: Send {
-    /// What follows name and pattern in EVENKEEL SOURCE ADD. A row's JSON holds nothing but its version.
+    /// What follows name and pattern in EVENKEEL SOURCE ADD. A row holds nothing but its version.
     fn source(&self) -> String;
-    fn change(&mut self, id: u64);
-    fn change_all(&mut self);
+    /// The name of the version.
+    fn column(&self) -> &'static str;
+    /// Does something to a row, and perhaps to others along with it.
+    fn change(&mut self, id: u64, random: &mut u64);
+    fn change_all(&mut self, random: &mut u64);
     /// What only this kind of database does; called at each step.
     fn trouble(&mut self, _shop: &mut Shop, _random: &mut u64) {}
     /// Ends all trouble: the versions rows have in the end, None where there is no row.
@@ -42,29 +71,12 @@ pub trait Judge: Send + Sync {
     /// What is known of a row before it is asked for.
     fn before(&self, id: u64) -> u64;
     /// Whether who knew `before` may find this.
-    fn accepts(&self, id: u64, before: u64, found: Option<u64>) -> bool;
+    fn accepts(&self, id: u64, before: u64, found: Found) -> bool;
     /// What is known of a row, for the message of a failure.
-    fn describe(&self, _id: u64) -> String {
-        String::new()
-    }
+    fn describe(&self, id: u64) -> String;
     /// Whether a read may fail.
     fn allows_errors(&self) -> bool {
         false
-    }
-}
-
-/// Rows are always there, and no read is older than one that had ended before.
-#[derive(Default)]
-pub struct Newest([AtomicU64; ROWS as usize]);
-
-impl Judge for Newest {
-    fn before(&self, id: u64) -> u64 {
-        self.0[id as usize - 1].load(Ordering::SeqCst)
-    }
-
-    fn accepts(&self, id: u64, before: u64, found: Option<u64>) -> bool {
-        let newest = found.map(|version| self.0[id as usize - 1].fetch_max(version, Ordering::SeqCst));
-        newest.is_some() && found >= Some(before)
     }
 }
 
@@ -72,11 +84,26 @@ impl Judge for Newest {
 pub struct Shop {
     pub client: Client,
     pub name: String,
+    /// Rows that were given up by their ids: they count as changes.
+    pub given_up: u64,
+    paused: bool,
 }
 
 impl Shop {
     pub fn figure(&mut self, name: &str) -> u64 {
         figure_of(&mut self.client, &self.name, name).parse().unwrap()
+    }
+
+    fn order(&mut self, what: &str, id: &str) {
+        let line = format!("EVENKEEL SOURCE {what} {}{id}", self.name);
+        self.client.expect(&line, "+OK");
+    }
+
+    fn pause(&mut self, paused: bool) {
+        if self.paused != paused {
+            self.paused = paused;
+            self.order(if paused { "PAUSE" } else { "RESUME" }, "");
+        }
     }
 }
 
@@ -94,7 +121,7 @@ pub fn run<R: Rows>(usual: u64, lanes: usize, make: impl Fn(usize, u64, &mut u64
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let first = number("EVENKEEL_TEST_SEED", 1);
     let end = first + number("EVENKEEL_TEST_RACES", usual);
-    let server = Server::start();
+    let (server, http) = Server::start_http(&[]);
     let (next, stop, sums) = (AtomicU64::new(first), AtomicBool::new(false), Sums::default());
     let began = Instant::now();
     let lane = |lane: usize| {
@@ -103,7 +130,7 @@ pub fn run<R: Rows>(usual: u64, lanes: usize, make: impl Fn(usize, u64, &mut u64
         for seed in seeds.take_while(|seed| *seed < end && !stop.load(Ordering::SeqCst)) {
             let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
             let rows = make(lane, seed, &mut state);
-            race(&server, rows, seed, &mut state, &sums);
+            race((&server, http), rows, seed, &mut state, &sums);
         }
         std::mem::forget(failed);
     };
@@ -139,46 +166,76 @@ fn weather(mut client: Client, stop: &AtomicBool, seed: u64) {
 }
 
 /// Of one seed: readers and a writer, and when it is quiet, whether what is kept is what the database has.
-fn race<R: Rows>(server: &Server, mut rows: R, seed: u64, state: &mut u64, sums: &Sums) {
-    let mut shop = Shop { client: server.client(), name: format!("r{seed}") };
-    let name = shop.name.clone();
-    shop.client.expect(&format!("EVENKEEL SOURCE ADD {name} {name}:{{id}} {}", rows.source()), "+OK");
+fn race<R: Rows>(
+    (server, http): (&Server, SocketAddr),
+    mut rows: R,
+    seed: u64,
+    state: &mut u64,
+    sums: &Sums,
+) {
+    let _seed = Named(seed);
+    let name = format!("r{seed}");
+    let mut shop = Shop { client: server.client(), name: name.clone(), given_up: 0, paused: false };
+    let is_hash = random(state, 3) == 0;
+    let form = if is_hash { "hash" } else { "json" };
+    // Known absence, too, is to end by the news of a row.
+    let absent = if random(state, 3) == 0 { "50ms" } else { "1h" };
+    shop.order(
+        "ADD",
+        &format!(" {name}:{{id}} {} as {form} negative-ttl {absent} path /{name}", rows.source()),
+    );
+    let (column, judge) = (rows.column(), rows.judge());
+    let reader = || Reader {
+        client: server.client(),
+        http: Http::to(http),
+        name: name.clone(),
+        column,
+        is_hash,
+        judge: judge.clone(),
+    };
+    let mut last = reader();
     // The feed has to be open before anything is read.
     while shop.figure("loaded-rows") == 0 {
-        shop.client.call(&format!("GET {name}:1"));
+        last.ask(Way::Row, &[1]);
     }
-    let (judge, stop) = (rows.judge(), AtomicBool::new(false));
+    let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..READERS {
-            let (client, state) = (server.client(), random(state, u64::MAX >> 33));
-            let (name, judge, stop) = (&name, &*judge, &stop);
+            let (reader, state) = (reader(), random(state, u64::MAX >> 33));
+            let stop = &stop;
             scope.spawn(move || {
-                let reads = read(client, name, judge, stop, state);
+                let _seed = Named(seed);
+                let reads = reader.read(stop, state);
                 sums.reads.fetch_add(reads, Ordering::Relaxed);
             });
         }
         let _stops = Stop(&stop);
         write(&mut rows, &mut shop, &stop, state);
     });
-    for (at, expected) in rows.settle().into_iter().enumerate() {
-        let (key, deadline) = (format!("GET {name}:{}", at + 1), Instant::now() + PATIENCE);
-        loop {
-            let reply = shop.client.call(&key);
-            if versions(&reply) == Some(vec![expected]) {
-                break;
-            }
-            assert!(Instant::now() < deadline, "{key} answers {reply}, never {expected:?}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
+    shop.pause(false);
+    let expected: Vec<Found> = rows.settle().into_iter().map(Found::of).collect();
+    for way in [Way::Row, Way::Http] {
+        last.await_rows(way, &expected);
     }
     for (figure, sum) in FIGURES.iter().zip(&sums.figures) {
         sum.fetch_add(shop.figure(figure), Ordering::Relaxed);
     }
-    shop.client.expect(&format!("EVENKEEL SOURCE REMOVE {name}"), "+OK");
+    shop.order("REMOVE", "");
+}
+
+/// Names its seed when its thread fails.
+struct Named(u64);
+
+impl Drop for Named {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("in seed {0}: EVENKEEL_TEST_SEED={0} EVENKEEL_TEST_RACES=1 repeats it", self.0);
+        }
+    }
 }
 
 /// Tells others to stop, also when its thread fails.
-struct Stop<'a>(&'a AtomicBool);
+pub struct Stop<'a>(pub &'a AtomicBool);
 
 impl Drop for Stop<'_> {
     fn drop(&mut self) {
@@ -190,13 +247,19 @@ impl Drop for Stop<'_> {
 fn write<R: Rows>(rows: &mut R, shop: &mut Shop, stop: &AtomicBool, state: &mut u64) {
     for _ in 0..STEPS {
         let id = 1 + random(state, ROWS);
-        let name = &shop.name;
         match random(state, 40) {
-            0 => rows.change_all(),
-            1 => shop.client.expect(&format!("EVENKEEL SOURCE FLUSH {name}"), "+OK"),
-            2 => shop.client.expect(&format!("EVENKEEL SOURCE FLUSH {name} {id}"), "+OK"),
+            0 => rows.change_all(state),
+            1 => shop.order("FLUSH", ""),
+            2 => {
+                shop.order("FLUSH", &format!(" {id}"));
+                shop.given_up += 1;
+            }
             3 => std::thread::sleep(Duration::from_millis(random(state, 20))),
-            _ => rows.change(id),
+            4 => shop.pause(true),
+            _ => rows.change(id, state),
+        }
+        if random(state, 4) == 0 {
+            shop.pause(false);
         }
         rows.trouble(shop, state);
         std::thread::sleep(Duration::from_micros(random(state, rows.pause_us())));
@@ -206,40 +269,136 @@ fn write<R: Rows>(rows: &mut R, shop: &mut Shop, stop: &AtomicBool, state: &mut 
     }
 }
 
-/// Reads rows in both ways until it is to stop, or finds what may not be; how many.
-fn read(mut client: Client, name: &str, judge: &dyn Judge, stop: &AtomicBool, mut state: u64) -> u64 {
-    let _stops = Stop(stop);
-    let mut reads = 0;
-    while !stop.load(Ordering::SeqCst) {
-        let count = if random(&mut state, 4) == 0 { 4 } else { 1 };
-        let ids: Vec<u64> = (0..count).map(|_| 1 + random(&mut state, ROWS)).collect();
-        let before: Vec<u64> = ids.iter().map(|id| judge.before(*id)).collect();
-        let names: String = ids.iter().map(|id| format!(" {name}:{id}")).collect();
-        let reply = client.call(&format!("{}{names}", if count == 1 { "GET" } else { "MGET" }));
-        let Some(found) = versions(&reply) else {
-            assert!(judge.allows_errors() && reply.starts_with("-SOURCE"), "{names}: {reply}");
-            std::thread::sleep(Duration::from_millis(2));
-            continue;
-        };
-        assert_eq!(found.len(), ids.len(), "{names}: {reply}");
-        for ((id, before), found) in ids.iter().zip(before).zip(found) {
-            let what = || format!("{name}:{id} is {found:?} after it was {before} {}", judge.describe(*id));
-            assert!(judge.accepts(*id, before, found), "{}", what());
-        }
-        reads += 1;
-        std::thread::sleep(Duration::from_micros(random(&mut state, 400)));
-    }
-    reads
+/// How rows are asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Way {
+    /// GET, or HGET where rows are hashes.
+    Row,
+    /// MGET, or HGETALL where rows are hashes.
+    Whole,
+    Exists,
+    Http,
+    /// Several over HTTP.
+    List,
 }
 
-/// The versions in the reply to GET or MGET; None if it is an error.
-fn versions(reply: &str) -> Option<Vec<Option<u64>>> {
-    if reply.starts_with('-') {
-        return None;
+/// Who reads rows in all ways.
+struct Reader {
+    client: Client,
+    http: Http,
+    name: String,
+    column: &'static str,
+    is_hash: bool,
+    judge: Arc<dyn Judge>,
+}
+
+impl Reader {
+    /// Reads until it is to stop, or finds what may not be; how often.
+    fn read(mut self, stop: &AtomicBool, mut state: u64) -> u64 {
+        let _stops = Stop(stop);
+        let mut reads = 0;
+        while !stop.load(Ordering::SeqCst) {
+            let way = [Way::Row, Way::Row, Way::Row, Way::Whole, Way::Exists, Way::Http, Way::List]
+                [random(&mut state, 7) as usize];
+            let many = way == Way::List || way == Way::Whole && !self.is_hash;
+            let ids: Vec<u64> = (0..if many { 4 } else { 1 }).map(|_| 1 + random(&mut state, ROWS)).collect();
+            let before: Vec<u64> = ids.iter().map(|id| self.judge.before(*id)).collect();
+            let Some(found) = self.ask(way, &ids) else {
+                std::thread::sleep(Duration::from_millis(2));
+                continue;
+            };
+            assert_eq!(found.len(), ids.len(), "{way:?}");
+            for ((id, before), found) in ids.iter().zip(before).zip(found) {
+                let known = self.judge.describe(*id);
+                let key = format!("{}:{id}", self.name);
+                assert!(
+                    self.judge.accepts(*id, before, found),
+                    "{way:?}: {key} is {found:?} after {before} of {known}"
+                );
+            }
+            reads += 1;
+            std::thread::sleep(Duration::from_micros(random(&mut state, 400)));
+        }
+        reads
     }
-    let version = |row: &str| {
-        let digits = row.split("\\\":").nth(1)?.split('}').next()?;
-        Some(digits.parse().unwrap_or_else(|_| panic!("no version: {reply}")))
-    };
-    Some(reply.trim_matches(['[', ']']).split(", ").map(version).collect())
+
+    /// Asks for rows; None if that fails in a way that may be.
+    fn ask(&mut self, way: Way, ids: &[u64]) -> Option<Vec<Found>> {
+        let (name, column) = (&self.name, self.column);
+        let list: Vec<String> = ids.iter().map(u64::to_string).collect();
+        let keys: Vec<String> = list.iter().map(|id| format!("{name}:{id}")).collect();
+        let (one, all) = (&keys[0], keys.join(" "));
+        let line = match (way, self.is_hash) {
+            (Way::Row, false) => format!("GET {one}"),
+            (Way::Row, true) => format!("HGET {one} {column}"),
+            (Way::Whole, false) => format!("MGET {all}"),
+            (Way::Whole, true) => format!("HGETALL {one}"),
+            (Way::Exists, _) => format!("EXISTS {one}"),
+            (Way::Http, _) => return self.fetch(&format!("/{name}/{}", ids[0])),
+            (Way::List, _) => return self.fetch(&format!("/{name}?ids={}", list.join(","))),
+        };
+        let reply = self.client.call(&line);
+        if reply.starts_with('-') {
+            let may_be = self.may_fail(&reply);
+            assert!(may_be && reply.starts_with("-SOURCE"), "{line}: {reply}");
+            return None;
+        }
+        Some(match &*reply {
+            ":0" | "[]" | "(nil)" => vec![Found::Nothing],
+            ":1" => vec![Found::There],
+            _ if self.is_hash => vec![Found::Version(number(&reply))],
+            _ => reply.trim_matches(['[', ']']).split(", ").map(in_reply).collect(),
+        })
+    }
+
+    fn fetch(&mut self, target: &str) -> Option<Vec<Found>> {
+        let response = self.http.get(target);
+        match response.status {
+            200 => {}
+            404 => return Some(vec![Found::Nothing]),
+            status => {
+                let may_be = self.may_fail(response.text());
+                assert!(may_be && status >= 500, "{target}: {status} {}", response.text());
+                return None;
+            }
+        }
+        let body: Value = serde_json::from_slice(&response.body).expect("JSON");
+        let version = |row: &Value| match &row[self.column] {
+            Value::Null => Found::Nothing,
+            version => Found::Version(number(&version.to_string())),
+        };
+        Some(body.as_array().map_or_else(|| vec![version(&body)], |rows| rows.iter().map(version).collect()))
+    }
+
+    /// Whether an error is one that may be.
+    fn may_fail(&self, error: &str) -> bool {
+        self.judge.allows_errors() || error.contains("paused")
+    }
+
+    /// Asks until all rows are these.
+    fn await_rows(&mut self, way: Way, expected: &[Found]) {
+        let deadline = Instant::now() + PATIENCE;
+        for (id, expected) in (1..).zip(expected) {
+            loop {
+                let found = self.ask(way, &[id]);
+                if found == Some(vec![*expected]) {
+                    break;
+                }
+                let late = Instant::now() > deadline;
+                assert!(!late, "{way:?}: {}:{id} is {found:?}, never {expected:?}", self.name);
+                std::thread::sleep(Duration::from_millis(2));
+            }
+        }
+    }
+}
+
+/// The only number in a text.
+fn number(text: &str) -> u64 {
+    let digits: String = text.chars().filter(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("no version: {text}"))
+}
+
+/// One row in the reply to GET or MGET.
+fn in_reply(row: &str) -> Found {
+    if row == "(nil)" { Found::Nothing } else { Found::Version(number(row)) }
 }

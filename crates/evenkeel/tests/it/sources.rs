@@ -1,10 +1,10 @@
 //! Keys that are rows of a database, here of SQLite in a file.
 
-use crate::races::{self, Judge, Newest, ROWS, Rows};
+use crate::race_tables::{Engine, Table};
+use crate::races::{self, ROWS};
 use crate::support::*;
 use rusqlite::Connection;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
@@ -466,6 +466,7 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
     let (mut control, mut client) = (shop.server.client(), shop.server.client());
     let (stop, path) = (std::sync::atomic::AtomicBool::new(false), shop.path.clone());
     std::thread::scope(|scope| {
+        let _stops = races::Stop(&stop);
         scope.spawn(|| {
             let database = Connection::open(path).unwrap();
             database.busy_timeout(PATIENCE).unwrap();
@@ -487,10 +488,13 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut newest = 0;
-        for line in ["GET item:1", "STRLEN item:1"].iter().cycle().take(6) {
+        let lines =
+            ["GET item:1", "STRLEN item:1", "MGET item:1", "EXISTS item:1", "MGET item:1 item:2 none"];
+        for line in lines.iter().cycle().take(10) {
             let reply = client.call(line);
             if let Some(n) = reply.split("\\\"n\\\":").nth(1) {
-                let n: u64 = n.trim_end_matches(|c: char| !c.is_ascii_digit()).parse().expect("a number");
+                let digits: String = n.chars().take_while(char::is_ascii_digit).collect();
+                let n: u64 = digits.parse().expect("a number");
                 assert!(n >= newest, "{n} after {newest}");
                 newest = n;
             } else {
@@ -507,6 +511,48 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
         shop.database.query_row("SELECT n FROM items WHERE id = 1", [], |row| row.get::<_, i64>(0)).unwrap()
             as u64;
     until(&mut client, "GET item:1", &row(1, n as u32));
+}
+
+/// The same, step by step, for commands of several keys, of which one changes during each load.
+#[test]
+fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
+    let shop = shop("timeout 60s");
+    let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
+    client.expect("GET item:2", &row(2, 0));
+    let point = |client: &mut Client, name: &str, mode: &str| {
+        client.expect(&format!("DEBUG POINT {name} {mode}"), "+OK");
+    };
+    let number = |client: &mut Client, name: &str| shop.figure(client, name).parse::<u32>().unwrap();
+    let mut n = 0;
+    for line in ["MGET item:1 item:2 item:1", "EXISTS item:1 item:2", "MGET item:1", "EXISTS item:1"] {
+        client.expect("EVENKEEL SOURCE FLUSH items 1", "+OK");
+        until_figure(&mut client, "waiting-removals", "0");
+        point(&mut client, "source-ask", "HOLD 1");
+        waiter.send(encode_line(line));
+        for _ in 0..2 {
+            // It has begun, and its row changes before it is read.
+            until_figure(&mut client, "loading", "1");
+            let (changes, loaded) = (number(&mut client, "changes"), number(&mut client, "loaded-rows"));
+            n += 1;
+            shop.sql(&format!("UPDATE items SET n = {n} WHERE id = 1"));
+            until_figure(&mut client, "changes", &(changes + 1).to_string());
+            point(&mut client, "source-fill", "HOLD 1");
+            point(&mut client, "source-ask", "OFF");
+            until_figure(&mut client, "loaded-rows", &(loaded + 1).to_string());
+            point(&mut client, "source-ask", "HOLD 1");
+            point(&mut client, "source-fill", "OFF");
+        }
+        let (first, second) = (row(1, n), row(2, 0));
+        waiter.expect_reply(&match line {
+            "MGET item:1" => format!("[{first}]"),
+            "EXISTS item:1" => ":1".to_owned(),
+            "EXISTS item:1 item:2" => ":2".to_owned(),
+            _ => format!("[{first}, {second}, {first}]"),
+        });
+        point(&mut client, "source-ask", "OFF");
+        // It is not kept.
+        assert_eq!(shop.figure(&mut client, "items"), "1", "{line}");
+    }
 }
 
 /// A change feed that cannot be followed tells nothing: what was cached before is loaded again when it is asked for.
@@ -747,17 +793,16 @@ fn a_transaction_of_more_rows_than_can_wait_gives_up_everything() {
     );
 }
 
-/// A table of SQLite with the versions of rows in column `n`.
-struct Table {
+/// A table of SQLite for a race.
+struct Racing {
     database: Connection,
     path: PathBuf,
     name: String,
-    options: String,
-    newest: Arc<Newest>,
+    columns: u64,
 }
 
-impl Table {
-    fn make(path: PathBuf, seed: u64, options: String) -> Table {
+impl Racing {
+    fn make(path: PathBuf, seed: u64, options: String) -> Table<Racing> {
         let database = Connection::open(&path).unwrap();
         database.busy_timeout(PATIENCE).unwrap();
         let mode = if seed.is_multiple_of(4) { "DELETE" } else { "WAL" };
@@ -767,33 +812,56 @@ impl Table {
              WITH RECURSIVE c(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM c WHERE i < {ROWS}) INSERT INTO {name} SELECT i, 0 FROM c"
         );
         database.execute_batch(&sql).unwrap();
-        Table { database, path, name, options, newest: Arc::default() }
+        Table::new(Racing { database, path, name, columns: 0 }, options)
     }
 }
 
-impl Rows for Table {
+impl Engine for Racing {
     fn source(&self) -> String {
-        format!("sqlite:{} table {} columns n {}", self.path.display(), self.name, self.options)
+        format!("sqlite:{}", self.path.display())
     }
 
-    fn change(&mut self, id: u64) {
-        self.database
-            .execute(&format!("UPDATE {} SET n = n + 1 WHERE id = ?1", self.name), [id as i64])
-            .unwrap();
+    fn table(&self) -> &str {
+        &self.name
     }
 
-    fn change_all(&mut self) {
-        self.database.execute(&format!("UPDATE {} SET n = n + 1", self.name), []).unwrap();
+    fn run(&mut self, sql: &str) {
+        // Who begins by reading cannot wait for others that write.
+        self.database.execute_batch(&sql.replace("BEGIN;", "BEGIN IMMEDIATE;")).unwrap();
     }
 
-    fn settle(&mut self) -> Vec<Option<u64>> {
-        let mut all = self.database.prepare(&format!("SELECT n FROM {} ORDER BY id", self.name)).unwrap();
-        let rows = all.query_map([], |row| row.get::<_, i64>(0)).unwrap();
-        rows.map(|n| n.ok().map(|n| n as u64)).collect()
+    fn clear(&self) -> String {
+        format!("DELETE FROM {}", self.name)
     }
 
-    fn judge(&self) -> Arc<dyn Judge> {
-        self.newest.clone()
+    fn trouble(&mut self, _alone: bool, state: &mut u64) {
+        let name = self.name.clone();
+        let log = format!("\"evenkeel_changes_{name}.id\"");
+        match random(state, 20) {
+            // What is changed then is told by nobody.
+            0 => {
+                let kind = ["insert", "update", "delete"][random(state, 3) as usize];
+                self.run(&format!("DROP TRIGGER IF EXISTS \"evenkeel_{kind}_{name}.id\""));
+            }
+            1 => self.run(&format!("DELETE FROM {log} WHERE seq < (SELECT max(seq) FROM {log})")),
+            2 => {
+                self.columns += 1;
+                self.run(&format!("ALTER TABLE {name} ADD COLUMN c{}", self.columns));
+            }
+            // In a rollback journal's mode nobody reads meanwhile.
+            3 | 4 => {
+                self.run("BEGIN EXCLUSIVE");
+                std::thread::sleep(Duration::from_millis(random(state, 10)));
+                self.run("COMMIT");
+            }
+            _ => {}
+        }
+    }
+
+    fn rows(&mut self) -> Vec<(u64, u64)> {
+        let mut all = self.database.prepare(&format!("SELECT id, n FROM {}", self.name)).unwrap();
+        let rows = all.query_map([], |row| Ok((row.get::<_, i64>(0)? as u64, row.get::<_, i64>(1)? as u64)));
+        rows.unwrap().map(Result::unwrap).collect()
     }
 }
 
@@ -810,6 +878,6 @@ fn no_read_goes_backwards_and_none_stays_behind() {
     races::run(60, 8, |lane, seed, state| {
         // In one file one table after the other.
         let path = dir.path().join(format!("{lane}-{}.db", seed.is_multiple_of(4)));
-        Table::make(path, seed, race_options(state))
+        Racing::make(path, seed, race_options(state))
     });
 }

@@ -1,6 +1,6 @@
 //! Keys that are documents of a MongoDB: a scripted one that fails at will, and a real one where EVENKEEL_TEST_MONGODB names it.
 
-use crate::races::{self, Judge, ROWS, Rows, Shop};
+use crate::races::{self, Found, Judge, ROWS, Rows, Shop};
 use crate::sources::{figure, floods, random, until, until_figure};
 use crate::support::*;
 use mongod::bson::{Bson, Document, Timestamp, doc};
@@ -9,6 +9,7 @@ use mongod::server::Fault;
 use mongod::{Site, wait};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
 /// Writes without async.
 struct Collection(Arc<Site>);
@@ -116,6 +117,46 @@ fn a_stream_that_is_cut_resumes_and_loses_nothing() {
     client.expect("GET item:2", &row(0));
 }
 
+/// Several servers in front of one database each follow its changes; one whose place is gone, or that goes, takes nothing from the
+/// others.
+#[test]
+fn two_servers_in_front_of_one_database_both_follow_it() {
+    let (_server, mut first, mongo) = scripted("connect-timeout 1s timeout 10s");
+    let other = Server::start();
+    let mut second = other.client();
+    let add = format!("EVENKEEL SOURCE ADD items item:{{id}} {} columns n timeout 10s", mongo.url());
+    second.expect(&add, "+OK");
+    let change = |n: i32, clients: &mut [&mut Client]| {
+        put(&mongo, 1, n);
+        for client in clients {
+            until(client, "GET item:1", &row(n));
+        }
+    };
+    until(&mut second, "GET item:1", &row(0));
+    (1..20).for_each(|n| change(n, &mut [&mut first, &mut second]));
+    let opened = |client: &mut Client| figure(client, "feed-opened").parse::<u64>().unwrap();
+    let before = opened(&mut first) + opened(&mut second);
+    // One of them gets this: which, is chance.
+    mongo.fail("getMore", Fault::Error(286, "NonResumableChangeStreamError"));
+    (20..40).for_each(|n| change(n, &mut [&mut first, &mut second]));
+    let deadline = Instant::now() + PATIENCE;
+    while opened(&mut first) + opened(&mut second) == before {
+        assert!(Instant::now() < deadline, "no stream was opened again");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+    assert_eq!(opened(&mut first) + opened(&mut second), before + 1);
+    let flushes = |client: &mut Client| figure(client, "flushes").parse::<u64>().unwrap();
+    assert_eq!((flushes(&mut first) > 0, flushes(&mut second) > 0), {
+        let lost = opened(&mut first) > 1;
+        (lost, !lost)
+    });
+    second.expect("EVENKEEL SOURCE REMOVE items", "+OK");
+    second.expect("GET item:1", "(nil)");
+    (40..60).for_each(|n| change(n, &mut [&mut first]));
+    second.expect(&add, "+OK");
+    (60..80).for_each(|n| change(n, &mut [&mut first, &mut second]));
+}
+
 /// By each error that says so, and by a history that does not reach back.
 #[test]
 fn a_place_that_is_gone_gives_up_everything_and_begins_anew() {
@@ -172,6 +213,11 @@ struct Scripted {
     late: bool,
 }
 
+/// Numbers that are equal are one id, whatever their type.
+fn spelled(id: u64) -> Bson {
+    if id.is_multiple_of(2) { Bson::Int64(id as i64) } else { Bson::Double(id as f64) }
+}
+
 /// A read finds what a majority once had, at least as of what was told and dealt with before it was asked for; and where no
 /// member is late, at least what a read found before.
 struct Known {
@@ -186,14 +232,17 @@ impl Judge for Known {
         self.oldest[id as usize - 1].load(Ordering::SeqCst)
     }
 
-    fn accepts(&self, id: u64, before: u64, found: Option<u64>) -> bool {
-        let version = found.map(|version| version as i64);
+    fn accepts(&self, id: u64, before: u64, found: Found) -> bool {
         let state = self.mongo.state();
-        let was = state.history.was_ever(&Bson::Int64(id as i64), before as i64, version);
-        if self.monotonic && was {
-            self.oldest[id as usize - 1].fetch_max(found.unwrap_or(0), Ordering::SeqCst);
+        let versions = state.history.versions(&Bson::Int64(id as i64));
+        let once =
+            versions.into_iter().filter(|(version, .., committed)| *committed && *version >= before as i64);
+        let mut once = once.map(|(version, is_there, ..)| (version as u64, is_there));
+        let first = once.find(|(version, is_there)| found.fits(is_there.then_some(*version)));
+        if let Some((version, _)) = first.filter(|_| self.monotonic) {
+            self.oldest[id as usize - 1].fetch_max(version, Ordering::SeqCst);
         }
-        was || found.is_none() && before == 0
+        first.is_some() || found == Found::Nothing && before == 0
     }
 
     fn describe(&self, id: u64) -> String {
@@ -217,22 +266,26 @@ impl Scripted {
         let options =
             format!("columns v timeout 5s connect-timeout 1s pool {} ttl {ttl}", 1 + random(state, 4));
         let judge = Known { mongo: mongo.clone(), oldest: Default::default(), monotonic: !late };
-        let mut made = Scripted { mongo, options, judge: Arc::new(judge), late };
-        (1..=ROWS).for_each(|id| made.change(id));
+        let made = Scripted { mongo, options, judge: Arc::new(judge), late };
+        (1..=ROWS).for_each(|id| made.put(id));
         made.mongo.commit();
         made
     }
 
     /// What was told and dealt with up to now no later read may be older than.
     fn note_dealt_with(&self, shop: &mut Shop) {
-        let (told, _) = self.mongo.state().asked_behind;
-        if told == (Timestamp { time: 0, increment: 0 }) || shop.figure("waiting-removals") > 0 {
+        let told = self.mongo.state().asked_behind;
+        if told.0 == (Timestamp { time: 0, increment: 0 }) || shop.figure("waiting-removals") > 0 {
             return;
         }
         for id in 1..=ROWS {
             let touched = self.mongo.state().history.touched(&Bson::Int64(id as i64), told);
             self.judge.oldest[id as usize - 1].fetch_max(touched as u64, Ordering::SeqCst);
         }
+    }
+
+    fn put(&self, id: u64) {
+        self.mongo.history(|history| history.write(spelled(id), doc! {}));
     }
 
     fn fail(&mut self, state: &mut u64) {
@@ -256,14 +309,33 @@ impl Rows for Scripted {
         format!("{} collection items {}", self.mongo.url(), self.options)
     }
 
-    /// Numbers that are equal are one id, whatever their type.
-    fn change(&mut self, id: u64) {
-        let id = if id.is_multiple_of(2) { Bson::Int64(id as i64) } else { Bson::Double(id as f64) };
-        self.mongo.history(|history| history.write(id, doc! {}));
+    fn column(&self) -> &'static str {
+        "v"
     }
 
-    fn change_all(&mut self) {
-        (1..=ROWS).for_each(|id| self.change(id));
+    /// Writes a document, now and then several in a transaction, of which one may be removed and inserted again, or get another id.
+    fn change(&mut self, id: u64, state: &mut u64) {
+        let other = spelled(1 + random(state, ROWS));
+        let (id, kind) = (spelled(id), random(state, 8));
+        self.mongo.history(|history| match kind {
+            0 => history.transact(|history| {
+                history.remove(id.clone());
+                history.write(other, doc! {});
+            }),
+            1 => history.transact(|history| {
+                history.remove(id.clone());
+                history.write(id, doc! {});
+                history.write(other, doc! {});
+            }),
+            2 => history.transact(|history| {
+                (1..=ROWS / 2).for_each(|id| _ = history.write(spelled(id), doc! {}));
+            }),
+            _ => _ = history.write(id, doc! {}),
+        });
+    }
+
+    fn change_all(&mut self, _state: &mut u64) {
+        (1..=ROWS).for_each(|id| self.put(id));
     }
 
     fn trouble(&mut self, shop: &mut Shop, state: &mut u64) {
@@ -274,7 +346,7 @@ impl Rows for Scripted {
                 if random(state, 2) == 0 {
                     self.mongo.history(|history| history.forget());
                 }
-                self.change(1);
+                self.put(1);
                 restart(&self.mongo);
             }
             4 => self.mongo.history(|history| history.clear(Op::Drop)),

@@ -1,11 +1,11 @@
 //! Keys that are rows of a real PostgreSQL, which is changed, stopped, killed and started again beside the server.
 
-use crate::races::{self, Judge, Newest, ROWS, Rows};
-use crate::sources::{LONG_ID, LONG_IDS, figure, floods, race_options, row, until, until_figure};
+use crate::race_tables::{Engine, Table};
+use crate::races::{self, ROWS};
+use crate::sources::{LONG_ID, LONG_IDS, figure, floods, race_options, random, row, until, until_figure};
 use crate::support::*;
 use ::support::postgres;
 use rustix::process::Signal;
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// A server in front of a table `items (id, name, n)` with the rows 1 to 100.
@@ -180,50 +180,106 @@ fn a_transaction_of_more_rows_than_can_wait_gives_up_everything_over_postgres() 
     );
 }
 
-/// A table with the versions of rows in column `n`.
-struct Table {
+/// A table for a race.
+struct Racing {
     session: postgres::Session,
+    /// For transactions that stay open.
+    second: postgres::Session,
     url: String,
     name: String,
-    options: String,
-    newest: Arc<Newest>,
+    /// A slot of its own, which outlives a connection; else there is none without one.
+    slot: Option<String>,
+    columns: u64,
 }
 
-impl Table {
-    fn make(database: &postgres::Server, seed: u64, options: String) -> Table {
+impl Racing {
+    fn make(database: &postgres::Server, seed: u64, state: &mut u64) -> Table<Racing> {
         let (mut session, name) = (database.session(), format!("t{seed}"));
         session.run(&format!("CREATE TABLE {name} (id int PRIMARY KEY, n int)"));
         session.run(&format!("INSERT INTO {name} SELECT i, 0 FROM generate_series(1, {ROWS}) i"));
         let url = format!("postgres://postgres@127.0.0.1:{}/postgres", database.port);
-        Table { session, url, name, options, newest: Arc::default() }
+        let slot = (random(state, 2) == 0).then(|| format!("kept_{seed}"));
+        let kept = slot.as_ref().map_or_else(String::new, |slot| format!(" slot {slot}"));
+        let options = race_options(state) + &kept;
+        let second = database.session();
+        Table::new(Racing { session, second, url, name, slot, columns: 0 }, options)
+    }
+
+    /// Ends the connection its feed comes over.
+    fn cut(&mut self) {
+        let own = self.slot.clone().unwrap_or_else(|| format!("evenkeel_r{}_.*", &self.name[1..]));
+        self.session.run(&format!(
+            "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots \
+             WHERE active_pid IS NOT NULL AND slot_name ~ '^{own}$'"
+        ));
     }
 }
 
-impl Rows for Table {
+impl Engine for Racing {
     fn source(&self) -> String {
-        format!("{} table {} columns n {}", self.url, self.name, self.options)
+        self.url.clone()
     }
 
-    fn change(&mut self, id: u64) {
-        self.session.run(&format!("UPDATE {} SET n = n + 1 WHERE id = {id}", self.name));
+    fn table(&self) -> &str {
+        &self.name
     }
 
-    fn change_all(&mut self) {
-        self.session.run(&format!("UPDATE {} SET n = n + 1", self.name));
+    fn run(&mut self, sql: &str) {
+        self.session.run(sql);
     }
 
-    fn settle(&mut self) -> Vec<Option<u64>> {
-        let all = self.session.run(&format!("SELECT n FROM {} ORDER BY id", self.name));
-        all.lines().map(|n| n.parse().ok()).collect()
+    fn run_beside(&mut self, sql: &str) -> bool {
+        self.second.run(sql);
+        true
     }
 
-    fn judge(&self) -> Arc<dyn Judge> {
-        self.newest.clone()
+    fn clear(&self) -> String {
+        format!("TRUNCATE {}", self.name)
+    }
+
+    fn trouble(&mut self, alone: bool, state: &mut u64) {
+        let name = &self.name;
+        match random(state, 20) {
+            0 => self.cut(),
+            1 if alone => {
+                self.columns += 1;
+                self.session.run(&format!("ALTER TABLE {name} ADD COLUMN c{} int", self.columns));
+            }
+            // Whoever reads waits.
+            2 | 3 if alone => {
+                let seconds = random(state, 10) as f64 / 1000.0;
+                self.session.run(&format!("BEGIN; LOCK TABLE {name}; SELECT pg_sleep({seconds}); COMMIT"));
+            }
+            _ => {}
+        }
+    }
+
+    fn rows(&mut self) -> Vec<(u64, u64)> {
+        let all = self.session.run(&format!("SELECT id, n FROM {}", self.name));
+        let row = |line: &str| {
+            let (id, n) = line.split_once('|').expect("two columns");
+            (id.parse().expect("an id"), n.parse().expect("a version"))
+        };
+        all.lines().map(row).collect()
+    }
+}
+
+/// A slot that stays would keep the database's log for ever, and there are so many only.
+impl Drop for Racing {
+    fn drop(&mut self) {
+        let Some(slot) = self.slot.take().filter(|_| !std::thread::panicking()) else { return };
+        let of_it = format!("FROM pg_replication_slots WHERE slot_name = '{slot}'");
+        let deadline = Instant::now() + PATIENCE;
+        while !self.session.run(&format!("SELECT 1 {of_it}")).is_empty() {
+            assert!(Instant::now() < deadline, "{slot} stays in use");
+            self.session.run(&format!("SELECT pg_drop_replication_slot(slot_name) {of_it} AND NOT active"));
+            std::thread::sleep(Duration::from_millis(2));
+        }
     }
 }
 
 #[test]
 fn no_read_goes_backwards_over_postgres() {
     let database = postgres::Server::start();
-    races::run(16, 8, |_, seed, state| Table::make(&database, seed, race_options(state)));
+    races::run(16, 8, |_, seed, state| Racing::make(&database, seed, state));
 }

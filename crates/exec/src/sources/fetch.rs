@@ -6,6 +6,7 @@
 //!
 //! Cost: O(keys), a short lock each; memory O(values shorter than a chunk).
 
+use super::fill::Lent;
 use super::wait::{self, Known, Tally};
 use super::{Entry, route};
 use crate::call::{self, Flow};
@@ -119,7 +120,8 @@ impl Fetch {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
             if self.slots[i].is_none() {
-                self.look(server, local, keys.at(i), i, values);
+                let lent = session.loading.as_ref().and_then(|loading| loading.lent(keys.at(i)));
+                self.look(server, local, (i, keys.at(i)), values, lent);
             }
         }
         self.next = end;
@@ -171,8 +173,15 @@ impl Fetch {
         }
     }
 
-    /// Looks at one key.
-    fn look(&mut self, server: &Server, local: &mut Local, key: &[u8], i: usize, values: bool) {
+    /// Looks at one key; of a row that was lent for it, if it is not there, the value is taken.
+    fn look(
+        &mut self,
+        server: &Server,
+        local: &mut Local,
+        (i, key): (usize, &[u8]),
+        values: bool,
+        lent: Option<Arc<Lent>>,
+    ) {
         let stale = self.failed.is_some();
         let entry = server.sources.of(key);
         let db = entry.as_ref().map_or(0, |entry| entry.db);
@@ -191,13 +200,17 @@ impl Fetch {
             tally.add(entry, key, state, local.now_ms);
             tally.count(entry);
         }
-        if let Some(entry) = entry.filter(|_| stale && state == Known::Stale) {
+        let missing = matches!(state, Known::Stale | Known::Nothing);
+        let lent = lent.zip(entry.clone()).filter(|_| missing);
+        if let Some(entry) = entry.filter(|_| stale && state == Known::Stale && lent.is_none()) {
             match self.stale.iter_mut().find(|(known, _)| known.db == entry.db) {
                 Some((_, items)) => *items += 1,
                 None => self.stale.push((entry, 1)),
             }
         }
+        let borrowed = lent.map(|(lent, entry)| borrowed(&lent, &mut view, &entry, key, values));
         let slot = match state {
+            _ if borrowed.is_some() => borrowed,
             Known::Item => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
             Known::Stale if stale => Some(Slot::There(values.then(|| view.owned(key)).flatten())),
             Known::Absent => Some(Slot::Nil),
@@ -228,6 +241,17 @@ impl Fetch {
             false => Flow::Done,
         }
     }
+}
+
+/// What a row is that was lent for a key. It is not kept.
+fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values: bool) -> Slot {
+    lent.show(view, entry);
+    let slot = match view.exists(key) {
+        true => Slot::There(values.then(|| view.owned(key)).flatten()),
+        false => Slot::Nil,
+    };
+    view.remove(key);
+    slot
 }
 
 /// Bytes of a reply that are written at once.

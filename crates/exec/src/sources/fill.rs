@@ -36,6 +36,8 @@ enum Made {
 
 /// A row that is not kept, for those who had asked for it before it was loaded.
 pub struct Lent {
+    place: Place,
+    began: u64,
     key: Id,
     row: Option<Made>,
     changed_ms: Option<NonZeroU64>,
@@ -50,6 +52,11 @@ impl std::fmt::Debug for Lent {
 impl Lent {
     pub(super) fn is_of(&self, key: &[u8]) -> bool {
         *self.key == *key
+    }
+
+    /// Whether it was loaded after then.
+    pub(super) fn is_after(&self, (place, at): (Place, u64)) -> bool {
+        self.place == place && self.began > at
     }
 
     /// Puts it where it would be, for as long as the view is held: whoever does that takes it away again. O(row).
@@ -136,7 +143,8 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     let early = entry.source.hand_over(item.id);
     if !early.is_empty() {
         let Item { key, row, changed_ms, .. } = item;
-        wake(server, local, &early, Arrival::Lent(Arc::new(Lent { key, row, changed_ms })));
+        let place = entry.place();
+        wake(server, local, &early, Arrival::Lent(Arc::new(Lent { place, began, key, row, changed_ms })));
     }
 }
 

@@ -81,18 +81,43 @@ impl Queue {
 
     /// All is given up; whether a letter has to be sent that says so.
     pub(super) fn give_up(&self) -> bool {
-        let first = !self.sent.swap(true, Ordering::SeqCst);
-        self.flushes.fetch_add(first.into(), Ordering::SeqCst);
+        self.announce();
+        self.claim()
+    }
+
+    /// What waits is left out from now on. That comes before a letter is relied on, so that its flush comes after what is left out
+    /// (X3).
+    fn announce(&self) {
+        self.flushes.fetch_add(1, Ordering::SeqCst);
         // Only now, so that what leaves the queue for it is counted with it (X2).
         self.epoch.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Whether no letter is on its way.
+    fn claim(&self) -> bool {
+        let first = !self.sent.swap(true, Ordering::SeqCst);
+        self.flushes.fetch_sub((!first).into(), Ordering::SeqCst);
         first
+    }
+
+    /// A letter is begun: who gives up from now on sends another.
+    fn begin_flush(&self) {
+        self.sent.store(false, Ordering::SeqCst);
+    }
+
+    fn end_flush(&self) {
+        self.flushes.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    fn is_of_now(&self, epoch: u64) -> bool {
+        epoch == self.epoch.load(Ordering::SeqCst)
     }
 
     /// The letter came: does what it says.
     pub(super) fn flush(&self, server: &Server, local: &mut Local, entry: &Entry) {
-        self.sent.store(false, Ordering::SeqCst);
+        self.begin_flush();
         empty(server, local, entry);
-        self.flushes.fetch_sub(1, Ordering::SeqCst);
+        self.end_flush();
     }
 }
 
@@ -113,8 +138,7 @@ pub struct Dropping {
 impl Dropping {
     /// Removes some; true if there are more.
     pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
-        let entry =
-            server.sources.at(self.place).filter(|_| self.epoch == self.queue.epoch.load(Ordering::SeqCst));
+        let entry = server.sources.at(self.place).filter(|_| self.queue.is_of_now(self.epoch));
         let Some(entry) = entry else {
             self.leave();
             return false;
@@ -219,8 +243,39 @@ mod tests {
         let dropping = queue.put(PLACE, keys(3, 1), None, true).unwrap();
         assert!(queue.give_up() && !queue.give_up());
         assert_eq!(queue.waiting(), (4, 99));
-        assert_ne!(dropping.epoch, queue.epoch.load(Ordering::SeqCst));
+        assert!(!queue.is_of_now(dropping.epoch));
         drop(dropping);
         assert_eq!(queue.waiting(), (1, 0));
+    }
+
+    /// One gives everything up while the letter of another is dealt with and a change is told, in each order. Where the letter was
+    /// relied on before the change was left out, both could be over when it was: the row stayed old.
+    #[test]
+    fn what_is_left_out_is_followed_by_a_flush() {
+        // Of four steps: announce, claim, flush, tell.
+        let orders = (0..256).map(|n| [n % 4, n / 4 % 4, n / 16 % 4, n / 64]);
+        let at = |order: &[usize; 4], step| order.iter().position(|other| *other == step);
+        let whole = orders.filter(|order| (0..4).all(|step| at(order, step).is_some()));
+        for order in whole.filter(|order| at(order, 0) < at(order, 1)) {
+            let queue = Arc::new(Queue::default());
+            assert!(queue.give_up());
+            let (mut told, mut comes) = (None, true);
+            for step in order {
+                match step {
+                    0 => queue.announce(),
+                    1 => comes |= queue.claim(),
+                    2 => {
+                        queue.begin_flush();
+                        queue.end_flush();
+                        comes = false;
+                    }
+                    _ => told = queue.put(PLACE, keys(1, 1), None, true),
+                }
+            }
+            let flushed = at(&order, 2) > at(&order, 3);
+            let is_of_now = queue.is_of_now(told.as_ref().unwrap().epoch);
+            assert!(is_of_now || flushed || comes, "{order:?}");
+            assert_eq!(queue.waiting().0, 1 + u64::from(comes), "{order:?}");
+        }
     }
 }

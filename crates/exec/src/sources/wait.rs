@@ -7,7 +7,7 @@
 //! ```
 
 use super::fill::Lent;
-use super::{Age, Entry};
+use super::{Age, Entry, Place};
 use crate::call::Flow;
 use crate::session::flag;
 use crate::{Local, Server, Session};
@@ -48,7 +48,10 @@ pub struct Loading {
     until_ms: u64,
     tries: usize,
     arrival: Option<Arrival>,
-    lent: Option<Arc<Lent>>,
+    /// When it asked each source for the first time (`source::Marks`).
+    asked: Vec<(Place, u64)>,
+    /// Rows that were lent since it was run last.
+    lent: Vec<Arc<Lent>>,
 }
 
 impl Loading {
@@ -57,10 +60,18 @@ impl Loading {
         self.tries = 0;
     }
 
+    /// The row that was lent for a key, which a command may name twice.
+    pub(super) fn lent(&self, key: &[u8]) -> Option<Arc<Lent>> {
+        self.lent.iter().find(|lent| lent.is_of(key)).cloned()
+    }
+
     /// Notes what arrived. A failure is not forgotten because other rows came.
     pub fn arrived(&mut self, arrival: Arrival) {
-        if let Arrival::Lent(lent) = &arrival {
-            self.lent = Some(lent.clone());
+        if let Arrival::Lent(lent) = &arrival
+            // It may be for a command before this one, which got an error.
+            && self.asked.iter().any(|asked| lent.is_after(*asked))
+        {
+            self.lent.push(lent.clone());
         }
         if !matches!(self.arrival, Some(Arrival::Failed(_))) {
             self.arrival = Some(arrival);
@@ -196,7 +207,7 @@ pub(crate) fn look(
         }
     });
     tally.count(entry);
-    if n == 1 && borrow(session, entry, view, command, args.at(missing[0])) {
+    if n == 1 && borrow(session, entry, view, command, args, args.at(missing[0])) {
         n = 0;
     }
     if n == 0 {
@@ -210,11 +221,20 @@ pub(crate) fn look(
 /// A row that was loaded for this client and is not kept is shown to its command; who runs that gives it back
 /// ([`Session::lent`]). True if there is one.
 #[cold]
-fn borrow(session: &mut Session, entry: &Entry, view: &mut View<'_>, command: &Command, key: &[u8]) -> bool {
-    if command.is_write() || command.single_key().is_none() {
+fn borrow(
+    session: &mut Session,
+    entry: &Entry,
+    view: &mut View<'_>,
+    command: &Command,
+    args: Args<'_>,
+    key: &[u8],
+) -> bool {
+    // MGET and the like of one key are run as if they could have no more.
+    let alone = super::first_key(command).is_some_and(|first| args.len() == first + 1);
+    if command.is_write() || command.single_key().is_none() && !alone {
         return false;
     }
-    let lent = session.loading.as_mut().and_then(|loading| loading.lent.take_if(|lent| lent.is_of(key)));
+    let lent = session.loading.as_ref().and_then(|loading| loading.lent(key));
     let Some(lent) = lent else { return false };
     lent.show(view, entry);
     session.lent = Some(key.into());
@@ -252,12 +272,15 @@ pub(super) fn wait(
     let loading = session.loading.take();
     session.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
     let (since_ns, tries) = loading.as_ref().map_or((local.clock_ns, 0), |l| (l.since_ns, l.tries));
-    if let Some(loading) = loading {
+    let mut before = Vec::new();
+    if let Some(mut loading) = loading {
+        before = std::mem::take(&mut loading.asked);
         match loading.arrival {
             Some(Arrival::Failed(text)) => return Some(Err(Error::from(text.to_string()))),
             Some(Arrival::Gone) => return Some(Err(Error::new(GONE))),
             None if local.now_ms < loading.until_ms => {
                 // Run again for another reason.
+                loading.asked = before;
                 (session.loading, session.loaded_since_ns) = (Some(loading), None);
                 return Some(Ok(hold(session)));
             }
@@ -270,6 +293,9 @@ pub(super) fn wait(
     }
     let mut asked = false;
     for (entry, key) in missing {
+        if before.iter().all(|(place, _)| *place != entry.place()) {
+            before.push((entry.place(), entry.source.marks.now()));
+        }
         let ticket = Some(Ticket { loop_id: local.id, client: session.id });
         let id = entry.spec().pattern.id(key).unwrap_or_default();
         match entry.source.want(id, ticket) {
@@ -284,7 +310,9 @@ pub(super) fn wait(
     let longest = missing.iter().map(|(entry, _)| entry.spec().timeout.as_millis() as u64).max();
     let until_ms = local.now_ms + 2 * longest.unwrap_or(0) + SLACK_MS;
     session.loaded_since_ns = None;
-    session.loading = Some(Loading { since_ns, until_ms, tries: tries + 1, arrival: None, lent: None });
+    let tries = tries + 1;
+    session.loading =
+        Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent: Vec::new() });
     Some(Ok(hold(session)))
 }
 

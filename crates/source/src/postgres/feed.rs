@@ -10,7 +10,9 @@
 //!   `opened` those in progress are waited for, a moment; and if one ended later without having been told, everything is given up.
 //! - R3: the position of the log that is asked for twice a second tells when nothing is left to be told; together with it comes
 //!   whatever must stay the same ([`Table::identity_sql`]). If that differs the feed begins anew.
-//! - R4: silence ends the feed: of the second connection after a few times `connect-timeout`, of the stream after SILENCE.
+//! - R4: silence ends the feed, on both connections after a few times `connect-timeout`: the stream is asked for a sign of life with
+//!   every heartbeat. Decoding something large takes longer than that; so each time it was in vain the stream is waited for twice as
+//!   long, until it has got behind what the log had then.
 
 use super::link::{Link, Streamed};
 use super::pgoutput::{self, Message, Relation};
@@ -24,8 +26,8 @@ use tokio_postgres::{Client, Statement};
 
 /// Time between two heartbeats.
 const BEAT: Duration = Duration::from_millis(500);
-/// How long the stream may bring nothing although it is asked to; decoding something large takes time.
-const SILENCE: Duration = Duration::from_secs(60);
+/// How often the patience with a silent stream is doubled at most.
+const MAX_DOUBLINGS: u32 = 4;
 /// How long transactions in progress are waited for: by the database while it makes a slot, and by R2.
 const SLOT: Duration = Duration::from_secs(60);
 const SETTLE: Duration = Duration::from_secs(1);
@@ -41,6 +43,9 @@ pub(super) struct Place {
     position: Option<u64>,
     /// Transactions before it that may not be visible yet: nothing more is told of them.
     unsettled: Vec<u64>,
+    /// How often in a row the stream was given up because nothing came (R4), and how far the log was by then.
+    pub(super) silences: u32,
+    silent_at: u64,
 }
 
 fn place(driver: &Postgres) -> MutexGuard<'_, Place> {
@@ -96,8 +101,9 @@ struct Follower<'a> {
     id_at: usize,
     transaction: Option<(u32, Option<u64>)>,
     changes: Vec<Change>,
-    /// Everything before this was told.
+    /// Everything before this was told, and the log was seen to be as far as this.
     reached: u64,
+    newest: u64,
     /// Of R2: in progress at the beginning and not told since.
     unsettled: Vec<u64>,
     /// Read at the last heartbeat; told when the stream got as far.
@@ -144,6 +150,7 @@ impl<'a> Follower<'a> {
             transaction: None,
             changes: Vec::new(),
             reached: position,
+            newest: position,
             unsettled,
             awaited: None,
         };
@@ -152,21 +159,24 @@ impl<'a> Follower<'a> {
 
     async fn run(&mut self) -> Result<std::convert::Infallible, Failure> {
         let limit = self.driver.spec.connect_timeout * 5;
+        let patience = limit.max(4 * BEAT) * (1 << place(self.driver).silences.min(MAX_DOUBLINGS));
+        // Beats and not time: who was stopped himself has heard nothing either.
+        let mut unanswered = 0;
         let mut beats = tokio::time::interval(BEAT);
         beats.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut asked: Option<Task<'static, Result<Beat, Failure>>> = None;
-        let (mut heard, mut taken) = (Instant::now(), 0usize);
+        let mut taken = 0usize;
         loop {
             tokio::select! {
                 streamed = self.link.next() => {
-                    heard = Instant::now();
+                    unanswered = 0;
                     match streamed? {
                         Streamed::Data(data) => {
                             let data = data.to_vec();
                             self.take(&data)?;
                             taken += 1;
                             // A long transaction is not to keep the loads of all sources waiting.
-                            if taken % PIECE == 0 {
+                            if taken.is_multiple_of(PIECE) {
                                 tokio::task::yield_now().await;
                             }
                         }
@@ -184,10 +194,11 @@ impl<'a> Follower<'a> {
                     asked = None;
                     self.take_beat(now?)?;
                     within(limit, "a heartbeat", self.link.status(self.reached, true)).await?;
+                    unanswered += 1;
                 }
                 _ = beats.tick(), if asked.is_none() => {
-                    if heard.elapsed() > SILENCE {
-                        return Err(Failure::Down("the change feed is silent".into()));
+                    if BEAT * unanswered > patience {
+                        return Err(self.silent());
                     }
                     let watch = self.watch.clone();
                     asked = Some(Box::pin(async move { within(limit, "a heartbeat", watch.beat()).await }));
@@ -196,8 +207,17 @@ impl<'a> Follower<'a> {
         }
     }
 
+    /// The stream is given up (R4).
+    fn silent(&self) -> Failure {
+        let mut place = place(self.driver);
+        place.silences += 1;
+        place.silent_at = self.newest;
+        Failure::Down("the change feed is silent".into())
+    }
+
     fn take_beat(&mut self, now: Beat) -> Result<(), Failure> {
         self.driver.told.seen(&now.snapshot);
+        self.newest = self.newest.max(now.position);
         if now.identity != self.identity {
             return Err(Failure::Lost("the table or its publication was altered".into()));
         }
@@ -210,19 +230,24 @@ impl<'a> Follower<'a> {
     /// Everything before a position was told.
     fn reach(&mut self, end: u64) {
         self.reached = self.reached.max(end);
+        let mut place = self::place(self.driver);
+        if self.reached >= place.silent_at {
+            place.silences = 0;
+        }
         if self.driver.spec.slot.is_some() {
-            let mut place = place(self.driver);
             place.position = Some(self.reached);
-            if place.unsettled.len() != self.unsettled.len() {
+            // Of another opening there may be as many.
+            if place.unsettled != self.unsettled {
                 place.unsettled.clone_from(&self.unsettled);
             }
         }
+        drop(place);
         let Some(beat) = self.awaited.take_if(|beat| beat.position <= self.reached) else { return };
         let before = self.unsettled.len();
         self.unsettled.retain(|xid| !beat.snapshot.has_ended(*xid));
         if self.unsettled.len() < before {
             self.feed.lost("a transaction that was being committed when the feed was opened has ended");
-            place(self.driver).unsettled.clone_from(&self.unsettled);
+            self::place(self.driver).unsettled.clone_from(&self.unsettled);
         }
         self.feed.caught_up();
     }
@@ -310,7 +335,7 @@ impl Postgres {
         let mut place = place(self);
         if place.system != system {
             self.told.clear();
-            *place = Place { system, position: None, unsettled: Vec::new() };
+            *place = Place { system, ..Place::default() };
         }
     }
 }

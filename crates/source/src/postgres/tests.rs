@@ -342,10 +342,7 @@ async fn a_named_slot_is_resumed() {
     assert!(why.contains("each server needs one of its own"), "{why}");
     let end = async |following: Following| {
         drop(following);
-        let free = "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'resumed_slot' AND active";
-        while shop.client.query_one(free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
-            tokio::time::sleep(Duration::from_millis(10)).await;
-        }
+        until_free(&shop, "resumed_slot").await;
         feed.forget();
     };
     end(following).await;
@@ -505,16 +502,100 @@ async fn what_was_in_progress_at_the_beginning_is_settled() {
     shop.run("CREATE TABLE begun_other (id int)").await;
     let database = shop.open("slot begun_slot");
     drop(follow(&database).await);
-    let free = "SELECT count(*) FROM pg_replication_slots WHERE active";
-    while shop.client.query_one(free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    until_free(&shop, "begun_slot").await;
     shop.run("BEGIN; INSERT INTO begun_other VALUES (1)").await;
     let other = shop.open("slot begun_slot");
     let (feed, _following) = follow(&other).await;
     assert_eq!(feed.all(), [Told::Opened(Since::Unknown)]);
     shop.run("ROLLBACK").await;
     feed.until_lost().await;
+}
+
+/// Waits until nobody follows by the slot.
+async fn until_free(shop: &Shop, slot: &str) {
+    let free = format!("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{slot}' AND active");
+    while shop.client.query_one(&free, &[]).await.unwrap().get::<_, i64>(0) > 0 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}
+
+/// Ends the connection of the feed as the database sees it, and resumes it.
+async fn cut(
+    shop: &Shop,
+    slot: &str,
+    database: &Arc<dyn Database>,
+    feed: &Arc<Recorder>,
+    following: Following,
+) -> Following {
+    shop.run(&format!(
+        "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE slot_name = '{slot}'"
+    ))
+    .await;
+    assert!(matches!(following.failure().await, Failure::Down(_)));
+    until_free(shop, slot).await;
+    feed.forget();
+    let following = Following::start(database, feed);
+    feed.until_opened().await;
+    following
+}
+
+/// What is still to be settled is so after a cut, too; and it is of the last opening, though an earlier one had as much.
+#[tokio::test]
+async fn what_was_in_progress_at_the_beginning_is_settled_after_a_cut() {
+    let shop = Shop::new(Arc::new(Server::start()), "cutoff", "id int PRIMARY KEY, v int").await;
+    shop.run("CREATE TABLE cutoff_other (id int); INSERT INTO @ VALUES (1, 0)").await;
+    let (database, slot) = (shop.open("slot cutoff_slot"), "cutoff_slot");
+    let (feed, mut following) = follow(&database).await;
+    let mut open: Option<Client> = None;
+    for column in ["a", "b"] {
+        // What ends the feed for good has it begin anew at the present. What was in progress the last time ends unseen.
+        shop.run(&format!("ALTER TABLE @ ADD COLUMN {column} int")).await;
+        assert!(matches!(following.failure().await, Failure::Lost(_)));
+        until_free(&shop, slot).await;
+        if let Some(last) = open.take() {
+            last.batch_execute("ROLLBACK").await.unwrap();
+        }
+        let other = client(&shop.server).await;
+        other.batch_execute("BEGIN; INSERT INTO cutoff_other VALUES (1)").await.unwrap();
+        open = Some(other);
+        feed.forget();
+        following = Following::start(&database, &feed);
+        assert_eq!(feed.until_opened().await, Since::Unknown);
+        feed.until_heartbeat().await;
+        following = cut(&shop, slot, &database, &feed, following).await;
+        feed.until_heartbeat().await;
+        assert_eq!(feed.all(), [Told::Opened(Since::Resumed)], "{column}");
+    }
+    open.unwrap().batch_execute("ROLLBACK").await.unwrap();
+    feed.until_lost().await;
+}
+
+/// What is committed while the feed is cut is told when it is resumed, and then there is nothing to be settled.
+#[tokio::test]
+async fn what_was_in_progress_when_the_feed_was_cut_is_told() {
+    let shop = Shop::new(Arc::new(Server::start()), "across", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 0), (2, 0)").await;
+    let (database, slot) = (shop.open("slot across_slot"), "across_slot");
+    drop(follow(&database).await);
+    until_free(&shop, slot).await;
+    let (early, late) = (client(&shop.server).await, client(&shop.server).await);
+    early.batch_execute("BEGIN; UPDATE across SET v = 1 WHERE id = 1").await.unwrap();
+    let database = shop.open("slot across_slot");
+    let (feed, following) = follow(&database).await;
+    feed.until_heartbeat().await;
+    late.batch_execute("BEGIN; UPDATE across SET v = 1 WHERE id = 2").await.unwrap();
+    drop(following);
+    until_free(&shop, slot).await;
+    for open in [early, late] {
+        open.batch_execute("COMMIT").await.unwrap();
+    }
+    feed.forget();
+    let _following = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Resumed);
+    feed.until_changed(&["1", "2"]).await;
+    feed.until_heartbeat().await;
+    assert!(!feed.all().contains(&Told::Lost), "{:?}", feed.all());
+    assert!(load(&database, &["1", "2"]).await.iter().all(|(_, row)| row.contains("\"v\":1")));
 }
 
 /// While it stops the database waits for answers of those who follow.
@@ -552,9 +633,17 @@ async fn a_database_that_dies_is_down_until_it_is_back() {
     }
 }
 
+/// What a line that broke swallows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Swallows {
+    Everything,
+    /// What the database says on connections for replication; all else goes its way.
+    Feeds,
+}
+
 /// Passes bytes on to a port; what comes over connections made before the count was raised is swallowed.
-async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
-    use std::sync::atomic::{AtomicUsize, Ordering};
+async fn proxy(to: u16, swallows: Swallows) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
+    use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let (port, broken) = (listener.local_addr().unwrap().port(), Arc::new(AtomicUsize::new(0)));
@@ -564,16 +653,21 @@ async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
             let server = tokio::net::TcpStream::connect(("127.0.0.1", to)).await.unwrap();
             let (client, server) = (client.into_split(), server.into_split());
             let born = count.load(Ordering::SeqCst);
-            for (mut from, mut into) in [(client.0, server.1), (server.0, client.1)] {
-                let count = count.clone();
+            let is_feed = Arc::new(AtomicBool::new(false));
+            for (mut from, mut into, asks) in [(client.0, server.1, true), (server.0, client.1, false)] {
+                let (count, is_feed) = (count.clone(), is_feed.clone());
                 tokio::spawn(async move {
                     let mut bytes = vec![0; 16 << 10];
                     while let Ok(n) = from.read(&mut bytes).await {
                         if n == 0 {
                             return;
                         }
-                        if count.load(Ordering::SeqCst) == born && into.write_all(&bytes[..n]).await.is_err()
-                        {
+                        if asks && bytes[..n].windows(12).any(|some| some == b"replication\0") {
+                            is_feed.store(true, Ordering::SeqCst);
+                        }
+                        let passes = swallows == Swallows::Feeds && (asks || !is_feed.load(Ordering::SeqCst));
+                        let whole = passes || count.load(Ordering::SeqCst) == born;
+                        if whole && into.write_all(&bytes[..n]).await.is_err() {
                             return;
                         }
                     }
@@ -589,7 +683,7 @@ async fn proxy(to: u16) -> (u16, Arc<std::sync::atomic::AtomicUsize>) {
 async fn a_connection_that_swallows_everything_is_given_up() {
     let shop = Shop::new(shared(), "swallowed", "id int PRIMARY KEY").await;
     shop.run("INSERT INTO @ VALUES (1)").await;
-    let (port, broken) = proxy(shop.server.port).await;
+    let (port, broken) = proxy(shop.server.port, Swallows::Everything).await;
     let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
     let text = format!("{0} {0}:{{id}} {url} timeout 500ms pool 1", shop.table);
     let database = crate::open(&Spec::parse(text.split_whitespace()).unwrap()).unwrap();
@@ -597,6 +691,32 @@ async fn a_connection_that_swallows_everything_is_given_up() {
     broken.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
     assert_eq!(database.load(&ids(&["1"])).await, Err(Failure::Slow));
     assert_eq!(load(&database, &["1"]).await.len(), 1);
+}
+
+/// The database goes on, and hears all that is said to it; only what its feed says does not arrive.
+#[tokio::test]
+async fn a_feed_that_says_nothing_is_given_up() {
+    let shop = Shop::new(shared(), "mute", "id int PRIMARY KEY, v int").await;
+    shop.run("INSERT INTO @ VALUES (1, 0)").await;
+    let (port, broken) = proxy(shop.server.port, Swallows::Feeds).await;
+    let url = format!("postgres://postgres@127.0.0.1:{port}/postgres");
+    let text = format!("{0} {0}:{{id}} {url} timeout 60s connect-timeout 2s", shop.table);
+    let driver = Arc::new(Postgres::new(&Spec::parse(text.split_whitespace()).unwrap()).unwrap());
+    let database: Arc<dyn Database> = driver.clone();
+    let (feed, following) = follow(&database).await;
+    feed.until_heartbeat().await;
+    broken.fetch_add(1, std::sync::atomic::Ordering::SeqCst);
+    shop.run("UPDATE @ SET v = 1").await;
+    assert_eq!(following.failure().await, Failure::Down("the change feed is silent".into()));
+    assert!(!feed.all().contains(&Told::Changed("1".into())));
+    assert_eq!(driver.place.lock().unwrap().silences, 1);
+    feed.forget();
+    let _again = Following::start(&database, &feed);
+    assert_eq!(feed.until_opened().await, Since::Unknown);
+    feed.until_heartbeat().await;
+    assert_eq!(driver.place.lock().unwrap().silences, 0, "it was in vain no more");
+    shop.run("UPDATE @ SET v = 2").await;
+    feed.until_changed(&["1"]).await;
 }
 
 #[tokio::test]

@@ -186,7 +186,8 @@ impl<'a> Follower<'a> {
                 self.position.table = table;
                 self.tell(Event::Lost("the table was altered"));
             }
-            self.schema_version = version(&self.connection, "schema_version")?;
+            // The one from before: what was altered since is looked at again, and so is what was made here.
+            self.schema_version = schema;
         }
         self.read()?;
         // Only now: whatever was committed after the number was read moves it again.

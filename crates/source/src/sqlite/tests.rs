@@ -343,6 +343,28 @@ async fn old_entries_are_removed_but_never_the_newest() {
     tidy_until(&|count| count == 1);
 }
 
+/// Triggers that go while the follower looks at others that went are made again as well.
+#[tokio::test]
+async fn triggers_that_go_while_the_schema_is_looked_at_are_noticed() {
+    let shop = Fixture::new(ITEMS);
+    shop.run("PRAGMA journal_mode = WAL; PRAGMA synchronous = OFF; INSERT INTO items (id, v) VALUES (1, 0)");
+    let database = shop.open("");
+    let (feed, _following) = shop.follow(&database).await;
+    let mut dice = Dice::new(1);
+    for _ in 0..200 {
+        feed.forget();
+        // Something else has it look, for some time from some time on.
+        shop.run("CREATE TABLE other (x); DROP TABLE other");
+        let wait_us = dice.below(4000);
+        let began = Instant::now();
+        while began.elapsed() < Duration::from_micros(wait_us) {
+            std::hint::spin_loop();
+        }
+        shop.run("DROP TRIGGER \"evenkeel_update_items.id\"; UPDATE items SET v = v + 1");
+        feed.until_lost().await;
+    }
+}
+
 #[tokio::test]
 async fn a_load_after_the_news_sees_the_change() {
     for (seed, mode) in races(6).flat_map(|seed| [(seed, "WAL"), (seed, "DELETE")]) {
