@@ -50,8 +50,8 @@ impl std::fmt::Debug for Lent {
 }
 
 impl Lent {
-    pub(super) fn is_of(&self, key: &[u8]) -> bool {
-        *self.key == *key
+    pub(super) fn key(&self) -> &Id {
+        &self.key
     }
 
     /// Whether it was loaded after then.

@@ -14,8 +14,9 @@ use crate::{Local, Server, Session};
 use command::{Command, Error};
 use keyspace::View;
 use resp::Args;
-use source::Writes;
 use source::hub::{Refusal, Ticket};
+use source::{Id, Writes};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -50,8 +51,8 @@ pub struct Loading {
     arrival: Option<Arrival>,
     /// When it asked each source for the first time (`source::Marks`).
     asked: Vec<(Place, u64)>,
-    /// Rows that were lent since it was run last.
-    lent: Vec<Arc<Lent>>,
+    /// Rows that were lent since it was run last, by their keys.
+    lent: BTreeMap<Id, Arc<Lent>>,
 }
 
 impl Loading {
@@ -60,9 +61,9 @@ impl Loading {
         self.tries = 0;
     }
 
-    /// The row that was lent for a key, which a command may name twice.
+    /// The row that was lent for a key, which a command may name twice. Cost: O(log rows lent).
     pub(super) fn lent(&self, key: &[u8]) -> Option<Arc<Lent>> {
-        self.lent.iter().find(|lent| lent.is_of(key)).cloned()
+        self.lent.get(key).cloned()
     }
 
     /// Notes what arrived. A failure is not forgotten because other rows came.
@@ -71,7 +72,7 @@ impl Loading {
             // It may be for a command before this one, which got an error.
             && self.asked.iter().any(|asked| lent.is_after(*asked))
         {
-            self.lent.push(lent.clone());
+            self.lent.insert(lent.key().clone(), lent.clone());
         }
         if !matches!(self.arrival, Some(Arrival::Failed(_))) {
             self.arrival = Some(arrival);
@@ -312,7 +313,7 @@ pub(super) fn wait(
     session.loaded_since_ns = None;
     let tries = tries + 1;
     session.loading =
-        Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent: Vec::new() });
+        Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent: BTreeMap::new() });
     Some(Ok(hold(session)))
 }
 
