@@ -179,7 +179,7 @@ fn race<R: Rows>(
     let is_hash = random(state, 3) == 0;
     let form = if is_hash { "hash" } else { "json" };
     // Known absence, too, is to end by the news of a row.
-    let absent = if random(state, 3) == 0 { "50ms" } else { "1h" };
+    let absent = if random(state, 3) == 0 { "1s" } else { "1h" };
     shop.order(
         "ADD",
         &format!(" {name}:{{id}} {} as {form} negative-ttl {absent} path /{name}", rows.source()),

@@ -488,9 +488,7 @@ fn a_row_that_changes_faster_than_it_is_loaded_is_answered() {
             std::thread::sleep(Duration::from_millis(1));
         }
         let mut newest = 0;
-        let lines =
-            ["GET item:1", "STRLEN item:1", "MGET item:1", "EXISTS item:1", "MGET item:1 item:2 none"];
-        for line in lines.iter().cycle().take(10) {
+        for line in ["GET item:1", "STRLEN item:1"].iter().cycle().take(6) {
             let reply = client.call(line);
             if let Some(n) = reply.split("\\\"n\\\":").nth(1) {
                 let digits: String = n.chars().take_while(char::is_ascii_digit).collect();

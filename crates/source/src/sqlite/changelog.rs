@@ -202,10 +202,11 @@ impl<'a> Follower<'a> {
             let Some(newest) = entries.last().map(|entry| entry.seq) else { break };
             let expected = self.position.seq + 1;
             let whole = entries[0].seq == expected && newest - expected + 1 == entries.len() as i64;
-            self.position.seq = newest;
+            // Before the position moves: where that fails, the gap is found again.
             if !whole {
                 return self.start_over("entries of the changelog were missed");
             }
+            self.position.seq = newest;
             if entries.iter().any(|entry| entry.all) {
                 self.tell(Event::Lost("changes were not recorded for a time"));
             }
