@@ -372,7 +372,8 @@ impl Reader {
 
     /// Whether an error is one that may be.
     fn may_fail(&self, error: &str) -> bool {
-        self.judge.allows_errors() || error.contains("paused")
+        // A machine that is busy with other things may be slower than the writers, each of eight times.
+        self.judge.allows_errors() || error.contains("paused") || error.contains("removed each time")
     }
 
     /// Asks until all rows are these.
