@@ -2,11 +2,13 @@
 //!
 //! Keys are read while others may write them: each value is as it was at one moment, all of them are not.
 
+use crate::advice::about_server;
 use crate::load::{SAID, address, takes_payloads};
 use crate::options::{Copy, Existing, OnError};
 use crate::progress::{Progress, number};
 use crate::send::{Account, SMALL, Sender};
 use crate::shape::{Payloads, Piece};
+use crate::stop::Stop;
 use crate::wire::{Address, Conn, put_command};
 use rdb::Dialect;
 use resp::Frame;
@@ -17,7 +19,7 @@ use std::hash::{DefaultHasher, Hasher};
 const ASKED: usize = 100;
 
 /// Copies; the last line to print, or why it ended before.
-pub fn run(options: &Copy) -> Result<String, String> {
+pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
     if options.existing == Existing::Merge {
         return Err("--existing merge is not possible for copies".to_owned());
     }
@@ -29,27 +31,30 @@ pub fn run(options: &Copy) -> Result<String, String> {
         db: options.from_db,
         ..to.clone()
     };
-    let mut source = Conn::open(&from)?;
+    let mut source = Conn::open(&from, stop)?;
     let total = match source.call(&[b"DBSIZE"])? {
         Frame::Int(keys) if options.pattern == "*" => u64::try_from(keys).ok(),
         _ => None,
     };
-    let gathers = !options.dry_run && takes_payloads(&to)? == Payloads::Many;
-    let dialect = if options.dry_run || gathers { None } else { Some(dialect(&to)?) };
-    let mut walk = Walk { source, options, gathers, dialect, cursor: None, seen: HashSet::new(), keys: 0 };
+    let gathers = !options.dry_run && takes_payloads(&to, stop)? == Payloads::Many;
+    let dialect = if options.dry_run || gathers { None } else { Some(dialect(&to, stop)?) };
+    let (seen, stop) = (HashSet::new(), stop.clone());
+    let mut walk = Walk { source, options, gathers, dialect, cursor: None, seen, keys: 0, stop };
     if options.dry_run {
         while walk.next_keys()?.is_some() {}
         return Ok(format!("{} keys would be copied; nothing was sent", number(walk.keys)));
     }
     let stops = options.on_error == OnError::Stop;
-    let mut sender = Sender::start(&to, options.target.connections.into(), stops, options.existing, 0)?;
+    let mut sender =
+        Sender::start(&to, options.target.connections.into(), stops, options.existing, 0, &walk.stop)?;
     let account = sender.account().clone();
     let mut progress = Progress::start(total);
     let mut refused = 0;
     let ended = feed(&mut walk, &mut sender, &account, &mut progress, &mut refused);
     // What was read is sent, however it ended.
     sender.finish();
-    let ended = ended.and(hear(&account, &mut refused, &progress, stops));
+    let heard = hear(&account, &mut refused, &progress, stops);
+    let ended = walk.stop.check().and(ended).and(heard);
     let text = progress.finish(&account, refused).replacen(" rows as ", " keys as ", 1);
     match ended {
         Ok(()) => Ok(text),
@@ -58,8 +63,8 @@ pub fn run(options: &Copy) -> Result<String, String> {
 }
 
 /// Whose payloads the target takes.
-fn dialect(to: &Address) -> Result<Dialect, String> {
-    let name = Conn::open(to)?.info("server", "server_name")?;
+fn dialect(to: &Address, stop: &Stop) -> Result<Dialect, String> {
+    let name = Conn::open(to, stop)?.info("server", "server_name")?;
     Ok(if name.as_deref() == Some("valkey") { Dialect::Valkey } else { Dialect::Redis })
 }
 
@@ -113,11 +118,13 @@ struct Walk<'a> {
     /// Hashes of keys that came: SCAN may show one twice.
     seen: HashSet<u64>,
     keys: u64,
+    stop: Stop,
 }
 
 impl Walk<'_> {
     /// Some more keys; None at the end.
     fn next_keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, String> {
+        self.stop.check()?;
         if self.cursor.as_deref() == Some(b"0") {
             return Ok(None);
         }
@@ -152,52 +159,70 @@ impl Walk<'_> {
         self.source.send(&bytes)?;
         let mut pieces = Vec::new();
         for key in keys {
-            let name = String::from_utf8_lossy(key).into_owned();
-            let queued = [self.source.reply()?, self.source.reply()?, self.source.reply()?];
-            let refuse = |text: &[u8]| {
-                let text = String::from_utf8_lossy(text);
-                account.refuse(0, &name, format!("the source refused DUMP: {text}"), false);
-            };
-            let (ttl, payload) = match self.source.reply()? {
-                Frame::Array(pair) => match <[Frame; 2]>::try_from(pair) {
-                    Ok([Frame::Int(ttl), Frame::Bulk(payload)]) => (ttl, payload),
-                    Ok([_, Frame::Error(text)] | [Frame::Error(text), _]) => {
-                        refuse(&text);
-                        continue;
-                    }
-                    // It is gone.
-                    _ => continue,
-                },
-                Frame::Error(text) => {
-                    // The first that was refused says why.
-                    let why = queued.iter().find_map(|reply| match reply {
-                        Frame::Error(why) => Some(why.clone()),
-                        _ => None,
-                    });
-                    refuse(&why.unwrap_or(text));
-                    continue;
+            match self.given()? {
+                Given::Value { ttl_ms, payload } => pieces.push(self.piece(key, ttl_ms, payload)),
+                Given::Gone => {}
+                Given::Refused(text) => {
+                    let reason = format!("the source refused DUMP: {}", String::from_utf8_lossy(&text));
+                    account.refuse(0, &String::from_utf8_lossy(key), reason, false);
                 }
-                _ => continue,
-            };
-            let translated = self.dialect.and_then(|to| rdb::translate(&payload, to));
-            let payload = translated.unwrap_or(payload);
-            // 0 would be for ever.
-            let ttl = if ttl < 0 { "0".to_owned() } else { ttl.max(1).to_string() };
-            let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };
-            if self.gathers && payload.len() <= SMALL {
-                piece.gathered(key, ttl.as_bytes(), &payload);
-                pieces.push(piece);
-                continue;
             }
-            let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
-            if self.options.existing == Existing::Replace {
-                words.push(b"REPLACE");
-            }
-            put_command(&mut piece.bytes, &words);
-            pieces.push(piece);
         }
         Ok(pieces)
     }
+
+    /// What the source answers for the next key. Errors: the connection's, and those that it would have for other keys as well.
+    fn given(&mut self) -> Result<Given, String> {
+        let queued = [self.source.reply()?, self.source.reply()?, self.source.reply()?];
+        let text = match self.source.reply()? {
+            Frame::Array(pair) => match <[Frame; 2]>::try_from(pair) {
+                Ok([Frame::Int(ttl_ms), Frame::Bulk(payload)]) => {
+                    return Ok(Given::Value { ttl_ms, payload });
+                }
+                Ok([_, Frame::Error(text)] | [Frame::Error(text), _]) => text,
+                _ => return Ok(Given::Gone),
+            },
+            Frame::Error(text) => {
+                // The first that was refused says why.
+                let why = queued.into_iter().find_map(|reply| match reply {
+                    Frame::Error(why) => Some(why),
+                    _ => None,
+                });
+                why.unwrap_or(text)
+            }
+            _ => return Ok(Given::Gone),
+        };
+        about_server(&self.source.place, &text).map_or(Ok(Given::Refused(text)), Err)
+    }
+
+    fn piece(&self, key: &[u8], ttl_ms: i64, payload: Vec<u8>) -> Piece {
+        let name = String::from_utf8_lossy(key).into_owned();
+        let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };
+        let payload = self.dialect.and_then(|to| rdb::translate(&payload, to)).unwrap_or(payload);
+        // 0 would be for ever.
+        let ttl = if ttl_ms < 0 { "0".to_owned() } else { ttl_ms.max(1).to_string() };
+        if self.gathers && payload.len() <= SMALL {
+            piece.gathered(key, ttl.as_bytes(), &payload);
+            return piece;
+        }
+        let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
+        if self.options.existing == Existing::Replace {
+            words.push(b"REPLACE");
+        }
+        put_command(&mut piece.bytes, &words);
+        piece
+    }
+}
+
+/// What a source has for a key.
+enum Given {
+    Value {
+        ttl_ms: i64,
+        payload: Vec<u8>,
+    },
+    Gone,
+    /// The text of the error.
+    Refused(Vec<u8>),
 }
 
 fn hash(key: &[u8]) -> u64 {

@@ -6,8 +6,11 @@ use crate::resume::Resume;
 use crate::rows::{Format, Input, Place, Row, RowError, Rows};
 use crate::send::{Account, Sender};
 use crate::shape::{Payloads, Piece, Shape};
+use crate::stop::Stop;
 use crate::wire::{Address, Conn};
 use resp::Frame;
+use std::fs::File;
+use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,7 +18,7 @@ use std::time::Duration;
 pub const SAID: u64 = 20;
 
 /// Loads; the last line to print, or why it ended before.
-pub fn run(options: &Load) -> Result<String, String> {
+pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     let name = options.file.as_ref().map_or("-".to_owned(), |file| file.display().to_string());
     let format = options
         .format
@@ -26,24 +29,29 @@ pub fn run(options: &Load) -> Result<String, String> {
                     (of sets and sorted sets --existing merge does as well)"
             .to_owned());
     }
+    if options.resume.is_some() && !options.file.as_ref().is_some_and(|path| path.is_file() || !path.exists())
+    {
+        return Err(format!("{name}: --resume needs a file, which can be read on from the middle"));
+    }
     let (mut resume, from) = match &options.resume {
         Some(path) => Resume::open(path, &name).map(|(resume, from)| (Some(resume), from))?,
         None => (None, Place::default()),
     };
-    let (input, total) = open(options)?;
+    let (input, total) = open(options, stop)?;
     let rows =
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
     let address = address(&options.target);
-    let takes = if options.dry_run { Payloads::One } else { takes_payloads(&address)? };
+    let takes = if options.dry_run { Payloads::One } else { takes_payloads(&address, stop)? };
     let shape = Shape::new(options, takes)?;
-    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress: Progress::start(total) };
+    let progress = Progress::start(total);
+    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress, stop: stop.clone() };
     if options.dry_run {
         return job.dry_run();
     }
     let connections = options.target.connections.into();
     let stops = options.on_error == OnError::Stop;
     let known = resume.as_ref().map_or(0, Resume::reach);
-    let sender = Sender::start(&address, connections, stops, options.existing, known)?;
+    let sender = Sender::start(&address, connections, stops, options.existing, known, stop)?;
     job.load(sender, resume.as_mut())
 }
 
@@ -68,21 +76,23 @@ pub fn address(target: &crate::options::Target) -> Address {
 }
 
 /// The input, and its bytes if it is a file.
-fn open(options: &Load) -> Result<(Input, Option<u64>), String> {
-    match &options.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file =
-                std::fs::File::open(path).map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-            let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
-            Ok((if size.is_some() { Input::File(file) } else { Input::Stream(Box::new(file)) }, size))
-        }
-        _ => Ok((Input::Stream(Box::new(std::io::stdin())), None)),
+fn open(options: &Load, stop: &Stop) -> Result<(Input, Option<u64>), String> {
+    let named = options.file.as_ref().filter(|path| path.as_os_str() != "-");
+    let file = match named {
+        Some(path) => File::open(path).map_err(|e| format!("cannot open {}: {e}", path.display()))?,
+        // Without the buffer of `Stdin`, of which waiting for the file would know nothing.
+        None => std::io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|e| e.to_string())?,
+    };
+    let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+    match size {
+        Some(_) if named.is_some() => Ok((Input::File(file), size)),
+        _ => Ok((Input::Stream(Box::new(stop.reading(file))), size)),
     }
 }
 
 /// Payloads of the version written here are read from Redis 5 on.
-pub fn takes_payloads(address: &Address) -> Result<Payloads, String> {
-    let mut conn = Conn::open(address)?;
+pub fn takes_payloads(address: &Address, stop: &Stop) -> Result<Payloads, String> {
+    let mut conn = Conn::open(address, stop)?;
     let version = conn.info("server", "redis_version")?.unwrap_or_default();
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < 5 {
@@ -106,6 +116,7 @@ struct Job<'a> {
     /// Behind the last row that was read.
     end: Place,
     progress: Progress,
+    stop: Stop,
 }
 
 impl Job<'_> {
@@ -135,11 +146,13 @@ impl Job<'_> {
         let ended = self.feed(&mut sender, &account, &mut resume);
         sender.finish();
         let refused = self.hear(&account);
-        if let Some(resume) = resume {
-            resume.note(account.safe_place(), true)?;
+        let mut text = self.progress.finish(&account, self.refused);
+        let ended = self.stop.check().and(ended).and(refused);
+        let noted = resume.as_mut().map_or(Ok(()), |resume| resume.note(account.safe_place(), true));
+        if let (Some(resume), Err(_), Ok(())) = (resume, &ended, &noted) {
+            text.push_str(&format!("; the same command goes on behind line {}", resume.line()));
         }
-        let text = self.progress.finish(&account, self.refused);
-        match ended.and(refused) {
+        match ended.and(noted) {
             Ok(()) => Ok(text),
             Err(reason) => Err(format!("{reason}\nstopped: {text}")),
         }
@@ -180,6 +193,7 @@ impl Job<'_> {
     /// The next row that is one.
     fn next_row(&mut self) -> Result<Option<Row>, String> {
         loop {
+            self.stop.check()?;
             match self.rows.next() {
                 Ok(Some(row)) => {
                     self.end = row.end;

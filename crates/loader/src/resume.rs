@@ -52,6 +52,11 @@ impl Resume {
         self.reach
     }
 
+    /// The last line that is noted as safe.
+    pub fn line(&self) -> u64 {
+        self.written.unwrap_or_default().line
+    }
+
     /// Rows up to this line are about to be sent.
     pub fn reaches(&mut self, line: u64) -> Result<(), String> {
         if line <= self.reach {

@@ -11,9 +11,11 @@
 //!   refused or the key was there already.
 //! - D4: small values for a server that has MRESTORE are gathered, a few in one command, which is cheaper for it.
 
+use crate::advice::about_server;
 use crate::options::Existing;
 use crate::rows::Place;
 use crate::shape::Piece;
+use crate::stop::Stop;
 use crate::wire::{Address, Conn, put_count, put_word};
 use resp::Frame;
 use std::collections::{BTreeSet, HashSet, VecDeque};
@@ -45,6 +47,8 @@ pub struct Account {
     pub bytes: AtomicU64,
     /// The server refuses, or is gone: nothing more is sent.
     stopped: AtomicBool,
+    /// Nor once somebody asked for the end.
+    stop: Stop,
     refusals: Mutex<Vec<Refusal>>,
     safe: Mutex<Safe>,
 }
@@ -85,7 +89,7 @@ impl Safe {
 
 impl Account {
     pub fn is_stopped(&self) -> bool {
-        self.stopped.load(Relaxed)
+        self.stopped.load(Relaxed) || self.stop.is_asked()
     }
 
     pub fn stop(&self) {
@@ -196,12 +200,13 @@ impl Sender {
         stops: bool,
         existing: Existing,
         known: u64,
+        stop: &Stop,
     ) -> Result<Sender, String> {
         let skips = existing == Existing::Skip;
-        let account = Arc::new(Account::default());
+        let account = Arc::new(Account { stop: stop.clone(), ..Account::default() });
         let mut lanes = Vec::new();
         for _ in 0..connections {
-            let conn = Conn::open(address)?;
+            let conn = Conn::open(address, stop)?;
             let (to, from) = sync_channel(WAITING);
             let target = Arc::new(AtomicUsize::new(64));
             let (account, target_of) = (account.clone(), target.clone());
@@ -331,7 +336,7 @@ impl Worker {
         self.target.store((fits as usize).clamp(now / 2, now * 2).clamp(1, COMMANDS_MAX), Relaxed);
     }
 
-    /// Gives the pieces that were refused. Errors: the connection's.
+    /// Gives the pieces that were refused. Errors: the connection's, and those that the rows behind would get as well.
     fn exchange(&mut self, batch: &Batch) -> Result<HashSet<u64>, String> {
         self.conn.send(&batch.bytes)?;
         let mut refused = HashSet::new();
@@ -344,7 +349,13 @@ impl Worker {
                 }
                 let reply = if entry.gathered { answers.pop_front() } else { None };
                 let skips = self.skips || entry.line > 0 && entry.line <= self.known;
-                let why = match reply.map_or_else(|| self.conn.reply(), Ok)? {
+                let reply = reply.map_or_else(|| self.conn.reply(), Ok)?;
+                if let Frame::Error(text) = &reply
+                    && let Some(reason) = about_server(&self.conn.place, text)
+                {
+                    return Err(reason);
+                }
+                let why = match reply {
                     Frame::Error(text) if skips && text.starts_with(b"BUSYKEY") => None,
                     Frame::Error(text) => Some(String::from_utf8_lossy(&text).into_owned()),
                     // SET with NX.

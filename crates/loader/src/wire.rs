@@ -1,12 +1,16 @@
 //! A connection to a server, blocking.
 
+use crate::advice::{about_server, passes};
+use crate::stop::Stop;
 use resp::{Frame, FrameEnd, read_frame};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CONNECT: Duration = Duration::from_secs(5);
+/// Between two questions whether a server has loaded its data.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Appends a command. O(bytes).
 pub fn put_command(out: &mut Vec<u8>, words: &[&[u8]]) {
@@ -51,11 +55,12 @@ pub struct Conn {
     stream: Box<dyn Stream>,
     buffer: Vec<u8>,
     start: usize,
-    place: String,
+    pub place: String,
 }
 
 impl Conn {
-    pub fn open(address: &Address) -> Result<Conn, String> {
+    /// Connects, and waits while the server loads its data, for `timeout` at most or until the end is asked for.
+    pub fn open(address: &Address, stop: &Stop) -> Result<Conn, String> {
         let failed = |e: io::Error| format!("cannot connect to {}: {e}", address.place);
         let stream: Box<dyn Stream> = if address.place.contains('/') {
             let stream = UnixStream::connect(&address.place).map_err(failed)?;
@@ -86,26 +91,48 @@ impl Conn {
                 None => conn.expect_ok(&[b"AUTH", password.as_bytes()])?,
             }
         }
+        conn.await_ready(address.timeout, stop)?;
         if address.db != 0 {
             conn.expect_ok(&[b"SELECT", address.db.to_string().as_bytes()])?;
         }
         Ok(conn)
     }
 
+    fn await_ready(&mut self, timeout: Duration, stop: &Stop) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.ask(&[b"PING"])? {
+                Frame::Error(text) if passes(&text) && Instant::now() < deadline => {
+                    std::thread::sleep(AGAIN);
+                    stop.check()?;
+                }
+                Frame::Error(text) if passes(&text) => return Err(self.refused(b"PING", &text)),
+                // Who may not ask may be permitted all that is needed, and is told otherwise then.
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// One command and its reply; a refusal is an error that quotes it.
     pub fn call(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
+        match self.ask(words)? {
+            Frame::Error(text) => Err(self.refused(words[0], &text)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
         let mut bytes = Vec::new();
         put_command(&mut bytes, words);
         self.send(&bytes)?;
-        match self.reply()? {
-            Frame::Error(text) => Err(format!(
-                "{} refused {}: {}",
-                self.place,
-                String::from_utf8_lossy(words[0]),
-                String::from_utf8_lossy(&text)
-            )),
-            reply => Ok(reply),
-        }
+        self.reply()
+    }
+
+    fn refused(&self, command: &[u8], error: &[u8]) -> String {
+        about_server(&self.place, error).unwrap_or_else(|| {
+            let [command, error] = [command, error].map(String::from_utf8_lossy);
+            format!("{} refused {command}: {error}", self.place)
+        })
     }
 
     fn expect_ok(&mut self, words: &[&[u8]]) -> Result<(), String> {

@@ -24,6 +24,7 @@ mod info;
 mod limits;
 mod lines;
 mod loading;
+mod loading_ends;
 mod lscan;
 mod messages;
 mod migrate;
