@@ -3,7 +3,7 @@
 //! Keys are read while others may write them: each value is as it was at one moment, all of them are not.
 
 use crate::advice::about_server;
-use crate::load::{SAID, address, takes_payloads};
+use crate::load::{SAID, takes_payloads};
 use crate::options::{Copy, Existing, OnError};
 use crate::progress::{Progress, number};
 use crate::send::{Account, SMALL, Sender};
@@ -23,14 +23,7 @@ pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
     if options.existing == Existing::Merge {
         return Err("--existing merge is not possible for copies".to_owned());
     }
-    let to = address(&options.target);
-    let from = Address {
-        place: options.from.clone(),
-        user: options.from_user.clone(),
-        password: options.from_password.clone(),
-        db: options.from_db,
-        ..to.clone()
-    };
+    let (from, to) = (options.source()?, options.target.address()?);
     let mut source = Conn::open(&from, stop)?;
     let total = match source.call(&[b"DBSIZE"])? {
         Frame::Int(keys) if options.pattern == "*" => u64::try_from(keys).ok(),

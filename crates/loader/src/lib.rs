@@ -20,6 +20,7 @@ mod send;
 mod shape;
 mod stop;
 mod template;
+mod tls;
 mod wire;
 
 use clap::Parser;

@@ -12,7 +12,6 @@ use resp::Frame;
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::sync::Arc;
-use std::time::Duration;
 
 /// Errors said one by one; the others are counted.
 pub const SAID: u64 = 20;
@@ -40,7 +39,7 @@ pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     let (input, total) = open(options, stop)?;
     let rows =
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
-    let address = address(&options.target);
+    let address = options.target.address()?;
     let takes = if options.dry_run { Payloads::One } else { takes_payloads(&address, stop)? };
     let shape = Shape::new(options, takes)?;
     let progress = Progress::start(total);
@@ -62,16 +61,6 @@ fn can_resume(kind: Kind, existing: Existing) -> bool {
         Existing::Replace => true,
         Existing::Merge => kind != Kind::List,
         Existing::Fail | Existing::Skip => false,
-    }
-}
-
-pub fn address(target: &crate::options::Target) -> Address {
-    Address {
-        place: target.to.clone(),
-        user: target.user.clone(),
-        password: target.password.clone(),
-        db: target.db,
-        timeout: Duration::from_secs(target.timeout.max(1)),
     }
 }
 

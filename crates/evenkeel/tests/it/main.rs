@@ -25,6 +25,7 @@ mod limits;
 mod lines;
 mod loading;
 mod loading_ends;
+mod loading_tls;
 mod lscan;
 mod messages;
 mod migrate;
