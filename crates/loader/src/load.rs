@@ -7,7 +7,7 @@ use crate::rows::{Format, Input, Place, Row, RowError, Rows};
 use crate::send::{Account, Sender};
 use crate::shape::{Payloads, Piece, Shape};
 use crate::stop::Stop;
-use crate::wire::{Address, Conn};
+use crate::wire::Conn;
 use resp::Frame;
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -32,15 +32,20 @@ pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     {
         return Err(format!("{name}: --resume needs a file, which can be read on from the middle"));
     }
+    let (input, total) = open(options, stop)?;
+    let address = options.target.address()?;
+    let (takes, run_id) = if options.dry_run {
+        (Payloads::One, None)
+    } else {
+        let mut conn = Conn::open(&address, stop)?;
+        (takes_payloads(&mut conn)?, conn.info("server", "run_id")?)
+    };
     let (mut resume, from) = match &options.resume {
-        Some(path) => Resume::open(path, &name).map(|(resume, from)| (Some(resume), from))?,
+        Some(path) => Resume::open(path, &name, run_id).map(|(resume, from)| (Some(resume), from))?,
         None => (None, Place::default()),
     };
-    let (input, total) = open(options, stop)?;
     let rows =
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
-    let address = options.target.address()?;
-    let takes = if options.dry_run { Payloads::One } else { takes_payloads(&address, stop)? };
     let shape = Shape::new(options, takes)?;
     let progress = Progress::start(total);
     let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress, stop: stop.clone() };
@@ -80,8 +85,7 @@ fn open(options: &Load, stop: &Stop) -> Result<(Input, Option<u64>), String> {
 }
 
 /// Payloads of the version written here are read from Redis 5 on.
-pub fn takes_payloads(address: &Address, stop: &Stop) -> Result<Payloads, String> {
-    let mut conn = Conn::open(address, stop)?;
+pub fn takes_payloads(conn: &mut Conn) -> Result<Payloads, String> {
     let version = conn.info("server", "redis_version")?.unwrap_or_default();
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < 5 {

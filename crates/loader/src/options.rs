@@ -233,6 +233,9 @@ pub struct Copy {
     /// Count the keys, send nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// A file that remembers how far copying came; if it exists, go on from there. Needs --existing skip or replace
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub target: Target,
 }

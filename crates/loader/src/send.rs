@@ -18,7 +18,7 @@ use crate::shape::Piece;
 use crate::stop::Stop;
 use crate::wire::{Address, Conn, put_count, put_word};
 use resp::Frame;
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,6 +45,8 @@ pub struct Account {
     /// Keys that were there already.
     pub present: AtomicU64,
     pub bytes: AtomicU64,
+    /// Values taken and refused, by type where that is known.
+    kinds: Mutex<BTreeMap<&'static str, [u64; 2]>>,
     /// The server refuses, or is gone: nothing more is sent.
     stopped: AtomicBool,
     /// Nor once somebody asked for the end.
@@ -106,6 +108,15 @@ impl Account {
         lock(&self.safe).place
     }
 
+    /// Values taken and refused, by type where that is known.
+    pub fn kinds(&self) -> BTreeMap<&'static str, [u64; 2]> {
+        lock(&self.kinds).clone()
+    }
+
+    fn count(&self, kind: &'static str, is_refused: bool) {
+        lock(&self.kinds).entry(kind).or_default()[usize::from(is_refused)] += 1;
+    }
+
     pub fn refuse(&self, line: u64, name: &str, reason: String, fatal: bool) {
         lock(&self.refusals).push(Refusal { line, name: name.to_owned(), reason, fatal });
     }
@@ -123,6 +134,7 @@ struct Entry {
     begins: bool,
     adds: bool,
     name: String,
+    kind: Option<&'static str>,
     rows: u64,
     commands: u32,
     gathered: bool,
@@ -243,6 +255,7 @@ impl Sender {
             begins: piece.begins,
             adds,
             name: piece.name,
+            kind: piece.kind,
             rows: piece.rows,
             commands: piece.commands,
             gathered: piece.gathered,
@@ -371,6 +384,10 @@ impl Worker {
                         self.refuse(entry, why);
                     }
                 }
+            }
+            let is_refused = refused.contains(&entry.number);
+            if let Some(kind) = entry.kind.filter(|_| taken || is_refused) {
+                self.account.count(kind, is_refused);
             }
             if !taken && entry.begins {
                 self.barred.insert(entry.route);

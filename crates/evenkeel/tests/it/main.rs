@@ -24,6 +24,7 @@ mod info;
 mod limits;
 mod lines;
 mod loading;
+mod loading_copy;
 mod loading_ends;
 mod loading_tls;
 mod lscan;
