@@ -8,7 +8,7 @@ use crate::options::{Copy, Existing, OnError};
 use crate::progress::{Progress, number};
 use crate::resume::CopyResume;
 use crate::rows::Place;
-use crate::send::{Account, SMALL, Sender};
+use crate::send::{Account, Earlier, SMALL, Sender};
 use crate::shape::{Payloads, Piece};
 use crate::stop::Stop;
 use crate::wire::{Conn, put_command};
@@ -56,7 +56,14 @@ pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
         (walk.cursor, walk.keys) = (resume.cursor.clone().map(String::into_bytes), resume.keys);
     }
     let stops = options.on_error == OnError::Stop;
-    let sender = Sender::start(&to, options.target.connections.into(), stops, options.existing, 0, stop)?;
+    let sender = Sender::start(
+        &to,
+        options.target.connections.into(),
+        stops,
+        options.existing,
+        &Earlier::default(),
+        stop,
+    )?;
     let job = Job {
         account: sender.account().clone(),
         progress: Progress::start(total),

@@ -11,7 +11,6 @@ use crate::wire::Conn;
 use resp::Frame;
 use std::fs::File;
 use std::os::fd::AsFd;
-use std::sync::Arc;
 
 /// Errors said one by one; the others are counted.
 pub const SAID: u64 = 20;
@@ -40,7 +39,7 @@ pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
         let mut conn = Conn::open(&address, stop)?;
         (takes_payloads(&mut conn)?, conn.info("server", "run_id")?)
     };
-    let (mut resume, from) = match &options.resume {
+    let (resume, from) = match &options.resume {
         Some(path) => Resume::open(path, &name, run_id).map(|(resume, from)| (Some(resume), from))?,
         None => (None, Place::default()),
     };
@@ -48,15 +47,16 @@ pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
     let shape = Shape::new(options, takes)?;
     let progress = Progress::start(total);
-    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress, stop: stop.clone() };
+    let stop_of = stop.clone();
+    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress, resume, stop: stop_of };
     if options.dry_run {
         return job.dry_run();
     }
     let connections = options.target.connections.into();
     let stops = options.on_error == OnError::Stop;
-    let known = resume.as_ref().map_or(0, Resume::reach);
-    let sender = Sender::start(&address, connections, stops, options.existing, known, stop)?;
-    job.load(sender, resume.as_mut())
+    let earlier = job.resume.as_ref().map(Resume::earlier).unwrap_or_default();
+    let sender = Sender::start(&address, connections, stops, options.existing, &earlier, stop)?;
+    job.load(sender)
 }
 
 /// Whether what an interrupted run left can be told from what was there before it, or need not be.
@@ -109,6 +109,7 @@ struct Job<'a> {
     /// Behind the last row that was read.
     end: Place,
     progress: Progress,
+    resume: Option<Resume>,
     stop: Stop,
 }
 
@@ -134,15 +135,18 @@ impl Job<'_> {
         Ok(text)
     }
 
-    fn load(&mut self, mut sender: Sender, mut resume: Option<&mut Resume>) -> Result<String, String> {
+    fn load(&mut self, mut sender: Sender) -> Result<String, String> {
         let account = sender.account().clone();
-        let ended = self.feed(&mut sender, &account, &mut resume);
+        let ended = self.feed(&mut sender, &account);
         sender.finish();
         let refused = self.hear(&account);
         let mut text = self.progress.finish(&account, self.refused);
         let ended = self.stop.check().and(ended).and(refused);
-        let noted = resume.as_mut().map_or(Ok(()), |resume| resume.note(account.safe_place(), true));
-        if let (Some(resume), Err(_), Ok(())) = (resume, &ended, &noted) {
+        let noted = match &mut self.resume {
+            Some(resume) => resume.finish(account.safe_place(), self.end.line),
+            None => Ok(()),
+        };
+        if let (Some(resume), Err(_), Ok(())) = (&self.resume, &ended, &noted) {
             text.push_str(&format!("; the same command goes on behind line {}", resume.line()));
         }
         match ended.and(noted) {
@@ -152,12 +156,7 @@ impl Job<'_> {
     }
 
     /// Reads all rows and sends them.
-    fn feed(
-        &mut self,
-        sender: &mut Sender,
-        account: &Arc<Account>,
-        resume: &mut Option<&mut Resume>,
-    ) -> Result<(), String> {
+    fn feed(&mut self, sender: &mut Sender, account: &Account) -> Result<(), String> {
         let mut pieces = Vec::new();
         while !account.is_stopped() {
             let Some(row) = self.next_row()? else {
@@ -166,7 +165,7 @@ impl Job<'_> {
                 sender.mark(self.end);
                 return Ok(());
             };
-            if let Some(resume) = resume {
+            if let Some(resume) = &mut self.resume {
                 resume.reaches(row.end.line)?;
             }
             let whole = self.shape_row(&row, &mut pieces)?;
@@ -176,8 +175,8 @@ impl Job<'_> {
             }
             self.hear(account)?;
             self.progress.show(row.end.offset, account);
-            if let Some(resume) = resume {
-                resume.note(account.safe_place(), false)?;
+            if let Some(resume) = &mut self.resume {
+                resume.note(account.safe_place())?;
             }
         }
         Ok(())
@@ -211,6 +210,9 @@ impl Job<'_> {
         // All are counted, and the first that ends the run is told.
         let mut ends = Ok(());
         for refusal in account.take_refusals() {
+            if let Some(resume) = self.resume.as_mut().filter(|_| !refusal.fatal) {
+                resume.refuses(refusal.line);
+            }
             let outcome = match refusal.fatal {
                 true => Err(format!("{}:{}: {}", self.name, refusal.line, refusal.reason)),
                 false => self.blame(refusal.line, &refusal.reason),

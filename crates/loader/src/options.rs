@@ -177,7 +177,8 @@ pub struct Load {
     /// Read and check everything, send nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// A file that remembers how far loading came; if it exists, go on from there
+    /// A file that remembers how far loading came; if it exists, go on from there. Keys of rows that a killed run may have sent, up to
+    /// 100,000 lines behind that place, count as its own
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
     /// Memory for collections that are not complete, in MB; what does not fit is sent in parts

@@ -1,7 +1,9 @@
 //! How far loading or copying came, in a small file.
 
 use crate::rows::Place;
+use crate::send::Earlier;
 use serde_json::{Value, json};
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -14,8 +16,12 @@ pub struct Resume {
     /// Of the server, which may have lost everything when it has another one.
     run_id: Option<String>,
     written: Option<Place>,
+    /// Rows that earlier runs may have sent.
+    earlier: Earlier,
     /// Rows up to this line may have been sent: no further one is before that is noted.
     reach: u64,
+    /// Rows behind the place that were refused.
+    refused: BTreeSet<u64>,
     at: Instant,
 }
 
@@ -23,7 +29,7 @@ pub struct Resume {
 const OFTEN: Duration = Duration::from_millis(250);
 
 /// Lines for which leave to send them is noted at a time.
-const AHEAD: u64 = 1_000_000;
+const AHEAD: u64 = 100_000;
 
 impl Resume {
     /// Reads the file, if it is there; it must be of the same input and the same run of the server.
@@ -33,7 +39,9 @@ impl Resume {
             input: input.to_owned(),
             run_id: run_id.clone(),
             written: None,
+            earlier: Earlier::default(),
             reach: 0,
+            refused: BTreeSet::new(),
             at: Instant::now(),
         };
         let Some(found) = read(path)? else { return Ok((resume, Place::default())) };
@@ -52,12 +60,21 @@ impl Resume {
         resume.written = Some(place);
         // A file without it was written when there was no such field.
         resume.reach = found["reach"].as_u64().unwrap_or(place.line);
+        let refused = found["refused"].as_array().into_iter().flatten();
+        resume.refused = refused.filter_map(Value::as_u64).collect();
+        resume.earlier = Earlier { line: resume.reach, refused: resume.refused.clone() };
         Ok((resume, place))
     }
 
-    /// The last line that an earlier run may have sent.
-    pub fn reach(&self) -> u64 {
-        self.reach
+    /// Rows that earlier runs may have sent: up to 100,000 lines behind those whose replies had come if one was killed, none that had
+    /// not been read or that was refused if it ended by itself.
+    pub fn earlier(&self) -> Earlier {
+        self.earlier.clone()
+    }
+
+    /// The server refused this row.
+    pub fn refuses(&mut self, line: u64) {
+        self.refused.insert(line);
     }
 
     /// The last line that is noted as safe.
@@ -74,19 +91,31 @@ impl Resume {
         self.write(self.written.unwrap_or_default())
     }
 
-    /// Notes a safe place, four times a second at most unless it is the last.
-    pub fn note(&mut self, place: Option<Place>, last: bool) -> Result<(), String> {
-        let Some(place) = place.filter(|place| Some(*place) != self.written) else { return Ok(()) };
-        if !last && self.at.elapsed() < OFTEN {
-            return Ok(());
+    /// Notes a safe place, four times a second at most.
+    pub fn note(&mut self, place: Option<Place>) -> Result<(), String> {
+        match place {
+            Some(place) if Some(place) != self.written && self.at.elapsed() >= OFTEN => self.write(place),
+            _ => Ok(()),
         }
-        self.write(place)
+    }
+
+    /// Notes the last safe place of a run that has read this line and none behind it.
+    pub fn finish(&mut self, place: Option<Place>, line: u64) -> Result<(), String> {
+        self.reach = line.max(self.earlier.line);
+        self.write(place.or(self.written).unwrap_or_default())
     }
 
     fn write(&mut self, place: Place) -> Result<(), String> {
         let Place { line, offset } = place;
-        let reach = self.reach;
-        let state = json!({ "input": self.input, "run_id": self.run_id, "line": line, "offset": offset, "reach": reach });
+        self.refused = self.refused.split_off(&(line + 1));
+        let state = json!({
+            "input": self.input,
+            "run_id": self.run_id,
+            "line": line,
+            "offset": offset,
+            "reach": self.reach,
+            "refused": self.refused,
+        });
         write(&self.path, &state)?;
         (self.written, self.at) = (Some(place), Instant::now());
         Ok(())

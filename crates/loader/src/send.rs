@@ -37,6 +37,21 @@ pub const SMALL: usize = 1024;
 /// Batches that wait for a connection.
 const WAITING: usize = 2;
 
+/// Rows that an earlier run may have sent: that their keys are there is no mistake then.
+#[derive(Clone, Debug, Default)]
+pub struct Earlier {
+    /// The last of them; 0: there are none.
+    pub line: u64,
+    /// Those that were refused, and so have keys of others.
+    pub refused: BTreeSet<u64>,
+}
+
+impl Earlier {
+    fn may_have_sent(&self, line: u64) -> bool {
+        line > 0 && line <= self.line && !self.refused.contains(&line)
+    }
+}
+
 /// What became of the pieces so far.
 #[derive(Default)]
 pub struct Account {
@@ -205,13 +220,13 @@ pub struct Sender {
 
 impl Sender {
     /// Connects. `stops`: the first refusal ends everything. A key that is there already is replaced, or is no refusal, or is
-    /// one; of rows up to the line `known` it may come from an earlier run, and is none.
+    /// one, unless it may come from an earlier run.
     pub fn start(
         address: &Address,
         connections: usize,
         stops: bool,
         existing: Existing,
-        known: u64,
+        earlier: &Earlier,
         stop: &Stop,
     ) -> Result<Sender, String> {
         let skips = existing == Existing::Skip;
@@ -222,8 +237,8 @@ impl Sender {
             let (to, from) = sync_channel(WAITING);
             let target = Arc::new(AtomicUsize::new(64));
             let (account, target_of) = (account.clone(), target.clone());
-            let barred = HashSet::new();
-            let worker = Worker { conn, account, target: target_of, stops, skips, known, barred };
+            let (barred, earlier) = (HashSet::new(), earlier.clone());
+            let worker = Worker { conn, account, target: target_of, stops, skips, earlier, barred };
             let thread =
                 std::thread::Builder::new().name("sender".to_owned()).spawn(move || worker.run(&from));
             let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -304,7 +319,7 @@ struct Worker {
     target: Arc<AtomicUsize>,
     stops: bool,
     skips: bool,
-    known: u64,
+    earlier: Earlier,
     /// Keys that were not made: nothing is added to them (D5).
     barred: HashSet<u64>,
 }
@@ -361,7 +376,7 @@ impl Worker {
                     answers = self.answers(groups.next().copied().unwrap_or_default())?;
                 }
                 let reply = if entry.gathered { answers.pop_front() } else { None };
-                let skips = self.skips || entry.line > 0 && entry.line <= self.known;
+                let skips = self.skips || self.earlier.may_have_sent(entry.line);
                 let reply = reply.map_or_else(|| self.conn.reply(), Ok)?;
                 if let Frame::Error(text) = &reply
                     && let Some(reason) = about_server(&self.conn.place, text)
