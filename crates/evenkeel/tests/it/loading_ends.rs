@@ -128,7 +128,7 @@ fn pausing_at(at: usize) -> (impl FnMut(usize) -> String + Send, Receiver<()>, S
     (answer, arrived, go_on)
 }
 
-const ROWS: usize = 200_000;
+const ROWS: usize = 50_000;
 
 fn many_rows(folder: &Path) -> String {
     let path = folder.join("rows.txt");
