@@ -4,7 +4,8 @@
 //! command line ──▶ Config ──▶ log, limits ──▶ sockets ──▶ banner ──▶ serve ──▶ (SIGTERM, SIGINT, SHUTDOWN) ──▶ end
 //! ```
 //!
-//! Exit codes: 0 after an orderly end, 1 if the server could not start, 130 if a second signal cut the end short.
+//! Exit codes: 0 after an orderly end, 1 if the server could not start, 130 if a second signal cut the end short. Those of `load` and
+//! `copy` are in crate `loader`.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +32,10 @@ static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     if args.get(1).is_some_and(loader::is_command) {
-        return report(loader::run(&args[1..]).and_then(|text| say(&format!("{text}\n"))));
+        return match loader::run(&args[1..]) {
+            Ok(text) => report(say(&format!("{text}\n"))),
+            Err(failure) => fail(&failure.reason, ExitCode::from(failure.exit_code)),
+        };
     }
     let done = match config::parse(args.iter().skip(1).cloned()) {
         Ok(Invocation::Version) => say(&format!("{}\n", config::version())),
@@ -49,10 +53,14 @@ fn report(done: Result<(), String>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(reason) => {
             logging::flush();
-            let _ = writeln!(std::io::stderr(), "{}", reason.trim_end());
-            ExitCode::FAILURE
+            fail(&reason, ExitCode::FAILURE)
         }
     }
+}
+
+fn fail(reason: &str, code: ExitCode) -> ExitCode {
+    let _ = writeln!(std::io::stderr(), "{}", reason.trim_end());
+    code
 }
 
 /// Prints an answer; a reader that went away is not our concern.

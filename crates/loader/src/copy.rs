@@ -2,102 +2,192 @@
 //!
 //! Keys are read while others may write them: each value is as it was at one moment, all of them are not.
 
-use crate::load::{SAID, address, takes_payloads};
+use crate::advice::about_server;
+use crate::load::{SAID, takes_payloads};
 use crate::options::{Copy, Existing, OnError};
 use crate::progress::{Progress, number};
-use crate::send::{Account, SMALL, Sender};
+use crate::resume::CopyResume;
+use crate::rows::Place;
+use crate::send::{Account, Earlier, SMALL, Sender};
 use crate::shape::{Payloads, Piece};
-use crate::wire::{Address, Conn, put_command};
+use crate::stop::Stop;
+use crate::wire::{Conn, put_command};
 use rdb::Dialect;
 use resp::Frame;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::hash::{DefaultHasher, Hasher};
+use std::path::Path;
+use std::sync::Arc;
 
 /// Keys asked for at a time.
 const ASKED: usize = 100;
 
 /// Copies; the last line to print, or why it ended before.
-pub fn run(options: &Copy) -> Result<String, String> {
+pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
     if options.existing == Existing::Merge {
         return Err("--existing merge is not possible for copies".to_owned());
     }
-    let to = address(&options.target);
-    let from = Address {
-        place: options.from.clone(),
-        user: options.from_user.clone(),
-        password: options.from_password.clone(),
-        db: options.from_db,
-        ..to.clone()
-    };
-    let mut source = Conn::open(&from)?;
+    if options.resume.is_some() && options.existing == Existing::Fail {
+        return Err("--resume needs --existing skip or replace: keys that were on their way when copying broke off are met again, and \
+                    nothing tells them from keys of others"
+            .to_owned());
+    }
+    let (from, to) = (options.source()?, options.target.address()?);
+    let mut source = Conn::open(&from, stop)?;
+    if options.dry_run {
+        let mut walk = Walk::new(source, options, stop);
+        while walk.next_keys()?.is_some() {}
+        return Ok(format!("{} keys would be copied; nothing was sent", number(walk.keys)));
+    }
     let total = match source.call(&[b"DBSIZE"])? {
         Frame::Int(keys) if options.pattern == "*" => u64::try_from(keys).ok(),
         _ => None,
     };
-    let gathers = !options.dry_run && takes_payloads(&to)? == Payloads::Many;
-    let dialect = if options.dry_run || gathers { None } else { Some(dialect(&to)?) };
-    let mut walk = Walk { source, options, gathers, dialect, cursor: None, seen: HashSet::new(), keys: 0 };
-    if options.dry_run {
-        while walk.next_keys()?.is_some() {}
-        return Ok(format!("{} keys would be copied; nothing was sent", number(walk.keys)));
+    let mut target = Conn::open(&to, stop)?;
+    let resume = match &options.resume {
+        Some(path) => Some(open_resume(path, &mut source, &mut target, options)?),
+        None => None,
+    };
+    let mut walk = Walk::new(source, options, stop);
+    walk.gathers = takes_payloads(&mut target)? == Payloads::Many;
+    walk.dialect = if walk.gathers { None } else { Some(dialect(&mut target)?) };
+    drop(target);
+    if let Some(resume) = &resume {
+        (walk.cursor, walk.keys) = (resume.cursor.clone().map(String::into_bytes), resume.keys);
     }
     let stops = options.on_error == OnError::Stop;
-    let mut sender = Sender::start(&to, options.target.connections.into(), stops, options.existing, 0)?;
-    let account = sender.account().clone();
-    let mut progress = Progress::start(total);
-    let mut refused = 0;
-    let ended = feed(&mut walk, &mut sender, &account, &mut progress, &mut refused);
-    // What was read is sent, however it ended.
-    sender.finish();
-    let ended = ended.and(hear(&account, &mut refused, &progress, stops));
-    let text = progress.finish(&account, refused).replacen(" rows as ", " keys as ", 1);
-    match ended {
-        Ok(()) => Ok(text),
-        Err(reason) => Err(format!("{reason}\nstopped: {text}")),
+    let sender = Sender::start(
+        &to,
+        options.target.connections.into(),
+        stops,
+        options.existing,
+        &Earlier::default(),
+        stop,
+    )?;
+    let job = Job {
+        account: sender.account().clone(),
+        progress: Progress::start(total),
+        stops,
+        refused: 0,
+        resume,
+        steps: VecDeque::new(),
+    };
+    job.copy(walk, sender)
+}
+
+/// Says so if copying starts over.
+fn open_resume(
+    path: &Path,
+    source: &mut Conn,
+    target: &mut Conn,
+    options: &Copy,
+) -> Result<CopyResume, String> {
+    let run_ids = [source.info("server", "run_id")?, target.info("server", "run_id")?];
+    let Copy { from, from_db, pattern, target, .. } = options;
+    let job = format!("{pattern} of {from}, database {from_db}, to {}, database {}", target.to, target.db);
+    let (resume, again) = CopyResume::open(path, job, run_ids)?;
+    if let Some(why) = again {
+        eprintln!("{why}");
     }
+    Ok(resume)
 }
 
 /// Whose payloads the target takes.
-fn dialect(to: &Address) -> Result<Dialect, String> {
-    let name = Conn::open(to)?.info("server", "server_name")?;
+fn dialect(target: &mut Conn) -> Result<Dialect, String> {
+    let name = target.info("server", "server_name")?;
     Ok(if name.as_deref() == Some("valkey") { Dialect::Valkey } else { Dialect::Redis })
 }
 
-fn feed(
-    walk: &mut Walk<'_>,
-    sender: &mut Sender,
-    account: &Account,
-    progress: &mut Progress,
-    refused: &mut u64,
-) -> Result<(), String> {
-    let stops = walk.options.on_error == OnError::Stop;
-    while !account.is_stopped() {
-        let Some(keys) = walk.next_keys()? else { break };
-        for part in keys.chunks(ASKED) {
-            walk.values(part, account)?.into_iter().for_each(|piece| sender.push(piece));
-        }
-        hear(account, refused, progress, stops)?;
-        progress.show(walk.keys, account);
-    }
-    Ok(())
+struct Job {
+    account: Arc<Account>,
+    progress: Progress,
+    /// The first refusal ends it.
+    stops: bool,
+    refused: u64,
+    resume: Option<CopyResume>,
+    /// What SCAN had answered: the cursor and the number of keys so far, until it is known to be through. As marks for the sender they are
+    /// numbered from 1 (D3).
+    steps: VecDeque<Step>,
 }
 
-fn hear(account: &Account, refused: &mut u64, progress: &Progress, stops: bool) -> Result<(), String> {
-    let mut ends = Ok(());
-    for refusal in account.take_refusals() {
-        *refused += 1;
-        let text = format!("{}: {}", refusal.name, refusal.reason);
-        if refusal.fatal || stops {
-            ends = ends.and(Err(text));
-            continue;
+struct Step {
+    number: u64,
+    cursor: String,
+    keys: u64,
+}
+
+impl Job {
+    fn copy(mut self, mut walk: Walk<'_>, mut sender: Sender) -> Result<String, String> {
+        let before = walk.keys;
+        let ended = self.feed(&mut walk, &mut sender);
+        // What was read is sent, however it ended, unless it was interrupted.
+        sender.finish();
+        let heard = self.hear();
+        let ended = walk.stop.check().and(ended).and(heard);
+        let noted = self.note(true);
+        let mut text =
+            self.progress.finish(&self.account, self.refused).replacen(" rows as ", " keys as ", 1);
+        if before > 0 {
+            text.push_str(&format!("; {} by earlier runs", number(before)));
         }
-        match *refused {
-            ..=SAID => progress.say(&text),
-            n if n == SAID + 1 => progress.say("further errors are only counted"),
-            _ => {}
+        if let (Some(resume), Err(_), Ok(())) = (&self.resume, &ended, &noted) {
+            text.push_str(&format!("; the same command goes on behind {} keys", number(resume.keys)));
+        }
+        match ended.and(noted) {
+            Ok(()) => Ok(text),
+            Err(reason) => Err(format!("{reason}\nstopped: {text}")),
         }
     }
-    ends
+
+    fn feed(&mut self, walk: &mut Walk<'_>, sender: &mut Sender) -> Result<(), String> {
+        let mut number = 0;
+        while !self.account.is_stopped() {
+            let Some(keys) = walk.next_keys()? else { break };
+            for part in keys.chunks(ASKED) {
+                walk.values(part, &self.account)?.into_iter().for_each(|piece| sender.push(piece));
+            }
+            // Before it is marked: a key that the source refused has no piece that could be open.
+            self.hear()?;
+            number += 1;
+            sender.mark(Place { line: number, offset: 0 });
+            let cursor = String::from_utf8_lossy(walk.cursor.as_deref().unwrap_or_default()).into_owned();
+            self.steps.push_back(Step { number, cursor, keys: walk.keys });
+            self.note(false)?;
+            self.progress.show(walk.keys, &self.account);
+        }
+        Ok(())
+    }
+
+    /// Notes how far all is through.
+    fn note(&mut self, last: bool) -> Result<(), String> {
+        let through = self.account.safe_place().map_or(0, |place| place.line);
+        let count = self.steps.iter().take_while(|step| step.number <= through).count();
+        let step = self.steps.drain(..count).next_back();
+        let Some(resume) = &mut self.resume else { return Ok(()) };
+        if let Some(Step { cursor, keys, .. }) = step {
+            resume.reach(cursor, keys);
+        }
+        resume.note(last)
+    }
+
+    /// What was refused since the last time.
+    fn hear(&mut self) -> Result<(), String> {
+        let mut ends = Ok(());
+        for refusal in self.account.take_refusals() {
+            let text = format!("{}: {}", refusal.name, refusal.reason);
+            self.refused += u64::from(!refusal.fatal);
+            if refusal.fatal || self.stops {
+                ends = ends.and(Err(text));
+                continue;
+            }
+            match self.refused {
+                ..=SAID => self.progress.say(&text),
+                n if n == SAID + 1 => self.progress.say("further errors are only counted"),
+                _ => {}
+            }
+        }
+        ends
+    }
 }
 
 /// The keys of the source.
@@ -113,11 +203,19 @@ struct Walk<'a> {
     /// Hashes of keys that came: SCAN may show one twice.
     seen: HashSet<u64>,
     keys: u64,
+    stop: Stop,
 }
 
-impl Walk<'_> {
+impl<'a> Walk<'a> {
+    /// From the start, for a target that takes everything one by one.
+    fn new(source: Conn, options: &'a Copy, stop: &Stop) -> Walk<'a> {
+        let (seen, stop) = (HashSet::new(), stop.clone());
+        Walk { source, options, gathers: false, dialect: None, cursor: None, seen, keys: 0, stop }
+    }
+
     /// Some more keys; None at the end.
     fn next_keys(&mut self) -> Result<Option<Vec<Vec<u8>>>, String> {
+        self.stop.check()?;
         if self.cursor.as_deref() == Some(b"0") {
             return Ok(None);
         }
@@ -152,52 +250,71 @@ impl Walk<'_> {
         self.source.send(&bytes)?;
         let mut pieces = Vec::new();
         for key in keys {
-            let name = String::from_utf8_lossy(key).into_owned();
-            let queued = [self.source.reply()?, self.source.reply()?, self.source.reply()?];
-            let refuse = |text: &[u8]| {
-                let text = String::from_utf8_lossy(text);
-                account.refuse(0, &name, format!("the source refused DUMP: {text}"), false);
-            };
-            let (ttl, payload) = match self.source.reply()? {
-                Frame::Array(pair) => match <[Frame; 2]>::try_from(pair) {
-                    Ok([Frame::Int(ttl), Frame::Bulk(payload)]) => (ttl, payload),
-                    Ok([_, Frame::Error(text)] | [Frame::Error(text), _]) => {
-                        refuse(&text);
-                        continue;
-                    }
-                    // It is gone.
-                    _ => continue,
-                },
-                Frame::Error(text) => {
-                    // The first that was refused says why.
-                    let why = queued.iter().find_map(|reply| match reply {
-                        Frame::Error(why) => Some(why.clone()),
-                        _ => None,
-                    });
-                    refuse(&why.unwrap_or(text));
-                    continue;
+            match self.given()? {
+                Given::Value { ttl_ms, payload } => pieces.push(self.piece(key, ttl_ms, payload)),
+                Given::Gone => {}
+                Given::Refused(text) => {
+                    let reason = format!("the source refused DUMP: {}", String::from_utf8_lossy(&text));
+                    account.refuse(0, &String::from_utf8_lossy(key), reason, false);
                 }
-                _ => continue,
-            };
-            let translated = self.dialect.and_then(|to| rdb::translate(&payload, to));
-            let payload = translated.unwrap_or(payload);
-            // 0 would be for ever.
-            let ttl = if ttl < 0 { "0".to_owned() } else { ttl.max(1).to_string() };
-            let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, ..Piece::default() };
-            if self.gathers && payload.len() <= SMALL {
-                piece.gathered(key, ttl.as_bytes(), &payload);
-                pieces.push(piece);
-                continue;
             }
-            let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
-            if self.options.existing == Existing::Replace {
-                words.push(b"REPLACE");
-            }
-            put_command(&mut piece.bytes, &words);
-            pieces.push(piece);
         }
         Ok(pieces)
     }
+
+    /// What the source answers for the next key. Errors: the connection's, and those that it would have for other keys as well.
+    fn given(&mut self) -> Result<Given, String> {
+        let queued = [self.source.reply()?, self.source.reply()?, self.source.reply()?];
+        let text = match self.source.reply()? {
+            Frame::Array(pair) => match <[Frame; 2]>::try_from(pair) {
+                Ok([Frame::Int(ttl_ms), Frame::Bulk(payload)]) => {
+                    return Ok(Given::Value { ttl_ms, payload });
+                }
+                Ok([_, Frame::Error(text)] | [Frame::Error(text), _]) => text,
+                _ => return Ok(Given::Gone),
+            },
+            Frame::Error(text) => {
+                // The first that was refused says why.
+                let why = queued.into_iter().find_map(|reply| match reply {
+                    Frame::Error(why) => Some(why),
+                    _ => None,
+                });
+                why.unwrap_or(text)
+            }
+            _ => return Ok(Given::Gone),
+        };
+        about_server(&self.source.place, &text).map_or(Ok(Given::Refused(text)), Err)
+    }
+
+    fn piece(&self, key: &[u8], ttl_ms: i64, payload: Vec<u8>) -> Piece {
+        let name = String::from_utf8_lossy(key).into_owned();
+        let kind = Some(rdb::kind_of(&payload));
+        let mut piece = Piece { rows: 1, commands: 1, route: hash(key), name, kind, ..Piece::default() };
+        let payload = self.dialect.and_then(|to| rdb::translate(&payload, to)).unwrap_or(payload);
+        // 0 would be for ever.
+        let ttl = if ttl_ms < 0 { "0".to_owned() } else { ttl_ms.max(1).to_string() };
+        if self.gathers && payload.len() <= SMALL {
+            piece.gathered(key, ttl.as_bytes(), &payload);
+            return piece;
+        }
+        let mut words: Vec<&[u8]> = vec![b"RESTORE", key, ttl.as_bytes(), &payload];
+        if self.options.existing == Existing::Replace {
+            words.push(b"REPLACE");
+        }
+        put_command(&mut piece.bytes, &words);
+        piece
+    }
+}
+
+/// What a source has for a key.
+enum Given {
+    Value {
+        ttl_ms: i64,
+        payload: Vec<u8>,
+    },
+    Gone,
+    /// The text of the error.
+    Refused(Vec<u8>),
 }
 
 fn hash(key: &[u8]) -> u64 {

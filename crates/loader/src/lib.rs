@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+mod advice;
 mod copy;
 mod load;
 mod options;
@@ -17,19 +18,42 @@ mod resume;
 mod rows;
 mod send;
 mod shape;
+mod stop;
 mod template;
+mod tls;
 mod wire;
 
 use clap::Parser;
 use std::ffi::OsString;
+use stop::Stop;
+
+/// Why not all was done.
+#[derive(Debug)]
+pub struct Failure {
+    pub reason: String,
+    /// 130 or 143 after SIGINT or SIGTERM, else 1.
+    pub exit_code: u8,
+}
 
 /// What `evenkeel load` and `evenkeel copy` do with their arguments, the name of the command first. Answers the last line
-/// to print. Mistakes in the arguments, and requests for help, end the process.
-pub fn run(args: &[OsString]) -> Result<String, String> {
+/// to print. Mistakes in the arguments, and requests for help, end the process. Takes over SIGINT and SIGTERM.
+pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match args.first().and_then(|name| name.to_str()) {
-        Some("copy") => copy::run(&options::Copy::parse_from(args)),
-        _ => load::run(&options::Load::parse_from(args)),
+        Some("copy") => {
+            let options = options::Copy::parse_from(args);
+            until_stopped(|stop| copy::run(&options, stop))
+        }
+        _ => {
+            let options = options::Load::parse_from(args);
+            until_stopped(|stop| load::run(&options, stop))
+        }
     }
+}
+
+fn until_stopped(work: impl FnOnce(&Stop) -> Result<String, String>) -> Result<String, Failure> {
+    let failed = |reason, exit_code| Failure { reason, exit_code };
+    let stop = Stop::on_signals().map_err(|e| failed(format!("cannot handle signals: {e}"), 1))?;
+    work(&stop).map_err(|reason| failed(reason, stop.exit_code().unwrap_or(1)))
 }
 
 /// Whether this is one of the words [`run`] is for.

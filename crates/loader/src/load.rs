@@ -6,16 +6,17 @@ use crate::resume::Resume;
 use crate::rows::{Format, Input, Place, Row, RowError, Rows};
 use crate::send::{Account, Sender};
 use crate::shape::{Payloads, Piece, Shape};
-use crate::wire::{Address, Conn};
+use crate::stop::Stop;
+use crate::wire::Conn;
 use resp::Frame;
-use std::sync::Arc;
-use std::time::Duration;
+use std::fs::File;
+use std::os::fd::AsFd;
 
 /// Errors said one by one; the others are counted.
 pub const SAID: u64 = 20;
 
 /// Loads; the last line to print, or why it ended before.
-pub fn run(options: &Load) -> Result<String, String> {
+pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     let name = options.file.as_ref().map_or("-".to_owned(), |file| file.display().to_string());
     let format = options
         .format
@@ -26,25 +27,36 @@ pub fn run(options: &Load) -> Result<String, String> {
                     (of sets and sorted sets --existing merge does as well)"
             .to_owned());
     }
-    let (mut resume, from) = match &options.resume {
-        Some(path) => Resume::open(path, &name).map(|(resume, from)| (Some(resume), from))?,
+    if options.resume.is_some() && !options.file.as_ref().is_some_and(|path| path.is_file() || !path.exists())
+    {
+        return Err(format!("{name}: --resume needs a file, which can be read on from the middle"));
+    }
+    let (input, total) = open(options, stop)?;
+    let address = options.target.address()?;
+    let (takes, run_id) = if options.dry_run {
+        (Payloads::One, None)
+    } else {
+        let mut conn = Conn::open(&address, stop)?;
+        (takes_payloads(&mut conn)?, conn.info("server", "run_id")?)
+    };
+    let (resume, from) = match &options.resume {
+        Some(path) => Resume::open(path, &name, run_id).map(|(resume, from)| (Some(resume), from))?,
         None => (None, Place::default()),
     };
-    let (input, total) = open(options)?;
     let rows =
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
-    let address = address(&options.target);
-    let takes = if options.dry_run { Payloads::One } else { takes_payloads(&address)? };
     let shape = Shape::new(options, takes)?;
-    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress: Progress::start(total) };
+    let progress = Progress::start(total);
+    let stop_of = stop.clone();
+    let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress, resume, stop: stop_of };
     if options.dry_run {
         return job.dry_run();
     }
     let connections = options.target.connections.into();
     let stops = options.on_error == OnError::Stop;
-    let known = resume.as_ref().map_or(0, Resume::reach);
-    let sender = Sender::start(&address, connections, stops, options.existing, known)?;
-    job.load(sender, resume.as_mut())
+    let earlier = job.resume.as_ref().map(Resume::earlier).unwrap_or_default();
+    let sender = Sender::start(&address, connections, stops, options.existing, &earlier, stop)?;
+    job.load(sender)
 }
 
 /// Whether what an interrupted run left can be told from what was there before it, or need not be.
@@ -57,32 +69,23 @@ fn can_resume(kind: Kind, existing: Existing) -> bool {
     }
 }
 
-pub fn address(target: &crate::options::Target) -> Address {
-    Address {
-        place: target.to.clone(),
-        user: target.user.clone(),
-        password: target.password.clone(),
-        db: target.db,
-        timeout: Duration::from_secs(target.timeout.max(1)),
-    }
-}
-
 /// The input, and its bytes if it is a file.
-fn open(options: &Load) -> Result<(Input, Option<u64>), String> {
-    match &options.file {
-        Some(path) if path.as_os_str() != "-" => {
-            let file =
-                std::fs::File::open(path).map_err(|e| format!("cannot open {}: {e}", path.display()))?;
-            let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
-            Ok((if size.is_some() { Input::File(file) } else { Input::Stream(Box::new(file)) }, size))
-        }
-        _ => Ok((Input::Stream(Box::new(std::io::stdin())), None)),
+fn open(options: &Load, stop: &Stop) -> Result<(Input, Option<u64>), String> {
+    let named = options.file.as_ref().filter(|path| path.as_os_str() != "-");
+    let file = match named {
+        Some(path) => File::open(path).map_err(|e| format!("cannot open {}: {e}", path.display()))?,
+        // Without the buffer of `Stdin`, of which waiting for the file would know nothing.
+        None => std::io::stdin().as_fd().try_clone_to_owned().map(File::from).map_err(|e| e.to_string())?,
+    };
+    let size = file.metadata().ok().filter(std::fs::Metadata::is_file).map(|data| data.len());
+    match size {
+        Some(_) if named.is_some() => Ok((Input::File(file), size)),
+        _ => Ok((Input::Stream(Box::new(stop.reading(file))), size)),
     }
 }
 
 /// Payloads of the version written here are read from Redis 5 on.
-pub fn takes_payloads(address: &Address) -> Result<Payloads, String> {
-    let mut conn = Conn::open(address)?;
+pub fn takes_payloads(conn: &mut Conn) -> Result<Payloads, String> {
     let version = conn.info("server", "redis_version")?.unwrap_or_default();
     let major: u32 = version.split('.').next().and_then(|n| n.parse().ok()).unwrap_or(0);
     if major < 5 {
@@ -106,6 +109,8 @@ struct Job<'a> {
     /// Behind the last row that was read.
     end: Place,
     progress: Progress,
+    resume: Option<Resume>,
+    stop: Stop,
 }
 
 impl Job<'_> {
@@ -130,28 +135,28 @@ impl Job<'_> {
         Ok(text)
     }
 
-    fn load(&mut self, mut sender: Sender, mut resume: Option<&mut Resume>) -> Result<String, String> {
+    fn load(&mut self, mut sender: Sender) -> Result<String, String> {
         let account = sender.account().clone();
-        let ended = self.feed(&mut sender, &account, &mut resume);
+        let ended = self.feed(&mut sender, &account);
         sender.finish();
         let refused = self.hear(&account);
-        if let Some(resume) = resume {
-            resume.note(account.safe_place(), true)?;
+        let mut text = self.progress.finish(&account, self.refused);
+        let ended = self.stop.check().and(ended).and(refused);
+        let noted = match &mut self.resume {
+            Some(resume) => resume.finish(account.safe_place(), self.end.line),
+            None => Ok(()),
+        };
+        if let (Some(resume), Err(_), Ok(())) = (&self.resume, &ended, &noted) {
+            text.push_str(&format!("; the same command goes on behind line {}", resume.line()));
         }
-        let text = self.progress.finish(&account, self.refused);
-        match ended.and(refused) {
+        match ended.and(noted) {
             Ok(()) => Ok(text),
             Err(reason) => Err(format!("{reason}\nstopped: {text}")),
         }
     }
 
     /// Reads all rows and sends them.
-    fn feed(
-        &mut self,
-        sender: &mut Sender,
-        account: &Arc<Account>,
-        resume: &mut Option<&mut Resume>,
-    ) -> Result<(), String> {
+    fn feed(&mut self, sender: &mut Sender, account: &Account) -> Result<(), String> {
         let mut pieces = Vec::new();
         while !account.is_stopped() {
             let Some(row) = self.next_row()? else {
@@ -160,7 +165,7 @@ impl Job<'_> {
                 sender.mark(self.end);
                 return Ok(());
             };
-            if let Some(resume) = resume {
+            if let Some(resume) = &mut self.resume {
                 resume.reaches(row.end.line)?;
             }
             let whole = self.shape_row(&row, &mut pieces)?;
@@ -170,8 +175,8 @@ impl Job<'_> {
             }
             self.hear(account)?;
             self.progress.show(row.end.offset, account);
-            if let Some(resume) = resume {
-                resume.note(account.safe_place(), false)?;
+            if let Some(resume) = &mut self.resume {
+                resume.note(account.safe_place())?;
             }
         }
         Ok(())
@@ -180,6 +185,7 @@ impl Job<'_> {
     /// The next row that is one.
     fn next_row(&mut self) -> Result<Option<Row>, String> {
         loop {
+            self.stop.check()?;
             match self.rows.next() {
                 Ok(Some(row)) => {
                     self.end = row.end;
@@ -204,6 +210,9 @@ impl Job<'_> {
         // All are counted, and the first that ends the run is told.
         let mut ends = Ok(());
         for refusal in account.take_refusals() {
+            if let Some(resume) = self.resume.as_mut().filter(|_| !refusal.fatal) {
+                resume.refuses(refusal.line);
+            }
             let outcome = match refusal.fatal {
                 true => Err(format!("{}:{}: {}", self.name, refusal.line, refusal.reason)),
                 false => self.blame(refusal.line, &refusal.reason),

@@ -2,8 +2,11 @@
 
 use crate::rows::Format;
 use crate::template::Template;
+use crate::tls::{self, Tls};
+use crate::wire::Address;
 use clap::{Args, Parser, ValueEnum};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// What a row, or the rows of one key, become.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -77,12 +80,62 @@ pub struct Target {
     /// Database
     #[arg(long, default_value_t = 0)]
     pub db: u32,
+    /// Encrypt with TLS
+    #[arg(long)]
+    pub tls: bool,
+    /// Certificates, in PEM, of which the server's must come from one (default: the system's)
+    #[arg(long, value_name = "FILE", requires = "tls")]
+    pub cacert: Option<PathBuf>,
+    /// Certificate of this client, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert_key"])]
+    pub cert: Option<PathBuf>,
+    /// Private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "cert")]
+    pub cert_key: Option<PathBuf>,
+    /// Take any certificate of the server
+    #[arg(long, requires = "tls", conflicts_with = "cacert")]
+    pub insecure: bool,
+    /// Name that the server is asked for and that its certificate must have (default: the host)
+    #[arg(long, value_name = "HOST", requires = "tls")]
+    pub sni: Option<String>,
     /// Connections that send at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
     pub connections: u8,
     /// Seconds without an answer after which the server counts as lost
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
+}
+
+impl Target {
+    /// Errors: what is to be read for TLS is wrong.
+    pub fn address(&self) -> Result<Address, String> {
+        let words = tls::Words {
+            cacert: self.cacert.clone(),
+            cert: self.cert.clone(),
+            cert_key: self.cert_key.clone(),
+            insecure: self.insecure,
+            sni: self.sni.clone(),
+        };
+        Ok(Address {
+            place: self.to.clone(),
+            user: self.user.clone(),
+            password: self.password.clone(),
+            db: self.db,
+            timeout: Duration::from_secs(self.timeout.max(1)),
+            tls: encrypted(&self.to, self.tls.then_some(words))?,
+        })
+    }
+}
+
+/// Checks the name of a server as well.
+fn encrypted(place: &str, words: Option<tls::Words>) -> Result<Option<Tls>, String> {
+    if place.contains("://") {
+        return Err(format!("{place}: say host:port, and instead of rediss:// --tls (--from-tls)"));
+    }
+    match words {
+        Some(_) if place.contains('/') => Err(format!("{place}: there is no TLS over a unix socket")),
+        words => words.map(|words| Tls::new(&words, place)).transpose(),
+    }
 }
 
 /// Load rows of a file into a server, as values serialized here.
@@ -124,7 +177,8 @@ pub struct Load {
     /// Read and check everything, send nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// A file that remembers how far loading came; if it exists, go on from there
+    /// A file that remembers how far loading came; if it exists, go on from there. Keys of rows that a killed run may have sent, up to
+    /// 100,000 lines behind that place, count as its own
     #[arg(long, value_name = "FILE")]
     pub resume: Option<PathBuf>,
     /// Memory for collections that are not complete, in MB; what does not fit is sent in parts
@@ -150,6 +204,24 @@ pub struct Copy {
     /// Its database
     #[arg(long, default_value_t = 0)]
     pub from_db: u32,
+    /// Encrypt with TLS to the source
+    #[arg(long)]
+    pub from_tls: bool,
+    /// Certificates, in PEM, of which the source's must come from one (default: the system's)
+    #[arg(long, value_name = "FILE", requires = "from_tls")]
+    pub from_cacert: Option<PathBuf>,
+    /// Certificate of this client for the source, in PEM
+    #[arg(long, value_name = "FILE", requires_all = ["from_tls", "from_cert_key"])]
+    pub from_cert: Option<PathBuf>,
+    /// Private key of that certificate, in PEM
+    #[arg(long, value_name = "FILE", requires = "from_cert")]
+    pub from_cert_key: Option<PathBuf>,
+    /// Take any certificate of the source
+    #[arg(long, requires = "from_tls", conflicts_with = "from_cacert")]
+    pub from_insecure: bool,
+    /// Name that the source is asked for and that its certificate must have (default: the host)
+    #[arg(long, value_name = "HOST", requires = "from_tls")]
+    pub from_sni: Option<String>,
     /// Which keys
     #[arg(long = "match", default_value = "*", value_name = "PATTERN")]
     pub pattern: String,
@@ -162,6 +234,30 @@ pub struct Copy {
     /// Count the keys, send nothing
     #[arg(long)]
     pub dry_run: bool,
+    /// A file that remembers how far copying came; if it exists, go on from there. Needs --existing skip or replace
+    #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
+    pub resume: Option<PathBuf>,
     #[command(flatten)]
     pub target: Target,
+}
+
+impl Copy {
+    /// Of the source. Errors: what is to be read for TLS is wrong.
+    pub fn source(&self) -> Result<Address, String> {
+        let words = tls::Words {
+            cacert: self.from_cacert.clone(),
+            cert: self.from_cert.clone(),
+            cert_key: self.from_cert_key.clone(),
+            insecure: self.from_insecure,
+            sni: self.from_sni.clone(),
+        };
+        Ok(Address {
+            place: self.from.clone(),
+            user: self.from_user.clone(),
+            password: self.from_password.clone(),
+            db: self.from_db,
+            timeout: Duration::from_secs(self.target.timeout.max(1)),
+            tls: encrypted(&self.from, self.from_tls.then_some(words))?,
+        })
+    }
 }

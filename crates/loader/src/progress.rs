@@ -60,6 +60,14 @@ impl Progress {
             number(self.rate(rows)),
             account.bytes.load(Relaxed) as f64 / 1e6
         );
+        for (at, what) in ["", "refused: "].into_iter().enumerate() {
+            let kinds = account.kinds().into_iter().filter(|(_, counts)| counts[at] > 0);
+            let kinds: Vec<String> =
+                kinds.map(|(kind, counts)| format!("{} {kind}", number(counts[at]))).collect();
+            if !kinds.is_empty() {
+                text.push_str(&format!("; {what}{}", kinds.join(", ")));
+            }
+        }
         for (count, what) in
             [(account.present.load(Relaxed), "were there already"), (refused, "were wrong or refused")]
         {

@@ -11,12 +11,14 @@
 //!   refused or the key was there already.
 //! - D4: small values for a server that has MRESTORE are gathered, a few in one command, which is cheaper for it.
 
+use crate::advice::about_server;
 use crate::options::Existing;
 use crate::rows::Place;
 use crate::shape::Piece;
+use crate::stop::Stop;
 use crate::wire::{Address, Conn, put_count, put_word};
 use resp::Frame;
-use std::collections::{BTreeSet, HashSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, HashSet, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -35,6 +37,21 @@ pub const SMALL: usize = 1024;
 /// Batches that wait for a connection.
 const WAITING: usize = 2;
 
+/// Rows that an earlier run may have sent: that their keys are there is no mistake then.
+#[derive(Clone, Debug, Default)]
+pub struct Earlier {
+    /// The last of them; 0: there are none.
+    pub line: u64,
+    /// Those that were refused, and so have keys of others.
+    pub refused: BTreeSet<u64>,
+}
+
+impl Earlier {
+    fn may_have_sent(&self, line: u64) -> bool {
+        line > 0 && line <= self.line && !self.refused.contains(&line)
+    }
+}
+
 /// What became of the pieces so far.
 #[derive(Default)]
 pub struct Account {
@@ -43,8 +60,12 @@ pub struct Account {
     /// Keys that were there already.
     pub present: AtomicU64,
     pub bytes: AtomicU64,
+    /// Values taken and refused, by type where that is known.
+    kinds: Mutex<BTreeMap<&'static str, [u64; 2]>>,
     /// The server refuses, or is gone: nothing more is sent.
     stopped: AtomicBool,
+    /// Nor once somebody asked for the end.
+    stop: Stop,
     refusals: Mutex<Vec<Refusal>>,
     safe: Mutex<Safe>,
 }
@@ -85,7 +106,7 @@ impl Safe {
 
 impl Account {
     pub fn is_stopped(&self) -> bool {
-        self.stopped.load(Relaxed)
+        self.stopped.load(Relaxed) || self.stop.is_asked()
     }
 
     pub fn stop(&self) {
@@ -100,6 +121,15 @@ impl Account {
     /// Before here everything is with the server, or was refused by it.
     pub fn safe_place(&self) -> Option<Place> {
         lock(&self.safe).place
+    }
+
+    /// Values taken and refused, by type where that is known.
+    pub fn kinds(&self) -> BTreeMap<&'static str, [u64; 2]> {
+        lock(&self.kinds).clone()
+    }
+
+    fn count(&self, kind: &'static str, is_refused: bool) {
+        lock(&self.kinds).entry(kind).or_default()[usize::from(is_refused)] += 1;
     }
 
     pub fn refuse(&self, line: u64, name: &str, reason: String, fatal: bool) {
@@ -119,6 +149,7 @@ struct Entry {
     begins: bool,
     adds: bool,
     name: String,
+    kind: Option<&'static str>,
     rows: u64,
     commands: u32,
     gathered: bool,
@@ -189,24 +220,25 @@ pub struct Sender {
 
 impl Sender {
     /// Connects. `stops`: the first refusal ends everything. A key that is there already is replaced, or is no refusal, or is
-    /// one; of rows up to the line `known` it may come from an earlier run, and is none.
+    /// one, unless it may come from an earlier run.
     pub fn start(
         address: &Address,
         connections: usize,
         stops: bool,
         existing: Existing,
-        known: u64,
+        earlier: &Earlier,
+        stop: &Stop,
     ) -> Result<Sender, String> {
         let skips = existing == Existing::Skip;
-        let account = Arc::new(Account::default());
+        let account = Arc::new(Account { stop: stop.clone(), ..Account::default() });
         let mut lanes = Vec::new();
         for _ in 0..connections {
-            let conn = Conn::open(address)?;
+            let conn = Conn::open(address, stop)?;
             let (to, from) = sync_channel(WAITING);
             let target = Arc::new(AtomicUsize::new(64));
             let (account, target_of) = (account.clone(), target.clone());
-            let barred = HashSet::new();
-            let worker = Worker { conn, account, target: target_of, stops, skips, known, barred };
+            let (barred, earlier) = (HashSet::new(), earlier.clone());
+            let worker = Worker { conn, account, target: target_of, stops, skips, earlier, barred };
             let thread =
                 std::thread::Builder::new().name("sender".to_owned()).spawn(move || worker.run(&from));
             let thread = thread.map_err(|e| format!("cannot start a thread: {e}"))?;
@@ -238,6 +270,7 @@ impl Sender {
             begins: piece.begins,
             adds,
             name: piece.name,
+            kind: piece.kind,
             rows: piece.rows,
             commands: piece.commands,
             gathered: piece.gathered,
@@ -286,7 +319,7 @@ struct Worker {
     target: Arc<AtomicUsize>,
     stops: bool,
     skips: bool,
-    known: u64,
+    earlier: Earlier,
     /// Keys that were not made: nothing is added to them (D5).
     barred: HashSet<u64>,
 }
@@ -331,7 +364,7 @@ impl Worker {
         self.target.store((fits as usize).clamp(now / 2, now * 2).clamp(1, COMMANDS_MAX), Relaxed);
     }
 
-    /// Gives the pieces that were refused. Errors: the connection's.
+    /// Gives the pieces that were refused. Errors: the connection's, and those that the rows behind would get as well.
     fn exchange(&mut self, batch: &Batch) -> Result<HashSet<u64>, String> {
         self.conn.send(&batch.bytes)?;
         let mut refused = HashSet::new();
@@ -343,8 +376,14 @@ impl Worker {
                     answers = self.answers(groups.next().copied().unwrap_or_default())?;
                 }
                 let reply = if entry.gathered { answers.pop_front() } else { None };
-                let skips = self.skips || entry.line > 0 && entry.line <= self.known;
-                let why = match reply.map_or_else(|| self.conn.reply(), Ok)? {
+                let skips = self.skips || self.earlier.may_have_sent(entry.line);
+                let reply = reply.map_or_else(|| self.conn.reply(), Ok)?;
+                if let Frame::Error(text) = &reply
+                    && let Some(reason) = about_server(&self.conn.place, text)
+                {
+                    return Err(reason);
+                }
+                let why = match reply {
                     Frame::Error(text) if skips && text.starts_with(b"BUSYKEY") => None,
                     Frame::Error(text) => Some(String::from_utf8_lossy(&text).into_owned()),
                     // SET with NX.
@@ -360,6 +399,10 @@ impl Worker {
                         self.refuse(entry, why);
                     }
                 }
+            }
+            let is_refused = refused.contains(&entry.number);
+            if let Some(kind) = entry.kind.filter(|_| taken || is_refused) {
+                self.account.count(kind, is_refused);
             }
             if !taken && entry.begins {
                 self.barred.insert(entry.route);

@@ -33,6 +33,8 @@ pub struct Piece {
     pub line: u64,
     /// What to call it if there is no row.
     pub name: String,
+    /// As what it is counted, if by type: "hashes".
+    pub kind: Option<&'static str>,
     /// Pieces of one key have the same.
     pub route: u64,
     /// It makes a key to which others may add (D5).

@@ -1,12 +1,19 @@
 //! A connection to a server, blocking.
 
+use crate::advice::{about_server, passes};
+use crate::stop::Stop;
+use crate::tls::Tls;
 use resp::{Frame, FrameEnd, read_frame};
 use std::io::{self, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 const CONNECT: Duration = Duration::from_secs(5);
+/// A server that is busy takes longer to begin TLS than its system takes to connect.
+const HANDSHAKE: Duration = Duration::from_secs(30);
+/// Between two questions whether a server has loaded its data.
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Appends a command. O(bytes).
 pub fn put_command(out: &mut Vec<u8>, words: &[&[u8]]) {
@@ -41,6 +48,37 @@ pub struct Address {
     pub password: Option<String>,
     pub db: u32,
     pub timeout: Duration,
+    pub tls: Option<Tls>,
+}
+
+/// Errors are without the place.
+fn connect(address: &Address) -> Result<Box<dyn Stream>, String> {
+    let limit = Some(address.timeout);
+    let text = |e: io::Error| e.to_string();
+    if address.place.contains('/') {
+        let stream = UnixStream::connect(&address.place).map_err(text)?;
+        stream.set_read_timeout(limit).and(stream.set_write_timeout(limit)).map_err(text)?;
+        return Ok(Box::new(stream));
+    }
+    let mut last = "the name has no address".to_owned();
+    let found = address
+        .place
+        .to_socket_addrs()
+        .map_err(text)?
+        .find_map(|to| TcpStream::connect_timeout(&to, CONNECT).map_err(|e| last = e.to_string()).ok());
+    let stream = found.ok_or(last)?;
+    let wait = |stream: &TcpStream, limit| {
+        stream.set_read_timeout(Some(limit)).and(stream.set_write_timeout(Some(limit))).map_err(text)
+    };
+    stream.set_nodelay(true).map_err(text)?;
+    let Some(tls) = &address.tls else {
+        wait(&stream, address.timeout)?;
+        return Ok(Box::new(stream));
+    };
+    wait(&stream, address.timeout.min(HANDSHAKE))?;
+    let stream = tls.wrap(stream).map_err(|e| format!("TLS: {e}"))?;
+    wait(&stream.sock, address.timeout)?;
+    Ok(Box::new(stream))
 }
 
 trait Stream: Read + Write + Send {}
@@ -51,61 +89,65 @@ pub struct Conn {
     stream: Box<dyn Stream>,
     buffer: Vec<u8>,
     start: usize,
-    place: String,
+    pub place: String,
+    /// It has not said anything yet, without TLS.
+    may_want_tls: bool,
 }
 
 impl Conn {
-    pub fn open(address: &Address) -> Result<Conn, String> {
-        let failed = |e: io::Error| format!("cannot connect to {}: {e}", address.place);
-        let stream: Box<dyn Stream> = if address.place.contains('/') {
-            let stream = UnixStream::connect(&address.place).map_err(failed)?;
-            stream
-                .set_read_timeout(Some(address.timeout))
-                .and(stream.set_write_timeout(Some(address.timeout)))
-                .map_err(failed)?;
-            Box::new(stream)
-        } else {
-            let mut last = io::Error::other("the name has no address");
-            let found = address
-                .place
-                .to_socket_addrs()
-                .map_err(failed)?
-                .find_map(|to| TcpStream::connect_timeout(&to, CONNECT).map_err(|e| last = e).ok());
-            let stream = found.ok_or_else(|| failed(last))?;
-            stream
-                .set_nodelay(true)
-                .and(stream.set_read_timeout(Some(address.timeout)))
-                .and(stream.set_write_timeout(Some(address.timeout)))
-                .map_err(failed)?;
-            Box::new(stream)
-        };
-        let mut conn = Conn { stream, buffer: Vec::new(), start: 0, place: address.place.clone() };
+    /// Connects, and waits while the server loads its data, for `timeout` at most or until the end is asked for.
+    pub fn open(address: &Address, stop: &Stop) -> Result<Conn, String> {
+        let stream = connect(address).map_err(|e| format!("cannot connect to {}: {e}", address.place))?;
+        let (place, may_want_tls) = (address.place.clone(), address.tls.is_none());
+        let mut conn = Conn { stream, buffer: Vec::new(), start: 0, place, may_want_tls };
         if let Some(password) = &address.password {
             match &address.user {
                 Some(user) => conn.expect_ok(&[b"AUTH", user.as_bytes(), password.as_bytes()])?,
                 None => conn.expect_ok(&[b"AUTH", password.as_bytes()])?,
             }
         }
+        conn.await_ready(address.timeout, stop)?;
         if address.db != 0 {
             conn.expect_ok(&[b"SELECT", address.db.to_string().as_bytes()])?;
         }
         Ok(conn)
     }
 
+    fn await_ready(&mut self, timeout: Duration, stop: &Stop) -> Result<(), String> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.ask(&[b"PING"])? {
+                Frame::Error(text) if passes(&text) && Instant::now() < deadline => {
+                    std::thread::sleep(AGAIN);
+                    stop.check()?;
+                }
+                Frame::Error(text) if passes(&text) => return Err(self.refused(b"PING", &text)),
+                // Who may not ask may be permitted all that is needed, and is told otherwise then.
+                _ => return Ok(()),
+            }
+        }
+    }
+
     /// One command and its reply; a refusal is an error that quotes it.
     pub fn call(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
+        match self.ask(words)? {
+            Frame::Error(text) => Err(self.refused(words[0], &text)),
+            reply => Ok(reply),
+        }
+    }
+
+    fn ask(&mut self, words: &[&[u8]]) -> Result<Frame, String> {
         let mut bytes = Vec::new();
         put_command(&mut bytes, words);
         self.send(&bytes)?;
-        match self.reply()? {
-            Frame::Error(text) => Err(format!(
-                "{} refused {}: {}",
-                self.place,
-                String::from_utf8_lossy(words[0]),
-                String::from_utf8_lossy(&text)
-            )),
-            reply => Ok(reply),
-        }
+        self.reply()
+    }
+
+    fn refused(&self, command: &[u8], error: &[u8]) -> String {
+        about_server(&self.place, error).unwrap_or_else(|| {
+            let [command, error] = [command, error].map(String::from_utf8_lossy);
+            format!("{} refused {command}: {error}", self.place)
+        })
     }
 
     fn expect_ok(&mut self, words: &[&[u8]]) -> Result<(), String> {
@@ -149,8 +191,11 @@ impl Conn {
         };
         self.buffer.truncate(len + *got.as_ref().unwrap_or(&0));
         match got {
-            Ok(0) => Err(format!("{} closed the connection", self.place)),
-            Ok(_) => Ok(()),
+            Ok(0) => Err(self.lost(&io::ErrorKind::UnexpectedEof.into())),
+            Ok(_) => {
+                self.may_want_tls = false;
+                Ok(())
+            }
             Err(e) => Err(self.lost(&e)),
         }
     }
@@ -158,6 +203,14 @@ impl Conn {
     fn lost(&self, e: &io::Error) -> String {
         match e.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => format!("{} does not answer", self.place),
+            io::ErrorKind::UnexpectedEof | io::ErrorKind::ConnectionReset if self.may_want_tls => {
+                format!(
+                    "{} closed the connection at once; if it wants TLS, say so (--tls, --from-tls)",
+                    self.place
+                )
+            }
+            // Also TLS that was not ended first.
+            io::ErrorKind::UnexpectedEof => format!("{} closed the connection", self.place),
             _ => format!("lost the connection to {}: {e}", self.place),
         }
     }

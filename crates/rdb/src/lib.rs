@@ -45,6 +45,7 @@ pub use module::module_body;
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
 pub use translate::translate;
+pub use types::kind_of;
 
 /// Version of the format that brought scores as doubles (Redis 4.0): all types of value but hashes whose fields expire.
 pub const VERSION_VALUES: u16 = 8;

@@ -30,6 +30,21 @@ pub(crate) const HASH_LISTPACK_EX: u8 = 25;
 /// Valkey 9 gave this number another meaning.
 pub(crate) const VALKEY_HASH_2: u8 = 22;
 
+/// What the value in a payload is, in the plural: "hashes". O(1), nothing of it is checked.
+pub fn kind_of(payload: &[u8]) -> &'static str {
+    let [kind, .., low, high, _, _, _, _, _, _, _, _] = payload else { return "values of no known type" };
+    match *kind {
+        STRING => "strings",
+        LIST | LIST_ZIPLIST | LIST_QUICKLIST | LIST_QUICKLIST_2 => "lists",
+        SET | SET_INTSET | SET_LISTPACK => "sets",
+        ZSET | ZSET_2 | ZSET_ZIPLIST | ZSET_LISTPACK => "sorted sets",
+        HASH | HASH_ZIPMAP | HASH_ZIPLIST | HASH_LISTPACK => "hashes",
+        HASH_METADATA_CANDIDATE..=HASH_LISTPACK_EX => "hashes",
+        MODULE | MODULE_2 => "values of modules",
+        kind => unread(kind, u16::from_le_bytes([*low, *high])).unwrap_or("values of no known type"),
+    }
+}
+
 /// What values of a type are that is not read here, as servers of this version number it; None if they have no such type.
 pub(crate) fn unread(kind: u8, version: u16) -> Option<&'static str> {
     let redis_from = |first| (first..VERSION_VALKEY_9).contains(&version);

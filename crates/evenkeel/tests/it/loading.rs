@@ -190,6 +190,58 @@ fn rows_that_an_interrupted_run_had_sent_are_no_mistakes() {
     assert!(!well && said.contains("--existing replace"), "{said}");
 }
 
+/// A row that was refused has somebody else's key, and has it still when loading goes on; so has a row that came later.
+#[test]
+fn rows_with_keys_of_others_are_told_from_rows_that_an_interrupted_run_had_sent() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let (folder, path) = Folder::new("rows.csv", "id,v\n1,a\n2,b\n3,c\n");
+    let resume = folder.0.path().join("state");
+    let options = format!("--key k:{{id}} --as string --connections 1 --resume {}", resume.display());
+    client.expect("MSET k:1 taken k:3 taken", "+OK");
+    let (well, said) = load(&server, &path, &options);
+    assert!(!well && said.contains("rows.csv:2: BUSYKEY"), "{said}");
+    client.expect("GET k:2", "\"b\"");
+    client.expect("DEL k:1", ":1");
+    let (well, said) = load(&server, &path, &options);
+    assert!(!well && said.contains("rows.csv:4: BUSYKEY") && said.contains("1 were there already"), "{said}");
+    client.expect("DEL k:3", ":1");
+    let (well, said) = load(&server, &path, &options);
+    assert!(well && said.contains("1 rows as 1 values"), "{said}");
+    std::fs::write(&path, "id,v\n1,a\n2,b\n3,c\n4,d\n").expect("written");
+    client.expect("SET k:4 taken", "+OK");
+    let (well, said) = load(&server, &path, &options);
+    assert!(!well && said.contains("rows.csv:5: BUSYKEY"), "{said}");
+    client.expect("MGET k:1 k:2 k:3 k:4", r#"["a", "b", "c", "taken"]"#);
+}
+
+/// What the file that remembers how far it came cannot be written to: it is told, and nothing is sent before.
+#[test]
+fn a_disk_that_is_full_is_told() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    let (folder, path) = Folder::new("rows.csv", "id,v\n1,a\n");
+    let (well, said) =
+        load(&server, &path, &format!("--key k:{{id}} --resume {}/no/state", folder.0.path().display()));
+    assert!(!well && said.contains("cannot write") && said.contains("no/state: No such file"), "{said}");
+    // Files may have no bytes at all, and the signal that says so is ignored.
+    let words = format!(
+        "trap '' XFSZ; ulimit -f 0; exec {} load {} --to 127.0.0.1:{} --key k:{{id}} --resume {}/state",
+        env!("CARGO_BIN_EXE_evenkeel"),
+        path.display(),
+        server.addr.port(),
+        folder.0.path().display()
+    );
+    let output = std::process::Command::new("sh").args(["-c", &words]).output().expect("a shell");
+    let said = crate::support::said(&output);
+    assert!(!output.status.success() && said.contains("state: File too large"), "{said}");
+    client.expect("DBSIZE", ":0");
+}
+
 /// A collection too large to be sent at once: nothing of it gets into a value that was there before.
 #[test]
 fn keys_that_are_to_stay_as_they_are_get_nothing_added() {
