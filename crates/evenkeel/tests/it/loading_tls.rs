@@ -83,7 +83,7 @@ fn rows_are_loaded_over_tls_with_whom_the_certificates_say() {
         (format!("localhost:{plain} --tls --insecure --timeout 1"), "is that its port for TLS?"),
         (format!("localhost:{port} --cacert {{dir}}/root.crt"), "--tls"),
         (format!("localhost:{port} --tls --insecure --cert {{dir}}/client.crt"), "--cert-key"),
-        (format!("{{dir}}/socket --tls --insecure"), "no TLS over a unix socket"),
+        ("{dir}/socket --tls --insecure".to_owned(), "no TLS over a unix socket"),
         (format!("rediss://localhost:{port}"), "say host:port"),
     ] {
         let (well, text) = load(&wrong);
