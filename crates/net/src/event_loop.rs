@@ -462,8 +462,12 @@ impl EventLoop {
             Event::Half(slot) => {
                 let Some(conn) = self.conns[slot].as_mut() else { return };
                 conn.half = true;
-                if conn.is_blocked() || io.heard_half(slot, &conn.socket).is_err() {
+                let (waits, speaks) = (conn.is_blocked(), conn.pending_out() > 0);
+                if waits && !speaks || io.heard_half(slot, &conn.socket).is_err() {
                     self.lose(slot);
+                } else if waits {
+                    // Its last words are not out yet: it is lost when they are.
+                    self.mark_dirty(slot);
                 }
             }
             Event::Writable(slot) => {
@@ -532,6 +536,7 @@ impl EventLoop {
         match conn.end() {
             // Its last words are not out yet.
             Next::Close if conn.sent_with == self.submissions => self.leaving.push(slot),
+            Next::Close if conn.waits_in_vain() && conn.pending_out() > 0 => self.mark_dirty(slot),
             Next::Close => self.doom(slot),
             Next::Wait => self.mark_dirty(slot),
             Next::Continue if conn.queued => {}
