@@ -98,6 +98,9 @@ pub enum Mode {
     Panic(usize),
 }
 
+/// See [`stays`].
+const NAP: Duration = Duration::from_micros(50);
+
 struct Place {
     mode: Mode,
     held: usize,
@@ -146,7 +149,8 @@ pub fn reach(point: Point) {
     }
 }
 
-/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2).
+/// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2). DELAY has it sleep for a
+/// moment each time, so that loops that ask again and again do not take the processors from all else.
 #[inline]
 pub fn stays(point: Point, client: u64) -> bool {
     is_armed(point) && keeps(point, client)
@@ -239,14 +243,24 @@ fn wait(point: Point) {
 
 #[cold]
 fn keeps(point: Point, client: u64) -> bool {
+    let (stays, naps) = is_kept(point, client);
+    if naps {
+        std::thread::sleep(NAP);
+    }
+    stays
+}
+
+/// Whether it stays, and whether that is for a time.
+fn is_kept(point: Point, client: u64) -> (bool, bool) {
     let now_ns = crate::clock::mono_ns();
     let place = &mut places()[point as usize];
     if let Some(at) = place.clients.iter().position(|(held, _)| *held == client) {
-        let stays = place.clients[at].1 > now_ns;
+        let until_ns = place.clients[at].1;
+        let stays = until_ns > now_ns;
         if !stays {
             place.clients.swap_remove(at);
         }
-        return stays;
+        return (stays, stays && until_ns < u64::MAX);
     }
     let until_ns = match &mut place.mode {
         Mode::Delay(us) => now_ns + random() % (u64::from(*us) + 1) * 1000,
@@ -254,10 +268,10 @@ fn keeps(point: Point, client: u64) -> bool {
             *left -= 1;
             u64::MAX
         }
-        _ => return false,
+        _ => return (false, false),
     };
     place.clients.push((client, until_ns));
-    true
+    (true, until_ns < u64::MAX)
 }
 
 #[cfg(test)]
