@@ -197,7 +197,10 @@ fn a_second_signal_ends_a_load_at_once() {
     arrived.recv_timeout(PATIENCE).expect("some rows come");
     signal(&child, "INT");
     signal(&child, "TERM");
-    assert_eq!(until_ended(child).status.code(), Some(143));
+    // The server says nothing more: in order it could not end. If both wait when the process runs again, either is the second.
+    let output = until_ended(child);
+    assert!(matches!(output.status.code(), Some(130 | 143)), "{}", said(&output));
+    assert!(!said(&output).contains("interrupted"), "{}", said(&output));
 }
 
 #[test]

@@ -31,8 +31,7 @@ fn who_reads_sets_against_each_other_holds_no_key() {
     if foreign() {
         return;
     }
-    let server = Server::start_with(&["--event-loops", "2"]);
-    let mut control = server.client();
+    let (server, mut control) = waits::server();
     let (mut reader, _) = waits::astray(&server, &mut control, "reader");
     let members: Vec<String> = (0..300).map(|i| format!("m{i}")).collect();
     control.expect(&format!("SADD left {}", members.join(" ")), ":300");
