@@ -173,6 +173,7 @@ fn functions_of_a_heavy_library_are_called_like_others() {
 fn very_many_scripts_are_asked_for() {
     let server = Server::start();
     let mut client = server.client();
+    client.expect("SCRIPT DEBUG NO", "+OK");
     let sha = client.call("SCRIPT LOAD \"return 1\"").replace('"', "");
     for count in [1, 10, 1_000, 50_000] {
         let words: Vec<&[u8]> = [b"SCRIPT".as_slice(), b"EXISTS"]

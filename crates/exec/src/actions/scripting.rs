@@ -284,9 +284,13 @@ fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     Ok(Flow::Done)
 }
 
-fn script_debug(_: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+fn script_debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     match args.at(2) {
-        mode if is(mode, "no") => Err(Error::new("ERR the script debugger does not exist in Evenkeel yet")),
+        // It is never on.
+        mode if is(mode, "no") => {
+            act.out.ok();
+            Ok(Flow::Done)
+        }
         mode if is(mode, "yes") || is(mode, "sync") => {
             Err(Error::new("ERR the script debugger does not exist in Evenkeel yet"))
         }
