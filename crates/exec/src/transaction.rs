@@ -197,14 +197,9 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         leave(act.server, act.local, act.session);
         return Err(Error::new("EXECABORT Transaction discarded because of previous errors."));
     }
-    if multi.sources
-        && let Some(result) = load_rows(act, &multi)
-    {
-        match result {
-            Ok(_) => act.session.multi = Some(multi),
-            Err(_) => leave(act.server, act.local, act.session),
-        }
-        return result;
+    if multi.sources && is_long_for_rows(&multi.queue) {
+        leave(act.server, act.local, act.session);
+        return Err(Error::new("ERR the transaction is too long for one with keys of sources"));
     }
     let plain = multi.queue.is_keyed();
     let long = multi.queue.words() + act.session.watch.keys.len() >= job::MANY_WORDS
@@ -223,6 +218,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let slow = multi.queue.has_slow_actions() && !multi.sources;
     let slow = slow || passes_many_patterns(act.server, &multi.queue);
     if long || slow || multi.queue.is_open_ended() {
+        if multi.sources
+            && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+        {
+            return waits_for_rows(act, multi, result);
+        }
         return Ok(run_over(act, multi, long));
     }
     let shards = shards_needed(act.session, &multi.queue);
@@ -242,6 +242,13 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
+    let mut rows = sources::Rows::default();
+    if multi.sources
+        && let Some(result) = rows.look((act.server, act.local), act.session, &multi.queue, &mut view)
+    {
+        act.server.after(act.local, view.finish());
+        return waits_for_rows(act, multi, result);
+    }
     if was_touched(act.session, &mut view) {
         act.out.null_array();
         let changes = view.finish();
@@ -249,6 +256,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         act.server.after(act.local, changes);
         return Ok(Flow::Done);
     }
+    rows.show(&mut view);
     act.out.array(multi.queue.len());
     let mut end = Flow::Done;
     let timed = act.server.config.live.latency_tracking.get();
@@ -272,6 +280,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         began_ns = now_ns;
     }
     act.local.incoming = None;
+    rows.give_back(&mut view);
     let changes = view.finish();
     leave(act.server, act.local, act.session);
     act.server.reply_gate(changes.lsn);
@@ -284,13 +293,19 @@ fn passes_many_patterns(server: &Server, queue: &Queue) -> bool {
     queue.publishes() && server.pubsub.len(Kind::Pattern) > FEW_PATTERNS
 }
 
-/// Sees to it that the rows the commands name are there. None: they are.
+/// Whether a transaction has more words than one may have that names rows.
+fn is_long_for_rows(queue: &Queue) -> bool {
+    queue.words() >= job::MANY_WORDS || queue.bytes() >= job::MANY_BYTES
+}
+
+/// Its client is held until rows are there, or gets the error.
 #[cold]
-fn load_rows(act: &mut Act<'_, '_>, multi: &Multi) -> Option<Result<Flow, Error>> {
-    if multi.queue.words() >= job::MANY_WORDS || multi.queue.bytes() >= job::MANY_BYTES {
-        return Some(Err(Error::new("ERR the transaction is too long for one with keys of sources")));
+fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Error>) -> Result<Flow, Error> {
+    match result {
+        Ok(_) => act.session.multi = Some(multi),
+        Err(_) => leave(act.server, act.local, act.session),
     }
-    sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+    result
 }
 
 /// What is left of a write to a source's key.

@@ -277,6 +277,10 @@ enum Way {
     /// MGET, or HGETALL where rows are hashes.
     Whole,
     Exists,
+    /// As Row, within a transaction.
+    Exec,
+    /// As Row, by a script.
+    Script,
     Http,
     /// Several over HTTP.
     List,
@@ -298,8 +302,8 @@ impl Reader {
         let _stops = Stop(stop);
         let mut reads = 0;
         while !stop.load(Ordering::SeqCst) {
-            let way = [Way::Row, Way::Row, Way::Row, Way::Whole, Way::Exists, Way::Http, Way::List]
-                [random(&mut state, 7) as usize];
+            let ways = [Way::Whole, Way::Exists, Way::Exec, Way::Script, Way::Http, Way::List];
+            let way = ways.get(random(&mut state, 9) as usize).copied().unwrap_or(Way::Row);
             let many = way == Way::List || way == Way::Whole && !self.is_hash;
             let ids: Vec<u64> = (0..if many { 4 } else { 1 }).map(|_| 1 + random(&mut state, ROWS)).collect();
             let before: Vec<u64> = ids.iter().map(|id| self.judge.before(*id)).collect();
@@ -334,6 +338,16 @@ impl Reader {
             (Way::Whole, false) => format!("MGET {all}"),
             (Way::Whole, true) => format!("HGETALL {one}"),
             (Way::Exists, _) => format!("EXISTS {one}"),
+            (Way::Exec, _) => {
+                self.client.expect("MULTI", "+OK");
+                let line = if self.is_hash { format!("HGET {one} {column}") } else { format!("GET {one}") };
+                self.client.expect(&line, "+QUEUED");
+                "EXEC".to_owned()
+            }
+            (Way::Script, false) => format!("EVAL \"return redis.call('GET', KEYS[1])\" 1 {one}"),
+            (Way::Script, true) => {
+                format!("EVAL \"return redis.call('HGET', KEYS[1], ARGV[1])\" 1 {one} {column}")
+            }
             (Way::Http, _) => return self.fetch(&format!("/{name}/{}", ids[0])),
             (Way::List, _) => return self.fetch(&format!("/{name}?ids={}", list.join(","))),
         };
@@ -344,7 +358,7 @@ impl Reader {
             return None;
         }
         Some(match &*reply {
-            ":0" | "[]" | "(nil)" => vec![Found::Nothing],
+            ":0" | "[]" | "(nil)" | "[(nil)]" => vec![Found::Nothing],
             ":1" => vec![Found::There],
             _ if self.is_hash => vec![Found::Version(number(&reply))],
             _ => reply.trim_matches(['[', ']']).split(", ").map(in_reply).collect(),
@@ -373,7 +387,8 @@ impl Reader {
     /// Whether an error is one that may be.
     fn may_fail(&self, error: &str) -> bool {
         // A machine that is busy with other things may be slower than the writers, each of eight times.
-        self.judge.allows_errors() || error.contains("paused") || error.contains("removed each time")
+        let removed = error.contains("removed each time") || error.contains("removed before it was read");
+        self.judge.allows_errors() || error.contains("paused") || removed
     }
 
     /// Asks until all rows are these.

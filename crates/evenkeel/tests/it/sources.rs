@@ -522,10 +522,17 @@ fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
     };
     let number = |client: &mut Client, name: &str| shop.figure(client, name).parse::<u32>().unwrap();
     let mut n = 0;
-    for line in ["MGET item:1 item:2 item:1", "EXISTS item:1 item:2", "MGET item:1", "EXISTS item:1"] {
+    let lines = ["MGET item:1 item:2 item:1", "EXISTS item:1 item:2", "MGET item:1", "EXISTS item:1", "EXEC"];
+    for line in lines {
         client.expect("EVENKEEL SOURCE FLUSH items 1", "+OK");
         until_figure(&mut client, "waiting-removals", "0");
         point(&mut client, "source-ask", "HOLD 1");
+        if line == "EXEC" {
+            waiter.expect("MULTI", "+OK");
+            for line in ["SET own 1", "GET item:1", "MGET item:2 item:1", "GET item:1"] {
+                waiter.expect(line, "+QUEUED");
+            }
+        }
         waiter.send(encode_line(line));
         for _ in 0..2 {
             // It has begun, and its row changes before it is read.
@@ -545,6 +552,7 @@ fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
             "MGET item:1" => format!("[{first}]"),
             "EXISTS item:1" => ":1".to_owned(),
             "EXISTS item:1 item:2" => ":2".to_owned(),
+            "EXEC" => format!("[+OK, {first}, [{second}, {first}], {first}]"),
             _ => format!("[{first}, {second}, {first}]"),
         });
         point(&mut client, "source-ask", "OFF");

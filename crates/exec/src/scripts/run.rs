@@ -271,12 +271,17 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             load(overlay, unknown, &mut self.reader);
         }
         let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
-        let all = keys.iter().all(|key| sources::is_known(entry, &mut view, key));
+        let missing = keys.iter().find(|key| !sources::is_known(entry, &mut view, key));
         view.finish();
+        let Some(missing) = missing else { return Ok(()) };
         let name = &entry.spec().name;
-        all.then_some(()).ok_or_else(|| {
-            format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into()
-        })
+        if !self.in_script || self.run.keys().iter().any(|key| key == *missing) {
+            let key = String::from_utf8_lossy(missing);
+            return Err(
+                format!("SOURCEBUSY source '{name}': row '{key}' was removed before it was read").into()
+            );
+        }
+        Err(format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into())
     }
 
     fn in_own_db(

@@ -9,6 +9,7 @@
 use super::fill::Lent;
 use super::{Age, Entry, Place};
 use crate::call::Flow;
+use crate::queue::Queue;
 use crate::session::flag;
 use crate::{Local, Server, Session};
 use command::{Command, Error};
@@ -51,7 +52,7 @@ pub struct Loading {
     arrival: Option<Arrival>,
     /// When it asked each source for the first time (`source::Marks`).
     asked: Vec<(Place, u64)>,
-    /// Rows that were lent since it was run last, by their keys.
+    /// Rows that were lent to it, by their keys.
     lent: BTreeMap<Id, Arc<Lent>>,
 }
 
@@ -273,15 +274,15 @@ pub(super) fn wait(
     let loading = session.loading.take();
     session.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
     let (since_ns, tries) = loading.as_ref().map_or((local.clock_ns, 0), |l| (l.since_ns, l.tries));
-    let mut before = Vec::new();
+    let (mut before, mut lent) = Default::default();
     if let Some(mut loading) = loading {
-        before = std::mem::take(&mut loading.asked);
+        (before, lent) = (std::mem::take(&mut loading.asked), std::mem::take(&mut loading.lent));
         match loading.arrival {
             Some(Arrival::Failed(text)) => return Some(Err(Error::from(text.to_string()))),
             Some(Arrival::Gone) => return Some(Err(Error::new(GONE))),
             None if local.now_ms < loading.until_ms => {
                 // Run again for another reason.
-                loading.asked = before;
+                (loading.asked, loading.lent) = (before, lent);
                 (session.loading, session.loaded_since_ns) = (Some(loading), None);
                 return Some(Ok(hold(session)));
             }
@@ -312,8 +313,7 @@ pub(super) fn wait(
     let until_ms = local.now_ms + 2 * longest.unwrap_or(0) + SLACK_MS;
     session.loaded_since_ns = None;
     let tries = tries + 1;
-    session.loading =
-        Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent: BTreeMap::new() });
+    session.loading = Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent });
     Some(Ok(hold(session)))
 }
 
@@ -350,36 +350,120 @@ pub(super) fn load_all(
     session: &mut Session,
     wanted: &[(Arc<Entry>, &[u8])],
 ) -> Option<Result<Flow, Error>> {
-    let mut missing: Vec<(&Entry, &[u8])> = Vec::new();
-    let mut stale = true;
-    let first = session.loading.is_none();
+    let mut missing = Missing::new(session);
     for (entry, key) in wanted {
         let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
-        let known = known(entry, &mut view, key);
+        missing.look(entry, &mut view, key);
         drop(view.finish());
-        if first {
+    }
+    missing.ask(local, session)
+}
+
+/// Rows a transaction or script names that are not there.
+struct Missing<'a> {
+    rows: Vec<(&'a Entry, &'a [u8])>,
+    /// There are items past their time in their place.
+    stale: bool,
+    first: bool,
+}
+
+impl<'a> Missing<'a> {
+    fn new(session: &Session) -> Missing<'a> {
+        Missing { rows: Vec::new(), stale: true, first: session.loading.is_none() }
+    }
+
+    /// Looks at one, in a view that holds its shard and is in the source's database.
+    fn look(&mut self, entry: &'a Entry, view: &mut View<'_>, key: &'a [u8]) {
+        let known = known(entry, view, key);
+        if self.first {
             let mut tally = Tally::default();
-            tally.add(entry, key, known, local.now_ms);
+            tally.add(entry, key, known, view.now_ms());
             tally.count(entry);
         }
         if matches!(known, Known::Stale | Known::Nothing) {
-            stale &= known == Known::Stale;
-            missing.push((entry, key));
+            self.stale &= known == Known::Stale;
+            self.rows.push((entry, key));
         }
     }
-    if missing.is_empty() {
-        session.end_loading();
-        return None;
+
+    /// Asks for them. None: nothing is missing, or there is nothing better.
+    fn ask(self, local: &Local, session: &mut Session) -> Option<Result<Flow, Error>> {
+        if self.rows.is_empty() {
+            session.end_loading();
+            return None;
+        }
+        let waits = wait(local, session, &self.rows)?;
+        if waits.is_err() && self.stale {
+            self.rows.iter().for_each(|(entry, _)| count_stale(entry, 1));
+            return None;
+        }
+        if waits.is_err() {
+            count_errors(&self.rows);
+        }
+        Some(waits)
     }
-    let waits = wait(local, session, &missing)?;
-    if waits.is_err() && stale {
-        missing.iter().for_each(|(entry, _)| count_stale(entry, 1));
-        return None;
+}
+
+/// Rows of a transaction under its locks: what is there when it begins stays there to its end.
+#[derive(Default)]
+pub(crate) struct Rows {
+    /// Those that were loaded for it and are not kept.
+    lent: Vec<(Arc<Entry>, Arc<Lent>)>,
+}
+
+impl Rows {
+    /// Looks whether the rows are there that the commands name, in a view that holds their shards. None: they are, or were lent;
+    /// else how the client goes on, or the error it gets. O(keys · (sources + log rows lent)).
+    #[cold]
+    pub(crate) fn look(
+        &mut self,
+        (server, local): (&Server, &Local),
+        session: &mut Session,
+        queue: &Queue,
+        view: &mut View<'_>,
+    ) -> Option<Result<Flow, Error>> {
+        let mut wanted = Vec::new();
+        // What is written is kept, as is what was read for it.
+        let mut lends = true;
+        for (command, args) in queue.iter() {
+            command.each_key(args, &mut |i, _| {
+                if let Some(entry) = server.sources.of(args.at(i)) {
+                    lends &= !command.is_write();
+                    wanted.push((entry, args.at(i)));
+                }
+            });
+        }
+        let mut missing = Missing::new(session);
+        for (entry, key) in &wanted {
+            view.select(entry.db);
+            missing.look(entry, view, key);
+        }
+        if let Some(loading) = session.loading.as_ref().filter(|_| lends) {
+            missing.rows.retain(|(entry, key)| {
+                let lent = loading.lent(key);
+                let owner = lent.as_ref().and_then(|_| server.sources.at(entry.place()));
+                self.lent.extend(owner.zip(lent.clone()));
+                lent.is_none()
+            });
+        }
+        missing.ask(local, session)
     }
-    if waits.is_err() {
-        count_errors(&missing);
+
+    /// Puts those that were lent where they would be.
+    pub(crate) fn show(&self, view: &mut View<'_>) {
+        for (entry, lent) in &self.lent {
+            view.select(entry.db);
+            lent.show(view, entry);
+        }
     }
-    Some(waits)
+
+    /// Takes them away again.
+    pub(crate) fn give_back(self, view: &mut View<'_>) {
+        for (entry, lent) in self.lent {
+            view.select(entry.db);
+            view.remove(lent.key());
+        }
+    }
 }
 
 /// Asks for a row nobody waits for yet, if it is not there.
