@@ -2,8 +2,8 @@
 //!
 //! A blacklist `X` and lists `Y` of IDs, a few of each blacklisted; one request wants all lists less `X`. Asked for in the
 //! ways people try: a Lua script that answers JSON numbers, the same with strings, one SDIFF per list in a pipeline, the
-//! same at once on connections of their own, and scripts over compressed bitmaps, one per list, pipelined or at once (of
-//! peers with the redis-roaring module only). The answers are checked against a plain computation before anything is timed.
+//! same at once on connections of their own, scripts over compressed bitmaps, one per list, pipelined or at once, and one R.DIFF
+//! per list, whose answer stays there (of peers with the redis-roaring module only). The answers are checked against a plain computation before anything is timed.
 //!
 //! | shape | X | lists |
 //! |---|---|---|
@@ -116,6 +116,8 @@ enum Way {
     Sdiff,
     /// One script per list over compressed bitmaps, whose names begin so.
     Bitmaps(&'static str, &'static str),
+    /// One R.DIFF per list, whose answer is left in the server.
+    Native,
 }
 
 /// How what is sent per list travels.
@@ -128,7 +130,7 @@ enum Travel {
 
 use Travel::{AtOnce, Pipelined};
 
-const WAYS: [(&str, Way, Travel); 10] = [
+const WAYS: [(&str, Way, Travel); 11] = [
     ("(a) Lua: SDIFF, tonumber, cjson.encode", Way::Whole(SCRIPT_NUMBERS), Pipelined),
     ("(b) Lua: SDIFF, cjson.encode", Way::Whole(SCRIPT_STRINGS), Pipelined),
     ("(c) SDIFF, pipelined", Way::Sdiff, Pipelined),
@@ -139,6 +141,7 @@ const WAYS: [(&str, Way, Travel); 10] = [
     ("(h) the same, at once", Way::Bitmaps(SCRIPT_CLEAR, DESTROYED), AtOnce),
     ("(i) Lua: R.DIFF, pipelined", Way::Bitmaps(SCRIPT_DIFF, BITMAPS), Pipelined),
     ("(j) the same, at once", Way::Bitmaps(SCRIPT_DIFF, BITMAPS), AtOnce),
+    ("(k) R.DIFF into another key, pipelined", Way::Native, Pipelined),
 ];
 
 /// What the names of bitmaps begin with; of those that a way changes.
@@ -320,6 +323,18 @@ fn eval(text: &str, prefix: &str, lists: std::ops::Range<u64>) -> Vec<u8> {
     out
 }
 
+/// Where way (k) leaves its answers.
+fn left(list: u64) -> String {
+    format!("{BITMAPS}T{list}")
+}
+
+fn native_difference(list: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    let (to, from, less) = (left(list), format!("{BITMAPS}Y{list}"), format!("{BITMAPS}X"));
+    wire::command(&mut out, &[b"R.DIFF", to.as_bytes(), from.as_bytes(), less.as_bytes()]);
+    out
+}
+
 fn difference(list: u64) -> Vec<u8> {
     let mut out = Vec::new();
     wire::command(&mut out, &[b"SDIFF", format!("Y{list}").as_bytes(), b"X"]);
@@ -331,6 +346,7 @@ fn requests(way: Way, lists: u64) -> Vec<Vec<u8>> {
     match way {
         Way::Whole(script) => vec![eval(script, "", 0..lists)],
         Way::Sdiff => (0..lists).map(difference).collect(),
+        Way::Native => (0..lists).map(native_difference).collect(),
         Way::Bitmaps(script, prefix) => (0..lists).map(|list| eval(script, prefix, list..list + 1)).collect(),
     }
 }
@@ -368,11 +384,16 @@ fn measure(
 }
 
 fn check(client: &mut Client, way: Way, commands: &[Vec<u8>], expected: &[Vec<u64>]) -> io::Result<()> {
-    if matches!(way, Way::Bitmaps(..)) && !has_bitmaps(client) {
+    if matches!(way, Way::Bitmaps(..) | Way::Native) && !has_bitmaps(client) {
         return Err(io::ErrorKind::Unsupported.into());
     }
     let mut answer = match way {
         Way::Whole(_) => json_lists(&client.send(&commands[0])?.text()),
+        Way::Native => {
+            commands.iter().try_for_each(|command| client.send(command).map(|_| ()))?;
+            let list = |list| client.words(&format!("R.GETINTARRAY {}", left(list))).map(|reply| ids(&reply));
+            (0..commands.len() as u64).map(list).collect::<io::Result<Vec<_>>>()?
+        }
         _ => {
             let list = |command: &Vec<u8>| client.send(command).map(|reply| ids(&reply));
             commands.iter().map(list).collect::<io::Result<Vec<_>>>()?
