@@ -180,6 +180,7 @@ impl BulkJob {
     ) -> Delivery {
         let (done, found) = (found.is_some(), found.unwrap_or(0));
         self.place = None;
+        self.races.end();
         let mut out = Reply::new(self.resp3);
         let mut stream: Option<Box<dyn Stream>> = None;
         match self.answer {

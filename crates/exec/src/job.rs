@@ -257,6 +257,11 @@ impl Races {
         Spent { lost: self.lost, lost_to: self.lost_to, ..spent }
     }
 
+    /// It is over: writers of its keys need not wait for what is freed of it in its own time (J3).
+    pub(crate) fn end(&mut self) {
+        self.protection = None;
+    }
+
     /// Another race was lost: raises the protection it has earned (J3).
     pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64) {
         self.lost += 1;
@@ -588,6 +593,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
         State::Dropped => {
             // Its client is gone, but it may have sent more. The snapshot is closed now, the rest freed in its own time.
             job.place = None;
+            job.races.end();
             let (client, spent) = (job.client, Some(Box::new(job.spent)));
             forget_watched(server, local, &mut job);
             job.overlay.take().into_iter().for_each(Overlay::dispose);
@@ -660,6 +666,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
 /// Its client is to wait for what was not there: the loop sees to it.
 fn wait(server: &Server, local: &Local, mut job: Box<Job>, block: Block) -> Option<Delivery> {
     job.place = None;
+    job.races.end();
     if let Body::One(Call { command, args, .. }) = &job.body {
         let (client, spent) = (job.client, job.races.told(job.spent));
         let wait = Wait { client, command, args: args.clone(), block, since_ns: job.started_ns, spent };
@@ -693,6 +700,7 @@ fn forget_watched(server: &Server, local: &mut Local, job: &mut Job) {
 /// The job is done and committed.
 pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> Delivery {
     job.place = None;
+    job.races.end();
     local.count_within(server, &mut job.tally, job.client);
     forget_watched(server, local, &mut job);
     let spent = Some(Box::new(job.races.told(job.spent)));

@@ -837,6 +837,7 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     job.run.forget_watched(server, local);
     job.listed = None;
     job.place = None;
+    job.races.end();
     // Nearly all that scripts do besides their writes.
     let published = !job.told.deeds.is_empty();
     let spent = Some(Box::new(job.races.told(Spent { published, ..job.spent })));
