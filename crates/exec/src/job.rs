@@ -10,7 +10,8 @@
 //!   what it needs and commit what it did.
 //! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
 //! - J3: a write that lost [`PROTECT_FROM`] races is protected for [`PROTECTED_MS`] in each further attempt: writers of
-//!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done.
+//!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done. That ends with its delivery: what is
+//!   left of it is freed later ([`discard`]), and nobody may wait for that.
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 //! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
 //! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its attempt is *doomed*.

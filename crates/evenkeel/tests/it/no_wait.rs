@@ -320,6 +320,60 @@ fn who_is_answered_does_not_wait_for_the_reclaimer_to_be_woken() {
     attacker.expect("EXISTS big", ":0");
 }
 
+/// A write that loses again and again has the writers of its keys wait until it is done. They waited on for what it left to be freed,
+/// however much else was to be freed before that.
+#[test]
+fn who_waits_for_a_commit_does_not_wait_for_what_it_leaves() {
+    if foreign() {
+        return;
+    }
+    let read = "local n = redis.call('GET', KEYS[1]) for i = 1, 3000000 do end redis.call('SET', KEYS[1], 'mine') return 0";
+    let script: &[&[u8]] = &[b"EVAL", read.as_bytes(), b"1", b"hot"];
+    let job: &[&[u8]] = &[b"SORT", b"numbers", b"STORE", b"sorted"];
+    for (begins, ends, words, write) in [
+        ("job-start", "job-end", job, "RPUSH numbers 1"),
+        ("script-start", "script-end", script, "SET hot theirs"),
+    ] {
+        let Some(server) = laden() else { return };
+        let (mut control, mut loser, mut winner) = (server.client(), server.client(), server.client());
+        let numbers: Vec<String> = (0..MANY).map(|i| i.to_string()).collect();
+        control.call(&format!("RPUSH numbers {}", numbers.join(" ")));
+        let set = |control: &mut Client, point: &str, mode: &str| {
+            control.expect(&format!("DEBUG POINT {point} {mode}"), "+OK");
+        };
+        let await_held = |control: &mut Client, point: &str| {
+            waits::until(point, || control.call(&format!("DEBUG POINT {point}")) == ":1");
+        };
+        // Nothing is freed until the end.
+        set(&mut control, "reclaim", "HOLD 1");
+        control.expect("UNLINK big", ":1");
+        await_held(&mut control, "reclaim");
+        set(&mut control, begins, "HOLD 1");
+        loser.request(words);
+        let mut rounds = 0;
+        loop {
+            await_held(&mut control, begins);
+            set(&mut control, ends, "HOLD 1");
+            set(&mut control, begins, "OFF");
+            await_held(&mut control, ends);
+            winner.send(encode_line(write));
+            // Before it has lost so often it is protected for 50 ms at most.
+            if winner.reply_within(Duration::from_millis(500)).is_none() {
+                break;
+            }
+            rounds += 1;
+            assert!(rounds < 50, "it is never protected");
+            set(&mut control, begins, "HOLD 1");
+            set(&mut control, ends, "OFF");
+        }
+        set(&mut control, ends, "OFF");
+        assert!(!loser.reply().starts_with('-'));
+        assert!(!winner.reply().starts_with('-'));
+        assert_eq!(control.call("DEBUG POINT reclaim"), ":1");
+        set(&mut control, "reclaim", "OFF");
+    }
+}
+
 /// How many of `zother` and `hash` are there after that command.
 fn left(line: &str) -> usize {
     if line.starts_with("FLUSHALL") { 0 } else { 2 }
