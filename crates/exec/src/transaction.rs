@@ -204,6 +204,15 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let plain = multi.queue.is_keyed();
     let long = multi.queue.words() + act.session.watch.keys.len() >= job::MANY_WORDS
         || multi.queue.bytes() >= job::MANY_BYTES;
+    let slow = multi.queue.has_slow_actions() && !multi.sources;
+    let slow = slow || passes_many_patterns(act.server, &multi.queue);
+    let apart = long || slow || multi.queue.is_open_ended();
+    if multi.sources
+        && apart
+        && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+    {
+        return waits_for_rows(act, multi, result);
+    }
     if plain && long && crate::bulk::is_bulk(act.session, &multi.queue) {
         // It never ends an older commit, so nobody has to be asked before.
         return Ok(start_job(act, multi));
@@ -212,19 +221,20 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         act.session.multi = Some(multi);
         return Ok(crate::call::wait_for_guard(act.session, act.local));
     }
-    if plain && long {
+    // A job knows database 0 only, where rows are not.
+    if plain && long && !multi.sources {
         return Ok(start_job(act, multi));
     }
-    let slow = multi.queue.has_slow_actions() && !multi.sources;
-    let slow = slow || passes_many_patterns(act.server, &multi.queue);
-    if long || slow || multi.queue.is_open_ended() {
-        if multi.sources
-            && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
-        {
-            return waits_for_rows(act, multi, result);
-        }
+    if apart {
         return Ok(run_over(act, multi, long));
     }
+    run_here(act, multi, plain)
+}
+
+/// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
+fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
+    let mut rows =
+        if multi.sources { sources::Rows::of(act.server, &multi.queue) } else { sources::Rows::default() };
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
@@ -242,11 +252,9 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
-    let mut rows = sources::Rows::default();
-    if multi.sources
-        && let Some(result) = rows.look((act.server, act.local), act.session, &multi.queue, &mut view)
-    {
+    if let Some(result) = rows.look(act.local, act.session, &mut view) {
         act.server.after(act.local, view.finish());
+        drop(rows);
         return waits_for_rows(act, multi, result);
     }
     if was_touched(act.session, &mut view) {
@@ -257,6 +265,17 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Ok(Flow::Done);
     }
     rows.show(&mut view);
+    let end = run_commands(act, &multi, &mut view);
+    rows.give_back(&mut view);
+    let changes = view.finish();
+    leave(act.server, act.local, act.session);
+    act.server.reply_gate(changes.lsn);
+    act.server.after(act.local, changes);
+    Ok(end)
+}
+
+/// Runs the commands one after the other, in a view that holds their keys.
+fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, view: &mut View<'_>) -> Flow {
     act.out.array(multi.queue.len());
     let mut end = Flow::Done;
     let timed = act.server.config.live.latency_tracking.get();
@@ -265,11 +284,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         view.select(sources::db_for(act.server, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
-        if let Some(Flow::Close) = step(act, &mut view, command, args) {
+        if let Some(Flow::Close) = step(act, view, command, args) {
             end = Flow::Close;
         }
         if multi.sources && command.is_write() {
-            after_write(act, &mut view, command, args);
+            after_write(act, view, command, args);
         }
         let now_ns = act.local.lap();
         let error = act.out.as_bytes()[mark..].strip_prefix(b"-");
@@ -280,12 +299,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         began_ns = now_ns;
     }
     act.local.incoming = None;
-    rows.give_back(&mut view);
-    let changes = view.finish();
-    leave(act.server, act.local, act.session);
-    act.server.reply_gate(changes.lsn);
-    act.server.after(act.local, changes);
-    Ok(end)
+    end
 }
 
 /// Whether it publishes something that has very many patterns to pass.

@@ -326,6 +326,13 @@ fn transactions_and_scripts_read_rows_they_name() {
     client.expect("SET own 1", "+QUEUED");
     client.expect("MGET item:2 item:300", "+QUEUED");
     client.expect("EXEC", &format!("[{}, +OK, [{}, (nil)]]", row(1, 0), row(2, 0)));
+    // One that is long for what it watches is run elsewhere.
+    let watched: String = (0..1000).map(|i| format!(" w{i}")).collect();
+    client.expect(&format!("WATCH{watched}"), "+OK");
+    client.expect("MULTI", "+OK");
+    client.expect("GET item:4", "+QUEUED");
+    client.expect("MGET item:5 item:302", "+QUEUED");
+    client.expect("EXEC", &format!("[{}, [{}, (nil)]]", row(4, 0), row(5, 0)));
     let eval = |client: &mut Client, script: &str, keys: &[&str]| {
         let count = keys.len().to_string();
         let mut words: Vec<&[u8]> = vec![b"EVAL", script.as_bytes(), count.as_bytes()];

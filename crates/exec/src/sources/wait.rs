@@ -95,6 +95,13 @@ pub(super) enum Known {
     Nothing,
 }
 
+impl Known {
+    /// It has to be loaded.
+    fn is_missing(self) -> bool {
+        matches!(self, Known::Stale | Known::Nothing)
+    }
+}
+
 /// What keys a command names were found to be when it came: who waited for a row does not hit it afterwards.
 #[derive(Default)]
 pub(super) struct Tally {
@@ -203,7 +210,7 @@ pub(crate) fn look(
             tally.add(entry, args.at(i), known, view.now_ms());
         }
         // Those for which there is no room are looked at when the others are there.
-        if matches!(known, Known::Stale | Known::Nothing) && n < missing.len() {
+        if known.is_missing() && n < missing.len() {
             missing[n] = i;
             n += 1;
         }
@@ -353,8 +360,9 @@ pub(super) fn load_all(
     let mut missing = Missing::new(session);
     for (entry, key) in wanted {
         let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
-        missing.look(entry, &mut view, key);
+        let known = missing.look(entry, &mut view, key);
         drop(view.finish());
+        missing.add(entry, key, known);
     }
     missing.ask(local, session)
 }
@@ -364,6 +372,7 @@ struct Missing<'a> {
     rows: Vec<(&'a Entry, &'a [u8])>,
     /// There are items past their time in their place.
     stale: bool,
+    /// Nobody has looked for this command before.
     first: bool,
 }
 
@@ -373,14 +382,18 @@ impl<'a> Missing<'a> {
     }
 
     /// Looks at one, in a view that holds its shard and is in the source's database.
-    fn look(&mut self, entry: &'a Entry, view: &mut View<'_>, key: &'a [u8]) {
+    fn look(&self, entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Known {
         let known = known(entry, view, key);
         if self.first {
             let mut tally = Tally::default();
             tally.add(entry, key, known, view.now_ms());
             tally.count(entry);
         }
-        if matches!(known, Known::Stale | Known::Nothing) {
+        known
+    }
+
+    fn add(&mut self, entry: &'a Entry, key: &'a [u8], known: Known) {
+        if known.is_missing() {
             self.stale &= known == Known::Stale;
             self.rows.push((entry, key));
         }
@@ -406,50 +419,55 @@ impl<'a> Missing<'a> {
 
 /// Rows of a transaction under its locks: what is there when it begins stays there to its end.
 #[derive(Default)]
-pub(crate) struct Rows {
+pub(crate) struct Rows<'a> {
+    wanted: Vec<(Arc<Entry>, &'a [u8])>,
+    /// It writes none of them: what is lent is not kept, so neither would be what it made of it.
+    reads: bool,
     /// Those that were loaded for it and are not kept.
     lent: Vec<(Arc<Entry>, Arc<Lent>)>,
 }
 
-impl Rows {
-    /// Looks whether the rows are there that the commands name, in a view that holds their shards. None: they are, or were lent;
-    /// else how the client goes on, or the error it gets. O(keys · (sources + log rows lent)).
+impl<'a> Rows<'a> {
+    /// Those that the commands name. O(keys · sources), without a lock.
     #[cold]
-    pub(crate) fn look(
-        &mut self,
-        (server, local): (&Server, &Local),
-        session: &mut Session,
-        queue: &Queue,
-        view: &mut View<'_>,
-    ) -> Option<Result<Flow, Error>> {
-        let mut wanted = Vec::new();
-        // What is written is kept, as is what was read for it.
-        let mut lends = true;
+    pub(crate) fn of(server: &Server, queue: &'a Queue) -> Rows<'a> {
+        let mut rows = Rows { reads: true, ..Rows::default() };
         for (command, args) in queue.iter() {
             command.each_key(args, &mut |i, _| {
                 if let Some(entry) = server.sources.of(args.at(i)) {
-                    lends &= !command.is_write();
-                    wanted.push((entry, args.at(i)));
+                    rows.reads &= !command.is_write();
+                    rows.wanted.push((entry, args.at(i)));
                 }
             });
         }
-        let mut missing = Missing::new(session);
-        for (entry, key) in &wanted {
-            view.select(entry.db);
-            missing.look(entry, view, key);
+        rows
+    }
+
+    /// Looks whether they are there, in a view that holds their shards, and asks for those that are not. None: they are, or were lent;
+    /// else how the client goes on, or the error it gets. O(keys · log rows lent).
+    pub(crate) fn look(
+        &mut self,
+        local: &Local,
+        session: &mut Session,
+        view: &mut View<'_>,
+    ) -> Option<Result<Flow, Error>> {
+        if self.wanted.is_empty() {
+            return None;
         }
-        if let Some(loading) = session.loading.as_ref().filter(|_| lends) {
-            missing.rows.retain(|(entry, key)| {
-                let lent = loading.lent(key);
-                let owner = lent.as_ref().and_then(|_| server.sources.at(entry.place()));
-                self.lent.extend(owner.zip(lent.clone()));
-                lent.is_none()
-            });
+        let mut missing = Missing::new(session);
+        for (entry, key) in &self.wanted {
+            view.select(entry.db);
+            let known = missing.look(entry, view, key);
+            let loading = session.loading.as_ref().filter(|_| self.reads && known.is_missing());
+            match loading.and_then(|loading| loading.lent(key)) {
+                Some(lent) => self.lent.push((entry.clone(), lent)),
+                None => missing.add(entry, key, known),
+            }
         }
         missing.ask(local, session)
     }
 
-    /// Puts those that were lent where they would be.
+    /// Puts those that were lent where they would be. O(them).
     pub(crate) fn show(&self, view: &mut View<'_>) {
         for (entry, lent) in &self.lent {
             view.select(entry.db);
@@ -471,7 +489,7 @@ pub(super) fn ask(server: &Server, local: &Local, entry: &Entry, key: &[u8]) {
     let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
     let known = known(entry, &mut view, key);
     drop(view.finish());
-    if matches!(known, Known::Nothing | Known::Stale) {
+    if known.is_missing() {
         let id = entry.spec().pattern.id(key).unwrap_or_default();
         let _ = entry.source.want(id, None);
     }
