@@ -146,6 +146,8 @@ fn serve(
         let _ = event_loop.join();
     }
     drop(paths);
+    // All values go with the process. Freeing them one by one would take half a second for a million hashes.
+    std::mem::forget(server);
     Ok(stop)
 }
 
