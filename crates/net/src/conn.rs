@@ -343,6 +343,12 @@ impl Conn {
         self.unread() > BULK
     }
 
+    /// Whether what comes next is the rest of a long request, which is none yet, or stands behind requests that had their quantum:
+    /// those of others need not wait for it.
+    pub(crate) fn has_bulk_to_come(&self) -> bool {
+        self.expects_much() || self.holds_much() || self.queued
+    }
+
     /// The peer will send no more.
     pub(crate) fn end(&mut self) -> Next {
         self.eof = true;

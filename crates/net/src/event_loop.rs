@@ -295,12 +295,7 @@ impl EventLoop {
                     match std::mem::replace(&mut conn.ready, true) {
                         true => {}
                         false if conn.arrears > 0 => self.stand_behind(slot, event),
-                        // The rest of a long request is none yet, nor is what comes behind requests that had their quantum: those of
-                        // others need not stand behind it.
-                        false if conn.expects_much() || conn.holds_much() || conn.queued => {
-                            conn.bulky = true;
-                            self.bulky.push_back(slot);
-                        }
+                        false if conn.has_bulk_to_come() => self.read_later(slot),
                         false => self.sort_in(io, event),
                     }
                 }
@@ -454,6 +449,7 @@ impl EventLoop {
                 if let Some(event) = io.done(event) {
                     match self.conns[slot].as_mut() {
                         Some(conn) if conn.arrears > 0 => self.stand_behind(slot, event),
+                        Some(conn) if conn.has_bulk_to_come() => self.read_later(slot),
                         _ => self.events.push_back(event),
                     }
                 }
@@ -607,10 +603,19 @@ impl EventLoop {
         }
     }
 
-    /// Takes in some of long words that are on their way, for one chore's time.
+    /// What further comes from a connection is read besides the requests of others, not among them.
+    fn read_later(&mut self, slot: usize) {
+        if let Some(conn) = self.conns[slot].as_mut() {
+            conn.bulky = true;
+            self.bulky.push_back(slot);
+        }
+    }
+
+    /// Takes in some of long requests that are on their way, for one chore's time.
     fn read_bulky<T: Transport>(&mut self, io: &mut T) {
         let until = self.local.lap() + CHORE_NS;
-        while let Some(slot) = self.bulky.pop_front() {
+        for _ in 0..self.bulky.len() {
+            let Some(slot) = self.bulky.pop_front() else { return };
             // It may have been closed, and its slot be another's.
             if self.conns[slot].as_mut().is_some_and(|conn| std::mem::take(&mut conn.bulky)) {
                 self.serve(io, Event::Readable(slot));
