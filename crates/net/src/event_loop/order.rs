@@ -108,3 +108,141 @@ impl EventLoop {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conn::Conn;
+    use crate::event_loop::Listeners;
+    use crate::load::Load;
+    use crate::porch::Porch;
+    use crate::socket::Socket;
+    use crate::transport::{Pool, Received, Sent};
+    use exec::session::ClientInfo;
+    use exec::{Server, Session};
+    use std::io;
+    use std::os::unix::net::UnixStream;
+    use std::sync::Arc;
+    use std::time::Duration;
+
+    /// Connections whose bytes are here, as one that says that there are more as long as there are.
+    #[derive(Default)]
+    struct Script {
+        sent: Vec<Vec<u8>>,
+        news: Vec<Event>,
+        /// Who was read from, and who was answered.
+        read: Vec<usize>,
+        answered: Vec<usize>,
+        scratch: Vec<u8>,
+    }
+
+    impl Transport for Script {
+        fn add(&mut self, _: usize, _: &Socket) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn set_input(&mut self, _: usize, _: &Socket, _: bool) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn receive<'a>(
+            &'a mut self,
+            event: &Event,
+            _: &mut Socket,
+            direct: Option<(&mut Vec<u8>, usize)>,
+        ) -> io::Result<Received<'a>> {
+            let slot = event.slot().expect("a connection's event");
+            self.read.push(slot);
+            let room = direct.as_ref().map_or(64 * 1024, |(_, room)| *room);
+            let sent = &mut self.sent[slot];
+            self.scratch = sent.drain(..room.min(sent.len())).collect();
+            match direct {
+                Some((buffer, _)) => {
+                    buffer.extend_from_slice(&self.scratch);
+                    Ok(Received::Appended(self.scratch.len()))
+                }
+                None => Ok(Received::Bytes(&self.scratch)),
+            }
+        }
+
+        fn done(&mut self, event: Event) -> Option<Event> {
+            event.slot().is_some_and(|slot| !self.sent[slot].is_empty()).then_some(event)
+        }
+
+        fn send(&mut self, slot: usize, _: &mut Socket, bytes: Vec<u8>, _: usize) -> io::Result<Sent> {
+            self.answered.push(slot);
+            Ok(Sent::Done(bytes))
+        }
+
+        fn remove(&mut self, _: usize, _: Socket) -> bool {
+            true
+        }
+
+        fn is_still(&self, _: usize) -> bool {
+            false
+        }
+
+        fn part(&mut self, _: usize, _: &Socket) -> bool {
+            true
+        }
+
+        fn wait(&mut self, _: Duration, events: &mut Vec<Event>, _: &mut Pool) {
+            events.append(&mut self.news);
+        }
+    }
+
+    impl EventLoop {
+        fn connect(&mut self, io: &mut Script) {
+            let slot = self.conns.len();
+            let (_, near) = UnixStream::pair().unwrap();
+            let info = ClientInfo::new(slot as u64 + 1, 0, String::new(), String::new(), 0, true, 0);
+            let session = Session::new(Arc::new(info), true);
+            let conn = Conn::new(Socket::unix(near).unwrap(), session, &self.server);
+            self.adopt(io, Box::new(conn));
+            self.conns[slot].as_mut().unwrap().outside = false;
+        }
+
+        fn turn_until_chores(&mut self, io: &mut Script) {
+            self.wait(io, Duration::ZERO);
+            self.local.tick();
+            self.serve_fresh(io);
+            self.write_all(io);
+        }
+    }
+
+    /// However many are in the middle of sending large requests, who asks for something is served before what they send next.
+    #[test]
+    fn requests_go_before_the_rest_of_large_ones() {
+        const LARGE: usize = 10;
+        const WORDS: usize = 30_000;
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let porch = Porch::new().unwrap();
+        let mut event_loop = EventLoop::new(0, server, Listeners::default(), Load::new(1), porch);
+        let mut io = Script::default();
+        (0..=LARGE).for_each(|_| event_loop.connect(&mut io));
+        let word = format!("$40\r\n{}\r\n", "k".repeat(40));
+        io.sent = vec![format!("*{}\r\n{}", WORDS + 1, word.repeat(WORDS)).into_bytes(); LARGE];
+        io.sent.push(Vec::new());
+        io.news = (0..LARGE).map(Event::Readable).collect();
+        let mut asked = 0;
+        let mut read = 0;
+        while io.sent[..LARGE].iter().any(|rest| !rest.is_empty()) {
+            let mut large = event_loop.conns[..LARGE].iter().flatten();
+            let asks = asked < 20 && large.all(|conn| conn.has_bulk_to_come());
+            if asks {
+                io.sent[LARGE] = b"PING\r\n".to_vec();
+                io.news.push(Event::Readable(LARGE));
+            }
+            event_loop.turn_until_chores(&mut io);
+            if asks {
+                asked += 1;
+                assert_eq!((io.read.as_slice(), io.answered.as_slice()), (&[LARGE][..], &[LARGE][..]));
+            }
+            event_loop.do_chores(&mut io);
+            read += io.read.iter().filter(|slot| **slot != LARGE).count();
+            io.read.clear();
+            io.answered.clear();
+        }
+        assert!(asked == 20 && read > LARGE * 20, "{asked} {read}");
+    }
+}
