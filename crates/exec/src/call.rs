@@ -584,41 +584,53 @@ pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
     Flow::Held(local.now_ms)
 }
 
-fn keyed(
+/// What is to be said before a command is run under the locks of its keys: that it may not be, that it waits, or that it is another's
+/// work. None: it is run here.
+#[inline]
+fn run_elsewhere(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
-    command: &'static Command,
-    handler: Handler,
-    args: Args<'_>,
+    (command, handler, args): (&'static Command, Handler, Args<'_>),
     out: &mut Reply,
-) -> Flow {
+) -> Option<Flow> {
     let waits = command.has(table::BLOCKING);
     if waits && (args.len() > crate::park::WORDS_MAX || local.incoming.is_some()) {
         out.error(crate::park::TOO_WIDE);
-        return Flow::Done;
+        return Some(Flow::Done);
     }
     let has_many_words = args.len() >= job::MANY_WORDS && !waits;
     if has_many_words && let Some(flow) = crate::bulk::start(server, local, session, command, args, out) {
         // It never ends an older commit, so nobody has to be asked before.
-        return flow;
+        return Some(flow);
     }
     if has_many_words
         && let Some(flow) = actions::gather::start(server, session, command, args, local.incoming.as_ref())
     {
-        return flow;
+        return Some(flow);
     }
     if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
-        return wait_for_guard(session, local);
+        return Some(wait_for_guard(session, local));
     }
     if local.incoming.is_some() && session.source.is_some() {
         out.error("ERR too many bytes for a key of a source");
-        return Flow::Done;
+        return Some(Flow::Done);
     }
     if has_unknown_keys(command, args) || has_many_words || local.incoming.is_some() {
-        return job::start(server, local, session, (command, handler, args), out);
+        return Some(job::start(server, local, session, (command, handler, args), out));
     }
-    let mark = out.len();
+    None
+}
+
+/// The keys of a command, locked, and what long commits have left to be done for them done.
+#[inline]
+fn lock_keys<'a>(
+    server: &'a Arc<Server>,
+    local: &mut Local,
+    session: &Session,
+    command: &'static Command,
+    args: Args<'_>,
+) -> View<'a> {
     let known = local.key_hash.take();
     let key = command.single_key().and_then(|at| Some((args.get(at)?, known.filter(|_| at == 1))));
     let mut view = match key {
@@ -636,6 +648,23 @@ fn keyed(
     if session.no_touch && command.name != "touch" {
         view.set_quiet(true);
     }
+    view
+}
+
+fn keyed(
+    server: &Arc<Server>,
+    local: &mut Local,
+    session: &mut Session,
+    command: &'static Command,
+    handler: Handler,
+    args: Args<'_>,
+    out: &mut Reply,
+) -> Flow {
+    if let Some(flow) = run_elsewhere(server, local, session, (command, handler, args), out) {
+        return flow;
+    }
+    let mark = out.len();
+    let mut view = lock_keys(server, local, session, command, args);
     let source = session.source.take();
     if let Some(entry) = &source {
         match sources::look(local, session, entry, &mut view, command, args) {
