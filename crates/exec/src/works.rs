@@ -263,6 +263,11 @@ pub fn start_first(server: &Arc<Server>, local: &mut Local, write: Write) {
     }
 }
 
+/// A slice of work is done: what is left of it, if there is more.
+fn more(is_left: bool, work: impl FnOnce() -> Work) -> Step {
+    if is_left { Step::More(work()) } else { Step::Over(None) }
+}
+
 fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
     match work {
         Work::Load(mut job) => {
@@ -317,26 +322,18 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 }
             }
         }
-        Work::Fill(mut fill) => match fill.advance(server, local, KEYS) {
-            true => Step::More(Work::Fill(fill)),
-            false => Step::Over(None),
-        },
-        Work::Drop(mut dropping) => match dropping.advance(server, local, KEYS) {
-            true => Step::More(Work::Drop(dropping)),
-            false => Step::Over(None),
-        },
-        Work::Forget(mut watch) => match transaction::forget_some(server, &mut watch, KEYS) {
-            true => Step::More(Work::Forget(watch)),
-            false => Step::Over(None),
-        },
-        Work::Register(mut registering) => match registering.advance(server, local) {
-            true => Step::More(Work::Register(registering)),
-            false => Step::Over(None),
-        },
-        Work::Leave(client, mut subs) => match actions::leave_some(server, local, client, &mut subs, KEYS) {
-            true => Step::More(Work::Leave(client, subs)),
-            false => Step::Over(None),
-        },
+        Work::Fill(mut fill) => more(fill.advance(server, local, KEYS), || Work::Fill(fill)),
+        Work::Drop(mut dropping) => more(dropping.advance(server, local, KEYS), || Work::Drop(dropping)),
+        Work::Forget(mut watch) => {
+            more(transaction::forget_some(server, &mut watch, KEYS), || Work::Forget(watch))
+        }
+        Work::Register(mut registering) => {
+            more(registering.advance(server, local), || Work::Register(registering))
+        }
+        Work::Leave(client, mut subs) => {
+            let is_left = actions::leave_some(server, local, client, &mut subs, KEYS);
+            more(is_left, || Work::Leave(client, subs))
+        }
         Work::Publish(client, mut passing) => match server.pubsub.pass(server, &mut passing) {
             None => Step::More(Work::Publish(client, passing)),
             // By mail: it may be a deed of a transaction that waits for the answer.
@@ -351,12 +348,9 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             if local.announced.front_mut().is_none_or(|first| first.advance(server)) {
                 local.announced.pop_front();
             }
-            if local.announced.is_empty() { Step::Over(None) } else { Step::More(Work::Announce) }
+            more(!local.announced.is_empty(), || Work::Announce)
         }
-        Work::Libraries => match scripts::load_some_libraries(local) {
-            true => Step::More(Work::Libraries),
-            false => Step::Over(None),
-        },
+        Work::Libraries => more(scripts::load_some_libraries(local), || Work::Libraries),
         Work::Commit { mut commit, owner } => {
             if let Owner::Script(job) = &owner
                 && job.is_killed()
