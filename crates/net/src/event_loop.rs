@@ -111,7 +111,7 @@ pub(crate) struct EventLoop {
     unsubmitted: bool,
     /// Messages on their way to subscribers.
     publishing: Queue<FanOut>,
-    /// Connections with bytes of a long word to be read.
+    /// Connections in the middle of a large request, with more of it to be read.
     bulky: VecDeque<usize>,
     /// Whom the first of them is written for next; empty between two slices.
     audience: Vec<u64>,

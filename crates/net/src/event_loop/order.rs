@@ -5,12 +5,13 @@
 //! events:  requests, in the order they came ─────────► served first, FRESH at a time
 //! arrears: further bytes of who has sent much ───────► a chore, once the events told before are served
 //! endings: who goes, when many do ───────────────────► another, likewise
+//! bulky:   who is in the middle of a large request ──► a chore: a piece is read, and who has more stands last
 //! ```
 //!
 //! - R1: what is told of a connection is served in the order it was told: whatever comes behind its arrears joins them.
 //! - R2: a slot is free for another connection only behind all that was told of the one before.
 //!
-//! Arrears hold at most the transport's receive buffers (128 a loop) and a few events per connection.
+//! Arrears hold at most the transport's receive buffers (128 a loop) and a few events per connection; `bulky` one place per connection.
 
 use super::{CHORE_NS, EventLoop};
 use crate::transport::{Event, Transport};
