@@ -46,6 +46,8 @@ pub struct Options {
     pub commits: u64,
     /// Words of the cases' names; only these cases are run. All, if empty.
     pub cases: Vec<String>,
+    /// Further words of the source of the Zipf cases, as `gather 200us`.
+    pub source: String,
 }
 
 const ROW_BYTES: u64 = 1024;
@@ -212,8 +214,9 @@ impl Stage<'_> {
         let item = loaded_size(&evenkeel, "items", "item:", 1000).map_err(|e| e.to_string())?;
         let budget = item * self.options.cached;
         let add = format!(
-            "EVENKEEL SOURCE ADD some some:{{id}} {} table items path /some budget {budget}",
-            self.database.url()
+            "EVENKEEL SOURCE ADD some some:{{id}} {} table items path /some budget {budget} {}",
+            self.database.url(),
+            self.options.source
         );
         let added = evenkeel.client().and_then(|mut client| client.words(&add));
         added.map_err(|e| format!("{add}: {e}"))?;

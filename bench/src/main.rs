@@ -58,7 +58,8 @@ Parts:
   blacklist    the blacklist request      --rounds 5 --seconds 2 --callers 4 --shapes random,dense,many --ways a,c,..
   small        one core, 512 MiB          --keys 2000000 --requests 100000 --seconds 4
   items        rows of a PostgreSQL       --rows 100000 --big-rows 30000 --cached 30000 --conns 50 --rounds 3
-                                          --seconds 3 --commits 500 --cases hot,cold,.. (not part of all)
+                                          --seconds 3 --commits 500 --cases hot,cold,.. --source 'gather 200us'
+                                          (not part of all)
   instances    several of them            --instances 5 --rows 10000 --cached 2500 --requests 2000000 --day 60
                                           (not part of all)
   touch        what eviction costs a GET  --rounds 9 --conns 50 --requests 60000
@@ -300,6 +301,7 @@ fn measure(
                 seconds: options.decimal("seconds", 3.0)?,
                 commits: options.number("commits", 500)?,
                 cases: options.list("cases"),
+                source: options.text("source").unwrap_or_default(),
             };
             items::run(targets, peers.as_deref(), &options)?
         }
