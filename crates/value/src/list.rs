@@ -93,10 +93,32 @@ impl List {
         self.push(End::Back, text);
     }
 
+    /// Adds elements in front of the first, each in front of the one before. O(1) each.
+    #[inline]
+    pub fn push_each_front<'a>(&mut self, texts: impl ExactSizeIterator<Item = &'a [u8]> + Clone) {
+        self.push_each(End::Front, texts);
+    }
+
+    /// Adds elements at the end. O(1) each.
+    #[inline]
+    pub fn push_each_back<'a>(&mut self, texts: impl ExactSizeIterator<Item = &'a [u8]> + Clone) {
+        self.push_each(End::Back, texts);
+    }
+
+    #[inline]
     fn push(&mut self, end: End, text: &[u8]) {
-        self.note_growth(text.len(), 1);
-        let quick = self.tree.is_empty() && exceeds(LISTPACK_EMPTY + text.len() as u64, 1);
-        with_item(Elem::parse(text), |item| self.tree.push_end(end, item));
+        self.push_each(end, std::iter::once(text));
+    }
+
+    /// Redis looks once, before the first of them, whether all will make it a quicklist.
+    #[inline]
+    fn push_each<'a>(&mut self, end: End, texts: impl ExactSizeIterator<Item = &'a [u8]> + Clone) {
+        let (bytes, entries) = (texts.clone().map(<[u8]>::len).sum(), texts.len());
+        let quick = self.tree.is_empty() && exceeds(LISTPACK_EMPTY + bytes as u64, entries);
+        self.note_growth(bytes, entries);
+        for text in texts {
+            with_item(Elem::parse(text), |item| self.tree.push_end(end, item));
+        }
         if quick {
             self.tree.set_flags(QUICK);
         }

@@ -130,7 +130,7 @@ fn push(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End, create: bool) -> Result<(
     let (key, elements) = (args.at(1), args.from(2));
     let len = match cx.view.list_mut(key)? {
         Some(list) => {
-            elements.iter().for_each(|element| end.push(list, element));
+            end.push_each(list, elements.iter());
             list.len()
         }
         None if !create => {
@@ -139,7 +139,7 @@ fn push(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End, create: bool) -> Result<(
         }
         None => {
             let mut list = List::new();
-            elements.iter().for_each(|element| end.push(&mut list, element));
+            end.push_each(&mut list, elements.iter());
             cx.view.put(key, Value::List(list), None);
             elements.len()
         }

@@ -62,9 +62,14 @@ impl End {
 
     #[inline]
     fn push(self, list: &mut List, text: &[u8]) {
+        self.push_each(list, std::iter::once(text));
+    }
+
+    #[inline]
+    fn push_each<'a>(self, list: &mut List, texts: impl ExactSizeIterator<Item = &'a [u8]> + Clone) {
         match self {
-            End::Left => list.push_front(text),
-            End::Right => list.push_back(text),
+            End::Left => list.push_each_front(texts),
+            End::Right => list.push_each_back(texts),
         }
     }
 

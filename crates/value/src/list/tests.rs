@@ -187,6 +187,20 @@ fn a_list_becomes_a_quicklist_over_8_kb_and_goes_back_under_4_kb() {
     let mut one = List::new();
     one.push_back(&[b'x'; 9000]);
     assert_eq!(one.encoding(), Enc::QuickList);
+    // Those of one command are looked at once, before the first of them: without what the listpack adds to each.
+    let all = [&b"x"[..]; 3000];
+    let (mut one, mut two, mut three) = (List::new(), List::new(), List::new());
+    one.push_each_back(all.into_iter());
+    two.push_each_front(std::iter::repeat_n(&b"xy"[..], 5000));
+    all.iter().for_each(|text| three.push_back(text));
+    assert_eq!(
+        [&one, &two, &three].map(List::encoding),
+        [Enc::ListPack, Enc::QuickList, Enc::QuickList]
+    );
+    one.push_each_back([&b"y"[..]].into_iter());
+    assert_eq!(one.encoding(), Enc::QuickList);
+    let mut one = List::new();
+    one.push_back(&[b'x'; 9000]);
     assert!(one.mem_bytes() > 9000 && one.mem_bytes() < 9500);
 }
 
