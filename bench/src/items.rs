@@ -218,7 +218,7 @@ impl Stage<'_> {
             self.database.url(),
             self.options.source
         );
-        let added = evenkeel.client().and_then(|mut client| client.words(&add));
+        let added = evenkeel.client().and_then(|mut client| client.words(add.trim_end()));
         added.map_err(|e| format!("{add}: {e}"))?;
         let ours = |protocol| self_subject(&evenkeel, http, protocol, "some", "some");
         over_http[0] = ours(Protocol::Http);
