@@ -38,7 +38,7 @@ pub(crate) use route::{
 };
 pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
-pub(crate) use wait::{Rows, after_write, before_write, is_known, look};
+pub(crate) use wait::{Rows, after_write, before_write, is_known, look, look_within, removed_before};
 
 use crate::mail::Mail;
 use crate::works::Work;

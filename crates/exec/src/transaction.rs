@@ -265,7 +265,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
         return Ok(Flow::Done);
     }
     rows.show(&mut view);
-    let end = run_commands(act, &multi, &mut view);
+    let end = run_commands(act, &multi, rows.are_changed(), &mut view);
     rows.give_back(&mut view);
     let changes = view.finish();
     leave(act.server, act.local, act.session);
@@ -275,7 +275,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
 }
 
 /// Runs the commands one after the other, in a view that holds their keys.
-fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, view: &mut View<'_>) -> Flow {
+fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: &mut View<'_>) -> Flow {
     act.out.array(multi.queue.len());
     let mut end = Flow::Done;
     let timed = act.server.config.live.latency_tracking.get();
@@ -284,11 +284,19 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, view: &mut View<'_>) -> Fl
         view.select(sources::db_for(act.server, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
-        if let Some(Flow::Close) = step(act, view, command, args) {
-            end = Flow::Close;
-        }
-        if multi.sources && command.is_write() {
-            after_write(act, view, command, args);
+        let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
+        let changed = source.as_ref().filter(|_| changes_rows);
+        let found = changed.map_or(Ok(()), |entry| sources::look_within(entry, view, command, args));
+        match found {
+            Err(error) => act.out.error(&error.text()),
+            Ok(()) => {
+                if let Some(Flow::Close) = step(act, view, command, args) {
+                    end = Flow::Close;
+                }
+                if multi.sources && command.is_write() {
+                    after_write(act, view, source.as_deref(), command, args);
+                }
+            }
         }
         let now_ns = act.local.lap();
         let error = act.out.as_bytes()[mark..].strip_prefix(b"-");
@@ -324,10 +332,16 @@ fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Erro
 
 /// What is left of a write to a source's key.
 #[cold]
-fn after_write(act: &Act<'_, '_>, view: &mut View<'_>, command: &'static Command, args: Args<'_>) {
-    if let Some(entry) = act.server.sources.by_db(view.db()) {
-        sources::before_write(&entry, command, args);
-        sources::after_write(&entry, view, command, args);
+fn after_write(
+    act: &Act<'_, '_>,
+    view: &mut View<'_>,
+    source: Option<&sources::Entry>,
+    command: &'static Command,
+    args: Args<'_>,
+) {
+    if let Some(entry) = source {
+        sources::before_write(entry, command, args);
+        sources::after_write(entry, view, command, args);
     } else if view.db() >= act.server.keyspace.databases() {
         // The source ended since the command's database was chosen.
         command.each_key(args, &mut |i, _| _ = view.remove(args.at(i)));

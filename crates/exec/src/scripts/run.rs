@@ -274,13 +274,10 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         let missing = keys.iter().find(|key| !sources::is_known(entry, &mut view, key));
         view.finish();
         let Some(missing) = missing else { return Ok(()) };
-        let name = &entry.spec().name;
         if !self.in_script || self.run.keys().iter().any(|key| key == *missing) {
-            let key = String::from_utf8_lossy(missing);
-            return Err(
-                format!("SOURCEBUSY source '{name}': row '{key}' was removed before it was read").into()
-            );
+            return Err(sources::removed_before(entry, missing));
         }
+        let name = &entry.spec().name;
         Err(format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into())
     }
 

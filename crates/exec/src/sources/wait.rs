@@ -186,6 +186,38 @@ fn reads_through(entry: &Entry, command: &Command) -> bool {
     !command.is_write() || command.name == "getex" || changes
 }
 
+/// Whether the rows are there that a command within a transaction reads: a command before it may have given one up, and it cannot be
+/// loaded now. Error: one of them is not. O(keys).
+#[cold]
+pub(crate) fn look_within(
+    entry: &Entry,
+    view: &mut View<'_>,
+    command: &Command,
+    args: Args<'_>,
+) -> Result<(), Error> {
+    let mut removed = None;
+    if !command.is_write() || command.name == "getex" {
+        command.each_key(args, &mut |i, _| {
+            if removed.is_none() && !is_known(entry, view, args.at(i)) {
+                removed = Some(args.at(i));
+            }
+        });
+    }
+    match removed {
+        None => Ok(()),
+        Some(key) => {
+            count_errors(&[(entry, key)]);
+            Err(removed_before(entry, key))
+        }
+    }
+}
+
+/// A row had been loaded, and is not there when its turn comes.
+pub(crate) fn removed_before(entry: &Entry, key: &[u8]) -> Error {
+    let (name, key) = (&entry.spec().name, String::from_utf8_lossy(key));
+    format!("SOURCEBUSY source '{name}': row '{key}' was removed before it was read").into()
+}
+
 /// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run; else how its client
 /// goes on, or the error it gets.
 #[inline]
@@ -465,6 +497,11 @@ impl<'a> Rows<'a> {
             }
         }
         missing.ask(local, session)
+    }
+
+    /// Whether the transaction changes or gives up some of them. Then none is lent to it.
+    pub(crate) fn are_changed(&self) -> bool {
+        !self.wanted.is_empty() && !self.reads
     }
 
     /// Puts those that were lent where they would be. O(them).

@@ -193,10 +193,7 @@ fn a_list_becomes_a_quicklist_over_8_kb_and_goes_back_under_4_kb() {
     one.push_each_back(all.into_iter());
     two.push_each_front(std::iter::repeat_n(&b"xy"[..], 5000));
     all.iter().for_each(|text| three.push_back(text));
-    assert_eq!(
-        [&one, &two, &three].map(List::encoding),
-        [Enc::ListPack, Enc::QuickList, Enc::QuickList]
-    );
+    assert_eq!([&one, &two, &three].map(List::encoding), [Enc::ListPack, Enc::QuickList, Enc::QuickList]);
     one.push_each_back([&b"y"[..]].into_iter());
     assert_eq!(one.encoding(), Enc::QuickList);
     let mut one = List::new();
