@@ -225,11 +225,10 @@ mod tests {
         io.sent = vec![format!("*{}\r\n{}", WORDS + 1, word.repeat(WORDS)).into_bytes(); LARGE];
         io.sent.push(Vec::new());
         io.news = (0..LARGE).map(Event::Readable).collect();
-        let mut asked = 0;
-        let mut read = 0;
+        let (mut asked, mut answered, mut read) = (0, 0, 0);
         while io.sent[..LARGE].iter().any(|rest| !rest.is_empty()) {
             let mut large = event_loop.conns[..LARGE].iter().flatten();
-            let asks = asked < 20 && large.all(|conn| conn.has_bulk_to_come());
+            let asks = asked < 20 && asked == answered && large.all(|conn| conn.has_bulk_to_come());
             if asks {
                 io.sent[LARGE] = b"PING\r\n".to_vec();
                 io.news.push(Event::Readable(LARGE));
@@ -237,13 +236,16 @@ mod tests {
             event_loop.turn_until_chores(&mut io);
             if asks {
                 asked += 1;
-                assert_eq!((io.read.as_slice(), io.answered.as_slice()), (&[LARGE][..], &[LARGE][..]));
+                assert_eq!(io.read, [LARGE]);
             }
             event_loop.do_chores(&mut io);
+            event_loop.write_all(&mut io);
             read += io.read.iter().filter(|slot| **slot != LARGE).count();
+            // Not each in its turn: whom the system takes the processor from in the middle of a PING has had his time.
+            answered += io.answered.iter().filter(|slot| **slot == LARGE).count();
             io.read.clear();
             io.answered.clear();
         }
-        assert!(asked == 20 && read > LARGE * 20, "{asked} {read}");
+        assert!(asked == 20 && answered == 20 && read > LARGE * 20, "{asked} {answered} {read}");
     }
 }
