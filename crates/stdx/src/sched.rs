@@ -186,8 +186,8 @@ fn parse(data: &[u8], behind_ns: u64) -> Lane {
     lane
 }
 
-pub use kernel::Witness;
 use kernel::{MISC_SWITCH_OUT, MISC_SWITCH_OUT_PREEMPT, RECORD_LOST, RECORD_SWITCH_CPU_WIDE};
+pub use kernel::{Witness, is_kept_waiting};
 
 #[cfg(target_os = "linux")]
 mod kernel {
@@ -275,6 +275,24 @@ mod kernel {
                 self.rings.iter().for_each(|ring| ring.note(false));
             }
         }
+    }
+
+    /// Whether a thread of this process could run and does not: its time stands still. False if that cannot be told. Cost: some
+    /// 20 us.
+    pub fn is_kept_waiting(tid: u32) -> bool {
+        let before = cpu_ns(tid);
+        let blocked = standing(tid).is_none_or(|(blocked, _)| blocked);
+        !blocked && before.is_some() && cpu_ns(tid) == before
+    }
+
+    /// Nanoseconds a thread of this process has had a processor.
+    fn cpu_ns(tid: u32) -> Option<u64> {
+        // clock_getcpuclockid(3) has no like for a thread known by number; this is what its number is made of.
+        let clock = !i32::try_from(tid).ok()? << 3 | 6;
+        let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: it writes the time it is given, which lives.
+        let rc = unsafe { libc::clock_gettime(clock, &raw mut time) };
+        (rc == 0).then_some(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
     }
 
     /// Whether a thread of this process waits for something else than a processor, and its processor.
@@ -383,6 +401,10 @@ mod kernel {
     pub(super) const RECORD_SWITCH_CPU_WIDE: u32 = 15;
     pub(super) const MISC_SWITCH_OUT: u16 = 1 << 13;
     pub(super) const MISC_SWITCH_OUT_PREEMPT: u16 = 1 << 14;
+
+    pub fn is_kept_waiting(_tid: u32) -> bool {
+        false
+    }
 
     /// There is none here.
     pub struct Witness(std::convert::Infallible);
@@ -554,6 +576,9 @@ mod tests {
                 }
             });
             let other = told.recv().unwrap();
+            // While this thread asks, the other has no processor, but for moments.
+            while !is_kept_waiting(other) {}
+            assert!(!is_kept_waiting(me()) && !is_kept_waiting(u32::MAX));
             witness.watch(me());
             let from_ns = crate::clock::mono_ns();
             // Each of them has to have the processor some time.

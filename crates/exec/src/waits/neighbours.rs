@@ -5,8 +5,8 @@
 //! a turn of 0.3 ms ──suspect()──► stdx::sched: notes the switches ──the turn was a stall──► who() ──► Neighbour…
 //! ```
 //!
-//! - N1: nothing is opened before the system took a loop's processor for once, and it is closed [`KEPT_NS`] after it last did:
-//!   whoever is left alone pays nothing. So the first stall is told without names, and a short one often in part.
+//! - N1: nothing is opened before a long turn is found to wait for a processor, or to have done so, and it is closed [`KEPT_NS`]
+//!   after the last: whoever is left alone pays nothing. Of the first stall, and of a short one, names are often told in part.
 //! - N2: switches are noted while a turn looks long, from [`SUSPECT_NS`] on, at most [`SUSPECTS`] times a second.
 //!   `watch-neighbours always` notes all of them all the time.
 //! - N3: what may not be watched is not told, and once said so in the log.
@@ -14,7 +14,7 @@
 //! Cost: that of [`stdx::sched`]; a file read each second for the control group.
 
 use std::path::{Path, PathBuf};
-use stdx::sched::{Absence, Task, Witness};
+use stdx::sched::{Absence, Task, Witness, is_kept_waiting};
 
 /// A turn so long may become a stall.
 pub(super) const SUSPECT_NS: u64 = 300_000;
@@ -123,7 +123,6 @@ impl Neighbours {
 
     /// A loop's turn may become a stall (N2).
     pub(super) fn suspect(&mut self, id: usize, thread: i32, now_ns: u64) {
-        let Eyes::Open { witness, .. } = &mut self.eyes else { return };
         let second = now_ns / SECOND_NS;
         if self.suspects.0 != second {
             self.suspects = (second, 0);
@@ -131,8 +130,15 @@ impl Neighbours {
         if self.watched[id].is_some() || self.suspects.1 >= SUSPECTS {
             return;
         }
-        self.suspects.1 += 1;
         let Ok(thread) = u32::try_from(thread) else { return };
+        if matches!((&self.eyes, self.when), (Eyes::Closed, When::Auto)) {
+            self.suspects.1 += 1;
+            if is_kept_waiting(thread) {
+                self.eyes = open(now_ns);
+            }
+        }
+        let Eyes::Open { witness, .. } = &mut self.eyes else { return };
+        self.suspects.1 += 1;
         witness.watch(thread);
         self.watched[id] = Some(thread);
     }
