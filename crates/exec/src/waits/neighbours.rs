@@ -7,7 +7,8 @@
 //!
 //! - N1: nothing is opened before a long turn is found to wait for a processor, or to have done so, and it is closed [`KEPT_NS`]
 //!   after the last: whoever is left alone pays nothing. Of the first stall, and of a short one, names are often told in part.
-//! - N2: switches are noted while a turn looks long, from [`SUSPECT_NS`] on, at most [`SUSPECTS`] times a second.
+//! - N2: switches are noted while a turn looks long, from [`SUSPECT_NS`] on: of [`SUSPECTS`] turns a second, and of those of further ones
+//!   that are found to wait for a processor.
 //!   `watch-neighbours always` notes all of them all the time.
 //! - N3: what may not be watched is not told, and once said so in the log.
 //!
@@ -127,17 +128,17 @@ impl Neighbours {
         if self.suspects.0 != second {
             self.suspects = (second, 0);
         }
-        if self.watched[id].is_some() || self.suspects.1 >= SUSPECTS {
+        let Ok(thread) = u32::try_from(thread) else { return };
+        if self.watched[id].is_some() {
             return;
         }
-        let Ok(thread) = u32::try_from(thread) else { return };
-        if matches!((&self.eyes, self.when), (Eyes::Closed, When::Auto)) {
-            self.suspects.1 += 1;
-            if is_kept_waiting(thread) {
-                self.eyes = open(now_ns);
-            }
+        if matches!((&self.eyes, self.when), (Eyes::Closed, When::Auto)) && is_kept_waiting(thread) {
+            self.eyes = open(now_ns);
         }
         let Eyes::Open { witness, .. } = &mut self.eyes else { return };
+        if self.suspects.1 >= SUSPECTS && !is_kept_waiting(thread) {
+            return;
+        }
         self.suspects.1 += 1;
         witness.watch(thread);
         self.watched[id] = Some(thread);
