@@ -331,6 +331,7 @@ pub struct Scripts {
     has_long: AtomicBool,
     pub running: Mutex<Vec<Arc<Running>>>,
     threads: Arc<Pool<Box<ScriptJob>>>,
+    engines: Arc<Engines>,
 }
 
 fn write_log(level: i32, message: &[u8]) {
@@ -354,7 +355,36 @@ impl Default for Scripts {
             has_long: AtomicBool::new(false),
             running: Mutex::default(),
             threads: Pool::new("script", THREADS),
+            engines: Arc::default(),
         }
+    }
+}
+
+/// Bytes that the engines of threads hold: for scripts, and for functions.
+#[derive(Default)]
+struct Engines {
+    scripts: AtomicU64,
+    functions: AtomicU64,
+}
+
+/// What of that is one thread's, until it ends.
+struct Share {
+    of: Arc<Engines>,
+    bytes: (u64, u64),
+}
+
+impl Share {
+    fn set(&mut self, (scripts, functions): (usize, usize)) {
+        let (old, new) = (self.bytes, (scripts as u64, functions as u64));
+        self.of.scripts.fetch_add(new.0.wrapping_sub(old.0), Ordering::Relaxed);
+        self.of.functions.fetch_add(new.1.wrapping_sub(old.1), Ordering::Relaxed);
+        self.bytes = new;
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.set((0, 0));
     }
 }
 
@@ -374,11 +404,17 @@ impl Scripts {
         (waiting, self.running.lock().len().saturating_sub(waiting))
     }
 
+    /// Bytes that the engines of threads hold for scripts, and for functions.
+    pub(crate) fn thread_bytes(&self) -> (u64, u64) {
+        (self.engines.scripts.load(Ordering::Relaxed), self.engines.functions.load(Ordering::Relaxed))
+    }
+
     fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
-        let weak = Arc::downgrade(server);
+        let (weak, engines) = (Arc::downgrade(server), self.engines.clone());
         self.threads.submit(job, server.crowd.rank(), move |taker| {
             let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
             let mut lua = LuaState::new(code.clone());
+            let mut share = Share { of: engines, bytes: (0, 0) };
             let mut bench = Bench::default();
             while let Some(mut job) = taker.take() {
                 let Some(server) = weak.upgrade() else { return };
@@ -390,6 +426,7 @@ impl Scripts {
                     job.fail();
                     lua = LuaState::new(code.clone());
                 }
+                share.set(lua.bytes());
                 let (client, command, loop_id) = job.who();
                 bench.end(&mut job.spent, client, command);
                 server.send(loop_id, Mail::Script(job));

@@ -236,8 +236,9 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     m.reclaim_pending = stdx::reclaim::pending_bytes();
     m.reclaimed_objects = stdx::reclaim::reclaimed_items();
     let registry = &server.stats.registry;
-    m.lua = registry.counter(Counter::LuaBytes);
-    m.lua_functions = registry.counter(Counter::LuaFunctionBytes);
+    let (scripts, functions) = server.scripts.thread_bytes();
+    m.lua = registry.counter(Counter::LuaBytes) + scripts;
+    m.lua_functions = registry.counter(Counter::LuaFunctionBytes) + functions;
     let (scripts, bytes) = server.scripts.code.script_sizes();
     (m.script_count, m.scripts) = (scripts as u64, bytes as u64);
     m.evicted_scripts = server.scripts.code.evicted();
