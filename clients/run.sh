@@ -11,6 +11,8 @@ all=(ioredis node-redis redis-py celery go-redis jedis schemathesis)
 mkdir -p "$cache"
 export EVENKEEL_HOST=${EVENKEEL_HOST:-127.0.0.1}
 server_pid=
+# Two of these may run at once, each with a server of its own.
+server_log=$cache/server-${1:-all}.log
 
 stop_server() {
     if [ -n "$server_pid" ]; then
@@ -40,7 +42,7 @@ start_server() {
     EVENKEEL_HTTP_PORT=$(free_port)
     export EVENKEEL_PORT EVENKEEL_HTTP_PORT
     "$binary" --port "$EVENKEEL_PORT" --http-port "$EVENKEEL_HTTP_PORT" --bind 127.0.0.1 --save "" --appendonly no --dir "$cache" \
-        >"$cache/server.log" 2>&1 </dev/null &
+        >"$server_log" 2>&1 </dev/null &
     server_pid=$!
     for _ in $(seq 100); do
         answers && return 0
@@ -48,7 +50,7 @@ start_server() {
         sleep 0.1
     done
     echo "clients: $binary does not answer on port $EVENKEEL_PORT:"
-    tail -n 20 "$cache/server.log"
+    tail -n 20 "$server_log"
     return 1
 }
 
