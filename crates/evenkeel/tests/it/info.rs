@@ -74,6 +74,23 @@ fn scripts_and_libraries_are_counted_with_their_memory() {
 }
 
 #[test]
+fn what_threads_for_scripts_hold_is_counted() {
+    let server = Server::start();
+    let mut client = server.client();
+    // An event loop never loads what takes so long.
+    let code = "#!lua name=large\nlocal t = {} for i = 1, 300000 do t[i] = i end \
+                redis.register_function('size', function() return #t end)";
+    client.expect(&format!("FUNCTION LOAD \"{code}\""), "\"large\"");
+    client.expect("FCALL size 0", ":300000");
+    let held = field(&mut client, "memory", "used_memory_vm_functions");
+    assert!(held > 2_000_000.0, "{held}");
+    client.expect("FUNCTION FLUSH", "+OK");
+    client.expect("EVAL \"for i = 1, 20000000 do end return 1\" 0", ":1");
+    let left = field(&mut client, "memory", "used_memory_vm_functions");
+    assert!(left < held / 2.0, "{left} of {held}");
+}
+
+#[test]
 fn event_loops_and_their_rates_are_measured() {
     let server = Server::start();
     let mut client = server.client();
