@@ -43,13 +43,15 @@ type State = Option<u64>;
 /// The states of each row in the order of their commits. One is entered before its commit, for a reader may be faster than the writer.
 pub struct Log {
     states: Mutex<Vec<Vec<State>>>,
-    /// By row: the first state that may still be found.
+    /// By row: the first state that may still be found, and the one that was told.
     oldest: [AtomicUsize; ROWS as usize],
+    told: [AtomicUsize; ROWS as usize],
 }
 
 impl Log {
     fn new() -> Log {
-        Log { states: Mutex::new(vec![vec![Some(0)]; ROWS as usize]), oldest: Default::default() }
+        let states = Mutex::new(vec![vec![Some(0)]; ROWS as usize]);
+        Log { states, oldest: Default::default(), told: Default::default() }
     }
 
     fn oldest(&self, id: u64) -> &AtomicUsize {
@@ -73,7 +75,12 @@ impl Judge for Log {
     }
 
     fn describe(&self, id: u64) -> String {
-        format!("{:?}", self.states.lock().unwrap()[id as usize - 1])
+        let at = id as usize - 1;
+        format!(
+            "{:?}, {} of them told",
+            self.states.lock().unwrap()[at],
+            self.told[at].load(Ordering::SeqCst)
+        )
     }
 }
 
@@ -214,11 +221,13 @@ impl<E: Engine> Table<E> {
     /// What was told and dealt with up to now no later read may be older than.
     fn note_told(&mut self, shop: &mut Shop) {
         let told = shop.figure("changes") - shop.given_up;
+        assert!(told <= self.events, "{told} changes of rows were told of {}", self.events);
         if shop.figure("waiting-removals") > 0 {
             return;
         }
         while self.untold.front().is_some_and(|(events, _)| *events <= told) {
             for (id, at) in self.untold.pop_front().map_or_else(Vec::new, |(_, newest)| newest) {
+                self.log.told[id as usize - 1].fetch_max(at, Ordering::SeqCst);
                 self.log.oldest(id).fetch_max(at, Ordering::SeqCst);
             }
         }

@@ -15,9 +15,10 @@ use crate::http::Http;
 use crate::sources::{figure_of, random};
 use crate::support::*;
 use serde_json::Value;
+use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Ids are 1 to ROWS.
@@ -25,6 +26,8 @@ pub const ROWS: u64 = 12;
 /// What a writer does in a seed.
 const STEPS: usize = 100;
 const READERS: usize = 2;
+/// Reads that are remembered for the message of a failure.
+const REMEMBERED: usize = 400;
 
 /// What a reader finds of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -185,7 +188,9 @@ fn race<R: Rows>(
         &format!(" {name}:{{id}} {} as {form} negative-ttl {absent} path /{name}", rows.source()),
     );
     let (column, judge) = (rows.column(), rows.judge());
+    let reads = Reads::default();
     let reader = || Reader {
+        reads: &reads,
         client: server.client(),
         http: Http::to(http),
         name: name.clone(),
@@ -205,8 +210,8 @@ fn race<R: Rows>(
             let stop = &stop;
             scope.spawn(move || {
                 let _seed = Named(seed);
-                let reads = reader.read(stop, state);
-                sums.reads.fetch_add(reads, Ordering::Relaxed);
+                let count = reader.read(stop, state);
+                sums.reads.fetch_add(count, Ordering::Relaxed);
             });
         }
         let _stops = Stop(&stop);
@@ -286,8 +291,35 @@ enum Way {
     List,
 }
 
+/// The last reads of a seed, for the message of a failure: which way, of which row, from when to when, what was found after what was
+/// known.
+#[derive(Default)]
+struct Reads(Mutex<VecDeque<(Way, u64, Instant, Instant, Found, u64)>>);
+
+impl Reads {
+    fn note(&self, way: Way, id: u64, began: Instant, (found, before): (Found, u64)) {
+        let mut reads = self.0.lock().unwrap();
+        reads.push_back((way, id, began, Instant::now(), found, before));
+        if reads.len() > REMEMBERED {
+            reads.pop_front();
+        }
+    }
+
+    /// Those of a row, in the order in which they ended, by how long ago that was.
+    fn of(&self, row: u64) -> String {
+        let (reads, now) = (self.0.lock().unwrap(), Instant::now());
+        let of_row = reads.iter().filter(|(_, id, ..)| *id == row);
+        let lines = of_row.map(|(way, _, began, ended, found, before)| {
+            let (began, ended) = (now - *began, now - *ended);
+            format!("\n    {way:?} from {began:.1?} ago to {ended:.1?} ago: {found:?} after {before}")
+        });
+        lines.collect()
+    }
+}
+
 /// Who reads rows in all ways.
-struct Reader {
+struct Reader<'a> {
+    reads: &'a Reads,
     client: Client,
     http: Http,
     name: String,
@@ -296,7 +328,7 @@ struct Reader {
     judge: Arc<dyn Judge>,
 }
 
-impl Reader {
+impl Reader<'_> {
     /// Reads until it is to stop, or finds what may not be; how often.
     fn read(mut self, stop: &AtomicBool, mut state: u64) -> u64 {
         let _stops = Stop(stop);
@@ -307,17 +339,20 @@ impl Reader {
             let many = way == Way::List || way == Way::Whole && !self.is_hash;
             let ids: Vec<u64> = (0..if many { 4 } else { 1 }).map(|_| 1 + random(&mut state, ROWS)).collect();
             let before: Vec<u64> = ids.iter().map(|id| self.judge.before(*id)).collect();
+            let began = Instant::now();
             let Some(found) = self.ask(way, &ids) else {
                 std::thread::sleep(Duration::from_millis(2));
                 continue;
             };
             assert_eq!(found.len(), ids.len(), "{way:?}");
             for ((id, before), found) in ids.iter().zip(before).zip(found) {
-                let known = self.judge.describe(*id);
-                let key = format!("{}:{id}", self.name);
+                self.reads.note(way, *id, began, (found, before));
                 assert!(
                     self.judge.accepts(*id, before, found),
-                    "{way:?}: {key} is {found:?} after {before} of {known}"
+                    "{way:?}: {}:{id} is {found:?} after {before} of {}, reads:{}",
+                    self.name,
+                    self.judge.describe(*id),
+                    self.reads.of(*id)
                 );
             }
             reads += 1;

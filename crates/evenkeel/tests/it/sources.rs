@@ -581,6 +581,47 @@ fn one_of_several_rows_may_change_faster_than_it_is_loaded() {
     }
 }
 
+/// An item past its time is older than a row that was lent: it is answered to nobody after that, though nothing can be loaded.
+#[test]
+fn nothing_older_is_left_of_a_row_that_was_lent() {
+    let shop = shop("timeout 60s ttl 1s jitter 0 stale-if-error 1h");
+    let (mut waiter, mut client) = (shop.server.client(), shop.server.client());
+    let point = |client: &mut Client, name: &str, mode: &str| {
+        client.expect(&format!("DEBUG POINT {name} {mode}"), "+OK");
+    };
+    let number = |client: &mut Client, name: &str| shop.figure(client, name).parse::<u32>().unwrap();
+    client.expect("GET item:1", &row(1, 0));
+    client.expect("EVENKEEL SOURCE PAUSE items", "+OK");
+    while shop.figure(&mut client, "stale") == "0" {
+        client.expect("GET item:1", &row(1, 0));
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    client.expect("EVENKEEL SOURCE RESUME items", "+OK");
+    // What changes is not removed yet.
+    point(&mut client, "source-drop", "HOLD 1000");
+    point(&mut client, "source-ask", "HOLD 1");
+    waiter.send(encode_line("GET item:1"));
+    for n in 1..=2 {
+        until_figure(&mut client, "loading", "1");
+        let (changes, loaded) = (number(&mut client, "changes"), number(&mut client, "loaded-rows"));
+        point(&mut client, "source-fill", "HOLD 1");
+        point(&mut client, "source-ask", "OFF");
+        until_figure(&mut client, "loaded-rows", &(loaded + 1).to_string());
+        // It was read, and changes before it is installed.
+        shop.sql(&format!("UPDATE items SET n = {n} WHERE id = 1"));
+        until_figure(&mut client, "changes", &(changes + 1).to_string());
+        point(&mut client, "source-ask", "HOLD 1");
+        point(&mut client, "source-fill", "OFF");
+    }
+    waiter.expect_reply(&row(1, 1));
+    client.expect("EVENKEEL SOURCE PAUSE items", "+OK");
+    client.expect("GET item:1", "-SOURCEDOWN source 'items' is paused");
+    client.expect("EVENKEEL SOURCE RESUME items", "+OK");
+    point(&mut client, "source-ask", "OFF");
+    point(&mut client, "source-drop", "OFF");
+    until(&mut client, "GET item:1", &row(1, 2));
+}
+
 /// A change feed that cannot be followed tells nothing: what was cached before is loaded again when it is asked for.
 #[test]
 fn what_was_cached_before_the_feed_was_lost_is_past_its_time() {
