@@ -206,6 +206,8 @@ mod kernel {
 
     /// Bytes of a ring: a power of two, of pages.
     const RING: usize = 64 * 1024;
+    /// Bytes of a record: its head, who comes or went, whose it is, and when.
+    const RECORD: u64 = 32;
     /// With more processors than these only the one of the thread is watched.
     const ALL: usize = 16;
 
@@ -231,13 +233,24 @@ mod kernel {
             Ok(Witness { rings: rings?, behind_ns, watched: Vec::new(), all_since_ns: None })
         }
 
-        /// Notes everything from now on, as if every thread were watched; or no longer.
-        pub fn watch_all(&mut self, on: bool) {
-            if self.all_since_ns.is_some() != on {
-                self.watched.clear();
-                self.rings.iter().for_each(|ring| ring.note(on));
-                self.all_since_ns = on.then(crate::clock::mono_ns);
+        /// Notes everything from now on, as if every thread were watched; or no longer. True if it ended just now, and with it all
+        /// watching.
+        pub fn watch_all(&mut self, on: bool) -> bool {
+            if self.all_since_ns.is_some() == on {
+                return false;
             }
+            self.rings.iter().for_each(|ring| ring.note(on));
+            self.all_since_ns = on.then(crate::clock::mono_ns);
+            if !on {
+                self.watched.clear();
+            }
+            !on
+        }
+
+        /// How many switches were noted so far. Cost: a load for each processor.
+        pub fn noted(&self) -> u64 {
+            // From one thread to another: two records.
+            self.rings.iter().map(Ring::written).sum::<u64>() / (2 * RECORD)
         }
 
         /// Begins to watch a thread of this process, if that is not done already. Cost: some 20 us, and an interrupt to each
@@ -350,15 +363,25 @@ mod kernel {
             Ok(Ring { cpu, event, map, page })
         }
 
-        /// All it holds, the newest record first.
-        fn copy(&self) -> Vec<u8> {
-            self.pause(1);
+        /// Where the newest record begins: the kernel writes backward, from 0 on.
+        fn head(&self) -> u64 {
             // SAFETY: the first page of the mapping is of this type; the field is aligned, and read in one go.
             let head = unsafe {
                 (&raw const (*self.map.as_ptr().cast::<perf_event_mmap_page>()).data_head).read_volatile()
             };
             fence(Ordering::Acquire);
-            let from = head as usize & (RING - 1);
+            head
+        }
+
+        /// Bytes that were written in all.
+        fn written(&self) -> u64 {
+            self.head().wrapping_neg()
+        }
+
+        /// All it holds, the newest record first.
+        fn copy(&self) -> Vec<u8> {
+            self.pause(1);
+            let from = self.head() as usize & (RING - 1);
             let mut data = Vec::with_capacity(RING);
             // SAFETY: the ring lies behind the first page and has so many bytes, `from` less than all. It is stopped (S2); should
             // the kernel still end a record, its bytes are read in part, and they are not trusted (S3).
@@ -414,7 +437,11 @@ mod kernel {
             Err(io::ErrorKind::Unsupported.into())
         }
 
-        pub fn watch_all(&mut self, _on: bool) {
+        pub fn watch_all(&mut self, _on: bool) -> bool {
+            match self.0 {}
+        }
+
+        pub fn noted(&self) -> u64 {
             match self.0 {}
         }
 

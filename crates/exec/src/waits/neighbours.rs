@@ -1,5 +1,5 @@
 //! Who else had a processor that an event loop waited for: other programs, the server's own threads, the limit of its control
-//! group.
+//! group, the host of a virtual machine.
 //!
 //! ```text
 //! a turn of 0.3 ms ──suspect()──► stdx::sched: notes the switches ──the turn was a stall──► who() ──► Neighbour…
@@ -10,6 +10,10 @@
 //! - N2: switches are noted while a turn looks long, from [`SUSPECT_NS`] on: of [`SUSPECTS`] turns a second, and of those of further ones
 //!   that are found to wait for a processor.
 //!   `watch-neighbours always` notes all of them all the time.
+//! - N4: too little of a short stall is seen so. Once a turn is found to wait for a processor, or had one taken by whom is not known in
+//!   full, all switches are noted for [`FULL_NS`], and as long as others follow, unless the machine has more than [`FULL_RATE`] of them.
+//! - N5: who stayed on a processor and did not run had it taken from below: nobody here had it, so it was the host, or, where a
+//!   host takes nothing, interrupts.
 //! - N3: what may not be watched is not told, and once said so in the log.
 //!
 //! Cost: that of [`stdx::sched`]; a file read each second for the control group.
@@ -21,10 +25,17 @@ use stdx::sched::{Absence, Task, Witness, is_kept_waiting};
 pub(super) const SUSPECT_NS: u64 = 300_000;
 const SUSPECTS: u32 = 200;
 const KEPT_NS: u64 = 300_000_000_000;
+/// See N4. So many switches a second cost 1.5 % of a processor.
+const FULL_NS: u64 = 10_000_000_000;
+const FULL_RATE: u64 = 20_000;
+/// How often they are counted.
+const COUNTED_NS: u64 = 100_000_000;
 /// Named of one stall.
 const NAMED: usize = 4;
 /// Less is not worth a name.
 const SHORT_NS: u64 = 50_000;
+/// So much and more that a loop did not run on a processor it had is taken for another's.
+const BELOW_NS: u64 = 200_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// Somebody had a processor that a loop waited for.
@@ -71,9 +82,48 @@ enum Eyes {
     Open {
         witness: Witness,
         until_ns: u64,
+        full: Full,
     },
     /// Not allowed here.
     Blind,
+}
+
+/// Whether all switches are noted (N4).
+#[derive(Default)]
+struct Full {
+    until_ns: u64,
+    /// There were too many: not before then.
+    rests_ns: u64,
+    /// When they were counted last, and how many there had been.
+    counted: (u64, u64),
+}
+
+impl Full {
+    /// The system took a processor; `known`: from whom and for how long is known in full.
+    fn stalled(&mut self, known: bool, now_ns: u64) {
+        let begins = !known && now_ns >= self.rests_ns;
+        if begins && self.until_ns <= now_ns {
+            self.counted = (0, 0);
+        }
+        if begins || now_ns < self.until_ns {
+            self.until_ns = now_ns + FULL_NS;
+        }
+    }
+
+    /// Once a round; `noted`: how many switches were noted so far.
+    fn is_on(&mut self, noted: u64, now_ns: u64) -> bool {
+        let (at_ns, before) = self.counted;
+        if at_ns == 0 {
+            self.counted = (now_ns, noted);
+        } else if now_ns - at_ns >= COUNTED_NS {
+            self.counted = (now_ns, noted);
+            let most = FULL_RATE * (now_ns - at_ns) / SECOND_NS;
+            if now_ns < self.until_ns && noted.saturating_sub(before) > most {
+                (self.until_ns, self.rests_ns) = (0, now_ns + FULL_NS);
+            }
+        }
+        now_ns < self.until_ns
+    }
 }
 
 /// What is known of the neighbours; the watchdog's.
@@ -104,8 +154,10 @@ impl Neighbours {
         if let Some(group) = &mut self.group {
             group.look(now_ns);
         }
-        if let Eyes::Open { witness, .. } = &mut self.eyes {
-            witness.watch_all(when == When::Always);
+        if let Eyes::Open { witness, full, .. } = &mut self.eyes
+            && witness.watch_all(full.is_on(witness.noted(), now_ns) || when == When::Always)
+        {
+            self.watched.fill(None);
         }
         match (&mut self.eyes, when) {
             (Eyes::Closed, When::Always) => self.eyes = open(now_ns),
@@ -132,16 +184,20 @@ impl Neighbours {
         if self.watched[id].is_some() {
             return;
         }
-        if matches!((&self.eyes, self.when), (Eyes::Closed, When::Auto)) && is_kept_waiting(thread) {
+        let kept = is_kept_waiting(thread);
+        if kept && matches!((&self.eyes, self.when), (Eyes::Closed, When::Auto)) {
             self.eyes = open(now_ns);
         }
-        let Eyes::Open { witness, .. } = &mut self.eyes else { return };
-        if self.suspects.1 >= SUSPECTS && !is_kept_waiting(thread) {
+        let Eyes::Open { witness, full, .. } = &mut self.eyes else { return };
+        if self.suspects.1 >= SUSPECTS && !kept {
             return;
         }
         self.suspects.1 += 1;
         witness.watch(thread);
         self.watched[id] = Some(thread);
+        if kept {
+            full.stalled(false, now_ns);
+        }
     }
 
     /// It has not, or it was judged.
@@ -160,8 +216,7 @@ impl Neighbours {
         now_ns: u64,
     ) -> Vec<Neighbour> {
         let absence = match (&mut self.eyes, self.when) {
-            (Eyes::Open { witness, until_ns }, _) => {
-                *until_ns = now_ns + KEPT_NS;
+            (Eyes::Open { witness, .. }, _) => {
                 u32::try_from(thread).ok().and_then(|thread| witness.absence(thread, from_ns, to_ns))
             }
             (Eyes::Closed, When::Auto | When::Always) => {
@@ -170,14 +225,19 @@ impl Neighbours {
             }
             (Eyes::Closed | Eyes::Blind, _) => None,
         };
+        if let Eyes::Open { until_ns, full, .. } = &mut self.eyes {
+            *until_ns = now_ns + KEPT_NS;
+            let seen_ns = absence.as_ref().map_or(0, |absence| absence.seen_ns);
+            full.stalled(seen_ns + SHORT_NS >= to_ns.saturating_sub(from_ns), now_ns);
+        }
         let throttled_ns = self.group.as_mut().map_or(0, |group| group.throttled(now_ns)).min(lost_ns);
-        named(absence, throttled_ns, lost_ns)
+        named(absence, throttled_ns, (lost_ns, to_ns.saturating_sub(from_ns)))
     }
 }
 
 fn open(now_ns: u64) -> Eyes {
     match Witness::open() {
-        Ok(witness) => Eyes::Open { witness, until_ns: now_ns + KEPT_NS },
+        Ok(witness) => Eyes::Open { witness, until_ns: now_ns + KEPT_NS, full: Full::default() },
         Err(e) => {
             log::info!(
                 "which programs take the processors of event loops cannot be told: {e} (it takes CAP_PERFMON, or a \
@@ -188,9 +248,15 @@ fn open(now_ns: u64) -> Eyes {
     }
 }
 
-/// Names for who was seen, or for the limit if nobody was.
-fn named(absence: Option<Absence>, throttled_ns: u64, lost_ns: u64) -> Vec<Neighbour> {
+/// Names for who was seen, or for the limit if nobody was. `lost_ns` of `turn_ns` the loop did not run.
+fn named(absence: Option<Absence>, throttled_ns: u64, (lost_ns, turn_ns): (u64, u64)) -> Vec<Neighbour> {
     let absence = absence.unwrap_or_default();
+    // N5
+    let off_ns = absence.preempted_ns + absence.blocked_ns;
+    let below_ns = match absence.seen_ns + SHORT_NS >= turn_ns {
+        true => lost_ns.saturating_sub(off_ns),
+        false => 0,
+    };
     // One process is one neighbour, and so is each thread of this server.
     let mut found: Vec<Neighbour> = Vec::new();
     for (task, ns) in absence.ran.iter().filter(|(_, ns)| *ns >= SHORT_NS) {
@@ -204,6 +270,11 @@ fn named(absence: Option<Absence>, throttled_ns: u64, lost_ns: u64) -> Vec<Neigh
     if throttled_ns * 2 >= lost_ns.max(1) && absence.ran.first().is_none_or(|(_, ns)| ns * 2 < lost_ns) {
         let name = "the CPU limit of this server's control group".to_owned();
         found.insert(0, Neighbour { name, pid: 0, ns: throttled_ns });
+    }
+    if below_ns >= BELOW_NS {
+        let takes = stolen(&read(Path::new("/proc/stat"))) > 0;
+        let name = if takes { "the host of this virtual machine" } else { "interrupts" };
+        found.push(Neighbour { name: name.to_owned(), pid: 0, ns: below_ns });
     }
     found.sort_by_key(|one| std::cmp::Reverse(one.ns));
     found.truncate(NAMED);
@@ -270,6 +341,12 @@ impl Group {
     }
 }
 
+/// How long a host kept this machine's processors from running since it was started, in ticks, from `/proc/stat`: the eighth figure.
+fn stolen(stat: &str) -> u64 {
+    let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
+    all.and_then(|figures| figures.split_ascii_whitespace().nth(7)?.parse().ok()).unwrap_or(0)
+}
+
 /// How long a control group was kept from running by its limit, from its `cpu.stat` (of either version).
 fn throttled_ns(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| match line.split_once(' ')? {
@@ -289,26 +366,83 @@ mod tests {
     }
 
     #[test]
+    fn all_is_noted_after_a_stall_of_which_too_little_was_seen() {
+        let mut full = Full::default();
+        let (mut now, mut noted) = (SECOND_NS, 0);
+        let mut lasts = |full: &mut Full, now: &mut u64, rate: u64, at_most: u64| {
+            let began = *now;
+            while full.is_on(noted, *now) && *now - began < at_most {
+                *now += SECOND_NS / 1000;
+                noted += rate / 1000;
+            }
+            *now - began
+        };
+        full.stalled(true, now);
+        assert_eq!(lasts(&mut full, &mut now, 5000, u64::MAX), 0);
+        full.stalled(false, now);
+        assert_eq!(lasts(&mut full, &mut now, 20_000, u64::MAX), FULL_NS);
+        // Those that are known have it last.
+        full.stalled(false, now);
+        assert_eq!(lasts(&mut full, &mut now, 0, FULL_NS / 2), FULL_NS / 2);
+        full.stalled(true, now);
+        assert_eq!(lasts(&mut full, &mut now, 0, u64::MAX), FULL_NS);
+        // Too many; and for a while that is not tried again.
+        full.stalled(false, now);
+        assert_eq!(lasts(&mut full, &mut now, 30_000, u64::MAX), COUNTED_NS);
+        full.stalled(false, now);
+        assert_eq!(lasts(&mut full, &mut now, 0, u64::MAX), 0);
+        now += FULL_NS;
+        full.stalled(false, now);
+        assert_eq!(lasts(&mut full, &mut now, 0, u64::MAX), FULL_NS);
+    }
+
+    #[test]
     fn threads_of_one_program_are_one_neighbour() {
         let own = std::process::id();
         let seen =
             absence(&[(0, 7, 900_000), (4_000_000, 1, 700_000), (4_000_000, 2, 500_000), (own, own, 60_000)]);
-        let told: Vec<String> = named(seen, 0, 3_000_000).iter().map(Neighbour::sentence).collect();
+        let told: Vec<String> =
+            named(seen, 0, (3_000_000, 3_100_000)).iter().map(Neighbour::sentence).collect();
         let gone = "a program that has ended (pid 4000000), 1200 us";
         assert_eq!(told[..2], [gone, "a program outside this container, 900 us"]);
         assert!(told[2].starts_with("this server's thread "), "{told:?}");
-        assert!(named(absence(&[(9, 9, 10_000)]), 0, 3_000_000).is_empty());
+        assert!(named(absence(&[(9, 9, 10_000)]), 0, (3_000_000, 3_100_000)).is_empty());
+    }
+
+    /// A turn of 31 ms of which a loop ran one, and was not off its processor but for 22 us.
+    #[test]
+    fn what_nobody_here_had_was_taken_from_below() {
+        let seen = |preempted_ns, blocked_ns, seen_ns| {
+            Some(Absence {
+                seen_ns,
+                preempted_ns,
+                blocked_ns,
+                ran: vec![(Task { pid: 9, tid: 9 }, 22_000)],
+                idle_ns: 0,
+            })
+        };
+        let told = |absence| named(absence, 0, (30_693_000, 31_574_000));
+        let [one] = &told(seen(22_000, 0, 31_574_000))[..] else { panic!() };
+        assert!(one.name.contains("host") || one.name == "interrupts", "{one:?}");
+        assert_eq!((one.pid, one.ns), (0, 30_671_000));
+        // It was off its processor; or not all was seen.
+        assert!(told(seen(22_000, 30_600_000, 31_574_000)).is_empty());
+        assert!(told(seen(22_000, 0, 20_000_000)).is_empty() && told(None).is_empty());
+        assert_eq!(
+            (stolen("cpu  1 2 3 4 5 6 7 89 0 0\ncpu0 1 1"), stolen("cpu  1 2"), stolen("")),
+            (89, 0, 0)
+        );
     }
 
     #[test]
     fn a_limit_is_named_where_nobody_else_ran() {
         let limit = "the CPU limit of this server's control group";
-        let [one] = &named(None, 50_000_000, 60_000_000)[..] else { panic!() };
+        let [one] = &named(None, 50_000_000, (60_000_000, 60_000_000))[..] else { panic!() };
         assert_eq!((one.name.as_str(), one.ns), (limit, 50_000_000));
-        assert!(named(None, 10_000_000, 60_000_000).is_empty());
-        let told = named(absence(&[(0, 7, 40_000_000)]), 50_000_000, 60_000_000);
+        assert!(named(None, 10_000_000, (60_000_000, 60_000_000)).is_empty());
+        let told = named(absence(&[(0, 7, 40_000_000)]), 50_000_000, (60_000_000, 60_000_000));
         assert!(told.iter().all(|one| one.name != limit));
-        assert!(named(None, 0, 0).is_empty());
+        assert!(named(None, 0, (0, 0)).is_empty());
     }
 
     #[test]
