@@ -291,29 +291,38 @@ enum Way {
     List,
 }
 
-/// The last reads of a seed, for the message of a failure: which way, of which row, from when to when, what was found after what was
-/// known.
+/// A read of a row: which way, when, and what was found after what was known.
+struct Read {
+    way: Way,
+    id: u64,
+    began: Instant,
+    ended: Instant,
+    found: Found,
+    before: u64,
+}
+
+/// The last reads of a seed in the order in which they ended, for the message of a failure.
 #[derive(Default)]
-struct Reads(Mutex<VecDeque<(Way, u64, Instant, Instant, Found, u64)>>);
+struct Reads(Mutex<VecDeque<Read>>);
 
 impl Reads {
     fn note(&self, way: Way, id: u64, began: Instant, (found, before): (Found, u64)) {
         let mut reads = self.0.lock().unwrap();
-        reads.push_back((way, id, began, Instant::now(), found, before));
+        reads.push_back(Read { way, id, began, ended: Instant::now(), found, before });
         if reads.len() > REMEMBERED {
             reads.pop_front();
         }
     }
 
-    /// Those of a row, in the order in which they ended, by how long ago that was.
+    /// Those of a row, by how long ago they were.
     fn of(&self, row: u64) -> String {
         let (reads, now) = (self.0.lock().unwrap(), Instant::now());
-        let of_row = reads.iter().filter(|(_, id, ..)| *id == row);
-        let lines = of_row.map(|(way, _, began, ended, found, before)| {
-            let (began, ended) = (now - *began, now - *ended);
+        let line = |read: &Read| {
+            let Read { way, found, before, .. } = read;
+            let (began, ended) = (now - read.began, now - read.ended);
             format!("\n    {way:?} from {began:.1?} ago to {ended:.1?} ago: {found:?} after {before}")
-        });
-        lines.collect()
+        };
+        reads.iter().filter(|read| read.id == row).map(line).collect()
     }
 }
 
