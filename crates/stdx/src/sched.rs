@@ -628,10 +628,12 @@ mod tests {
             assert!(seen.preempted_ns > 0 && seen.ran.iter().all(|(task, _)| task.tid != me()), "{seen:?}");
             witness.leave(me());
             assert!(witness.absence(me(), from_ns, from_ns + 1).is_none());
-            witness.watch_all(true);
+            // All is noted, then nothing.
+            let noted = witness.noted();
+            assert!(noted > 0 && !witness.watch_all(true));
             assert!(witness.absence(me(), from_ns, from_ns + 1).is_some());
-            witness.watch_all(false);
-            assert!(witness.absence(me(), from_ns, from_ns + 1).is_none());
+            assert!(witness.watch_all(false) && !witness.watch_all(false));
+            assert!(witness.absence(me(), from_ns, from_ns + 1).is_none() && witness.noted() >= noted);
         });
     }
 }
