@@ -53,7 +53,8 @@ pub const ATTACKS: &[Attack] = &[
         name: "lrem",
         what: "LREM of one in the middle of {}",
         strike: |stage, k| {
-            let middle = stage.scaled(LONG_LIST) / 2 + k as u64;
+            // Far apart: what others remove moves a mark, which nobody else's may overwrite.
+            let middle = stage.scaled(LONG_LIST) / 2 + 100 * k as u64;
             Ok(Box::new(move |attacker| {
                 attacker.words(&format!("LSET list {middle} marked:{k}"))?;
                 attacker.words(&format!("LREM list 1 marked:{k}"))

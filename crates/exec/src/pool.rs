@@ -5,16 +5,21 @@
 //! - P2: the threads are demoted (`stdx::threads::demote`): an event loop that has something to do goes first.
 //! - P3: there are threads of both ranks (`crowd.rs`), and as many of each as there may be; a job goes to those of the rank
 //!   it has when it comes, unless there are none of it and none can be made.
+//! - P4: of those that sleep the one is woken that did something last: the others, with their interpreters, stay out of the caches.
 
 use crate::crowd::Rank;
-use parking_lot::{Condvar, Mutex};
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::{self, Thread};
 
 struct Queue<J> {
     jobs: VecDeque<J>,
+    /// Threads without a job, also those that were woken for one.
     idle: usize,
+    /// Those that sleep, the last of them last.
+    sleeping: Vec<Thread>,
     threads: usize,
     ended: bool,
 }
@@ -22,7 +27,6 @@ struct Queue<J> {
 /// The threads of one rank and what waits for them.
 struct Ranked<J> {
     queue: Mutex<Queue<J>>,
-    wake: Condvar,
     /// Jobs in the queue, for who must not wait for its lock: a demoted thread may hold it.
     waiting: AtomicUsize,
 }
@@ -45,11 +49,9 @@ pub(crate) struct Taker<J> {
 impl<J: Send + 'static> Pool<J> {
     /// An empty one.
     pub(crate) fn new(name: &'static str, most: usize) -> Arc<Pool<J>> {
-        let ranked = |_| Ranked {
-            queue: Mutex::new(Queue { jobs: VecDeque::new(), idle: 0, threads: 0, ended: false }),
-            wake: Condvar::new(),
-            waiting: AtomicUsize::new(0),
-        };
+        let queue =
+            || Queue { jobs: VecDeque::new(), idle: 0, sleeping: Vec::new(), threads: 0, ended: false };
+        let ranked = |_| Ranked { queue: Mutex::new(queue()), waiting: AtomicUsize::new(0) };
         Arc::new(Pool { name, most, ranks: Rank::ALL.map(ranked) })
     }
 
@@ -78,8 +80,9 @@ impl<J: Send + 'static> Pool<J> {
             }
         }
         ranked.count(&queue);
+        let sleeper = queue.sleeping.pop();
         drop(queue);
-        ranked.wake.notify_one();
+        sleeper.into_iter().for_each(|thread| thread.unpark());
     }
 
     /// One thread more. That the system refuses is bearable as long as there is one.
@@ -112,8 +115,9 @@ impl<J: Send + 'static> Pool<J> {
     /// Lets all threads end that have done what they do.
     pub(crate) fn end(&self) {
         for ranked in &self.ranks {
-            ranked.queue.lock().ended = true;
-            ranked.wake.notify_all();
+            let mut queue = ranked.queue.lock();
+            queue.ended = true;
+            queue.sleeping.drain(..).for_each(|thread| thread.unpark());
         }
     }
 }
@@ -127,13 +131,14 @@ impl<J> Ranked<J> {
         let mut queue = self.queue.lock();
         queue.jobs.push_back(job);
         self.count(&queue);
-        self.wake.notify_one();
+        queue.sleeping.pop().into_iter().for_each(|thread| thread.unpark());
     }
 }
 
 impl<J> Taker<J> {
-    /// Waits for the next job; none when the pool has ended.
+    /// Waits for the next job; none when the pool has ended. Cost: O(threads) for one that was woken.
     pub(crate) fn take(&self) -> Option<J> {
+        let me = thread::current();
         let ranked = &self.pool.ranks[self.rank as usize];
         let mut queue = ranked.queue.lock();
         loop {
@@ -145,8 +150,11 @@ impl<J> Taker<J> {
                 return Some(job);
             }
             queue.idle += 1;
-            ranked.wake.wait(&mut queue);
+            queue.sleeping.push(me.clone());
+            MutexGuard::unlocked(&mut queue, thread::park);
             queue.idle -= 1;
+            // Who was not called still stands there.
+            queue.sleeping.retain(|thread| thread.id() != me.id());
         }
     }
 }

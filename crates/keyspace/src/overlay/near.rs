@@ -9,13 +9,13 @@
 //! - N1: what came is never moved, and a batch is so small that to grow it takes some microseconds.
 //! - N2: a key that was looked at is marked, and is the only kind that a commit has to check (O7). One that came twice is two
 //!   keys here, of which either may be marked; both say the same.
-//! - N3: most keys are looked at in the order in which they came: the one behind the last is tried first. The index is made
-//!   when that fails.
+//! - N3: most keys are looked at in the order in which they came: the one behind the last is tried first, unless that has failed
+//!   time and again: it lies in memory nobody asked for yet. The index is made when it fails.
 //!
-//! Cost: look-up O(1), one look at memory in order if N3 holds; 56 bytes a key beside its name and its string, and some
-//! 18 in the index.
+//! Cost: look-up O(1), one look at memory in order if N3 holds; 64 bytes a key, which have room for 31 of its name and its string,
+//! and 16 to 32 in the index.
 
-use super::slots::{Half, Wide};
+use super::slots::{Entry, Wide};
 use super::{Owned, Seen};
 use crate::entry::EntryRef;
 use std::cell::{Cell, RefCell};
@@ -29,6 +29,10 @@ const TEXT_MAX: usize = 256;
 /// Keys and bytes of a batch.
 const BATCH_KEYS: usize = 1024;
 const BATCH_BYTES: usize = 64 << 10;
+
+/// How often in a row the next key may be another one than that behind the last; from then on it is tried only so rarely.
+const ASTRAY: u32 = 8;
+const TRIED_EVERY: u32 = 64;
 
 /// Keys as they were at a snapshot, in batches; of the last ones perhaps the names alone.
 #[derive(Default)]
@@ -73,7 +77,7 @@ impl KeyBatches {
             Some(last) if full(last) => {
                 let (keys, bytes) = (last.keys.len().min(BATCH_KEYS), last.bytes.len());
                 let (bytes, keys) = (Vec::with_capacity(bytes + bytes / 8), Vec::with_capacity(keys));
-                self.batches.push(KeyBatch { db, bytes, keys, upto: 0 });
+                self.batches.push(KeyBatch { db, bytes, keys, ..KeyBatch::default() });
             }
             Some(_) => {}
         }
@@ -106,28 +110,63 @@ impl KeyBatches {
 #[derive(Default)]
 pub(crate) struct KeyBatch {
     pub(crate) db: usize,
-    /// Names and short strings.
+    /// Names and strings for which their keys have no room.
     bytes: Vec<u8>,
     keys: Vec<Key>,
+    /// Values that are no short strings.
+    values: Vec<Value>,
     /// Only keys with a hash before it are to be found by the index; the others came before.
     upto: u64,
 }
 
+/// One line of memory, which is all there is to look at of a key whose name and string are short (N4).
+#[repr(align(64))]
 struct Key {
     hash: u64,
+    /// Or [`NEVER`].
+    expire_ms: u64,
+    /// Where its name begins in the batch, unless it stands here, and how long it is.
     at: u32,
     len: u32,
-    read: AtomicBool,
     held: Held,
-    expire_ms: Option<u64>,
+    read: AtomicBool,
+    /// Its name if there is room, and behind that its string if there is.
+    here: [u8; ROOM],
 }
 
+/// Bytes a key has room for.
+const ROOM: usize = 31;
+const NEVER: u64 = u64::MAX;
+const _: () = assert!(size_of::<Key>() == 64);
+
+#[derive(Clone, Copy)]
 enum Held {
     /// Not read yet, or there was no such key.
     Absent,
-    /// Where its bytes begin, how many there are, and whether OBJECT ENCODING must answer `raw`.
-    Text(u32, u32, bool),
-    Value(Value),
+    /// Where its bytes begin in the batch, unless they stand in the key, how many there are, and whether OBJECT ENCODING must answer
+    /// `raw`.
+    Text(u32, u16, bool),
+    /// Which of the batch's values.
+    Value(u32),
+}
+
+impl Key {
+    /// Whether its name stands here.
+    #[inline]
+    fn has_name(&self) -> bool {
+        self.len as usize <= ROOM
+    }
+
+    /// Whether a string of so many bytes does.
+    #[inline]
+    fn has_text(&self, len: usize) -> bool {
+        self.len as usize + len <= ROOM
+    }
+
+    #[inline]
+    fn expire_ms(&self) -> Option<u64> {
+        (self.expire_ms != NEVER).then_some(self.expire_ms)
+    }
 }
 
 impl KeyBatch {
@@ -144,31 +183,29 @@ impl KeyBatch {
     /// A key that there was not, or that is to be read yet.
     pub(crate) fn push(&mut self, hash: u64, key: &[u8]) {
         let (at, len) = (self.bytes.len() as u32, key.len() as u32);
-        self.bytes.extend_from_slice(key);
-        self.keys.push(Key {
-            hash,
-            at,
-            len,
-            read: AtomicBool::default(),
-            held: Held::Absent,
-            expire_ms: None,
-        });
+        let mut here = [0; ROOM];
+        match here.get_mut(..key.len()) {
+            Some(room) => room.copy_from_slice(key),
+            None => self.bytes.extend_from_slice(key),
+        }
+        let (held, read) = (Held::Absent, AtomicBool::default());
+        self.keys.push(Key { hash, expire_ms: NEVER, at, len, held, read, here });
     }
 
     /// Says what a key was.
     pub(crate) fn learn_entry(&mut self, i: usize, entry: EntryRef<'_>) {
-        self.keys[i].expire_ms = entry.expire_ms();
+        self.keys[i].expire_ms = entry.expire_ms().unwrap_or(NEVER);
         match entry.value() {
             ValueRef::Str(StrRef::Flat(text)) if text.len() <= TEXT_MAX => {
                 self.learn_text(i, text, entry.is_raw());
             }
-            _ => self.keys[i].held = Held::Value(entry.to_owned().value),
+            _ => self.learn_value(i, entry.to_owned().value),
         }
     }
 
     /// Says what a key was.
     pub(crate) fn learn_owned(&mut self, i: usize, owned: &Owned) {
-        self.keys[i].expire_ms = owned.expire_ms;
+        self.keys[i].expire_ms = owned.expire_ms.unwrap_or(NEVER);
         match &owned.value {
             Value::Str(s)
                 if s.len() <= TEXT_MAX
@@ -176,13 +213,22 @@ impl KeyBatch {
             {
                 self.learn_text(i, text, s.is_raw());
             }
-            value => self.keys[i].held = Held::Value(value.clone()),
+            value => self.learn_value(i, value.clone()),
         }
     }
 
+    fn learn_value(&mut self, i: usize, value: Value) {
+        self.keys[i].held = Held::Value(self.values.len() as u32);
+        self.values.push(value);
+    }
+
     fn learn_text(&mut self, i: usize, text: &[u8], raw: bool) {
-        self.keys[i].held = Held::Text(self.bytes.len() as u32, text.len() as u32, raw);
-        self.bytes.extend_from_slice(text);
+        let key = &mut self.keys[i];
+        key.held = Held::Text(self.bytes.len() as u32, text.len() as u16, raw);
+        match key.has_text(text.len()) {
+            true => key.here[key.len as usize..][..text.len()].copy_from_slice(text),
+            false => self.bytes.extend_from_slice(text),
+        }
     }
 
     /// Hash and name of a key.
@@ -192,32 +238,40 @@ impl KeyBatch {
     }
 
     #[inline]
-    fn name(&self, key: &Key) -> &[u8] {
-        &self.bytes[key.at as usize..][..key.len as usize]
+    fn name<'a>(&'a self, key: &'a Key) -> &'a [u8] {
+        match key.has_name() {
+            true => &key.here[..key.len as usize],
+            false => &self.bytes[key.at as usize..][..key.len as usize],
+        }
     }
 
     #[inline]
     fn seen<'a>(&'a self, key: &'a Key) -> Option<Seen<'a>> {
-        let expire_ms = key.expire_ms;
-        Some(match &key.held {
+        let expire_ms = key.expire_ms();
+        Some(match key.held {
             Held::Absent => return None,
             Held::Text(at, len, raw) => {
-                let bytes = &self.bytes[*at as usize..][..*len as usize];
-                Seen::Text { bytes, raw: *raw, expire_ms }
+                let len = usize::from(len);
+                let bytes = match key.has_text(len) {
+                    true => &key.here[key.len as usize..][..len],
+                    false => &self.bytes[at as usize..][..len],
+                };
+                Seen::Text { bytes, raw, expire_ms }
             }
-            Held::Value(value) => Seen::Value { value, expire_ms },
+            Held::Value(at) => Seen::Value { value: &self.values[at as usize], expire_ms },
         })
     }
 }
 
-/// A place in the index. What a key is and its name lie apart, in memory that another core may just have written: as the index
+/// A place in the index. What a key is and a longer name lie apart, in memory that another core may just have written: as the index
 /// says where each is, neither has to be waited for before the other is asked for.
+#[derive(Clone, Copy)]
 struct Place {
     /// Half of the key's hash.
     half: u32,
     /// Its batch and its place there.
     place: u32,
-    /// Where its name begins in its batch, and how long it is; [`LONG`] or more: the key itself says so.
+    /// Where its name begins in its batch, and how long it is; [`LONG`]: the key itself says so.
     at: u16,
     len: u16,
 }
@@ -226,7 +280,14 @@ const LONG: u16 = u16::MAX;
 // A key comes into a batch only if its name begins before this.
 const _: () = assert!(BATCH_BYTES <= 1 << 16);
 
-impl Half for Place {
+impl Entry for Place {
+    const NONE: Place = Place { half: 0, place: u32::MAX, at: 0, len: 0 };
+
+    #[inline]
+    fn is_none(&self) -> bool {
+        self.place == u32::MAX
+    }
+
     #[inline]
     fn half(&self) -> u32 {
         self.half
@@ -253,6 +314,8 @@ pub(super) struct Near {
     indexed: Cell<usize>,
     /// The key that was found last, and the one to be expected then (N3).
     last: Cell<(u32, u32)>,
+    /// How often in a row it was another one.
+    astray: Cell<u32>,
     /// Parts of the hash order that were read whole: database and start to end (exclusive).
     ranges: BTreeMap<(usize, u64), u64>,
     /// How many keys were looked at (N2).
@@ -299,7 +362,7 @@ impl Near {
         index.reserve(new.iter().map(|batch| batch.keys.len()).sum());
         for (batch, i) in new.iter().zip(self.indexed.get()..) {
             for (key, j) in batch.keys.iter().zip(0..).filter(|(key, _)| key.hash < batch.upto) {
-                let len = u16::try_from(key.len).unwrap_or(LONG);
+                let len = u16::try_from(key.len).ok().filter(|_| !key.has_name()).unwrap_or(LONG);
                 index.insert(Place { half: key.hash as u32, place: place(i, j), at: key.at as u16, len });
             }
         }
@@ -360,10 +423,13 @@ impl Near {
         if self.is_at(last, db, name) {
             return Some(last);
         }
-        let found = match self.is_at(next, db, name) {
-            true => next,
-            false => self.look_up(db, hash, name)?,
+        let astray = self.astray.get();
+        let tries = astray < ASTRAY || astray.is_multiple_of(TRIED_EVERY);
+        let (found, astray) = match tries && self.is_at(next, db, name) {
+            true => (next, 0),
+            false => (self.look_up(db, hash, name)?, astray.wrapping_add(1)),
         };
+        self.astray.set(astray);
         self.last.set((found, self.behind(found)));
         Some(found)
     }
@@ -372,8 +438,7 @@ impl Near {
         if self.indexed.get() < self.batches.len() {
             self.make_index();
         }
-        let is_it = |place: &Place| place.half == hash as u32 && self.is_there(place, db, name);
-        self.index.borrow().find(hash, is_it).map(|place| place.place)
+        self.index.borrow().find(hash, |place| self.is_there(place, db, name)).map(|place| place.place)
     }
 
     #[inline]
@@ -425,7 +490,7 @@ impl Near {
                     places.reserve(room);
                 }
                 places.push((key.hash, place(i, j)));
-                expires_ms = expires_ms.min(key.expire_ms.filter(|at| *at > ran_ms).unwrap_or(u64::MAX));
+                expires_ms = expires_ms.min(key.expire_ms().filter(|at| *at > ran_ms).unwrap_or(u64::MAX));
             }
         }
         places.iter_mut().for_each(|places| places.sort_unstable());
