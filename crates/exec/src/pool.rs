@@ -194,6 +194,44 @@ mod tests {
         pool.end();
     }
 
+    /// P4.
+    #[test]
+    fn of_two_that_sleep_the_one_that_ran_last_is_woken() {
+        let pool = Pool::<u32>::new("test", 2);
+        let (said, heard) = channel();
+        let gate = Arc::new(Mutex::new(()));
+        let give = |job| {
+            let (said, gate) = (said.clone(), gate.clone());
+            pool.submit(job, Rank::Last, move |taker| {
+                while let Some(job) = taker.take() {
+                    drop(gate.lock());
+                    said.send((job, standing().1)).expect("somebody listens");
+                }
+            });
+        };
+        let both_sleep = || {
+            while pool.of(Rank::Last).queue.lock().sleeping.len() < 2 {
+                std::thread::yield_now();
+            }
+        };
+        let closed = gate.lock();
+        (0..2).for_each(give);
+        while pool.waiting() > 0 {
+            std::thread::yield_now();
+        }
+        drop(closed);
+        (0..2).for_each(|_| _ = heard.recv().expect("a job was done"));
+        let mut names = std::collections::HashSet::new();
+        for job in 2..12 {
+            both_sleep();
+            give(job);
+            names.insert(heard.recv().expect("a job was done").1);
+        }
+        both_sleep();
+        assert_eq!(names.len(), 1, "{names:?}");
+        pool.end();
+    }
+
     #[test]
     fn there_are_as_many_threads_as_are_needed_and_as_there_may_be() {
         let pool = Pool::<u32>::new("test", 2);

@@ -56,7 +56,7 @@ impl<T: Entry> Table<T> {
     #[inline]
     fn first(&self, half: u32) -> usize {
         let mixed = u64::from(half.wrapping_mul(0x9E37_79B9));
-        (mixed * self.entries.len() as u64 >> 32) as usize
+        ((mixed * self.entries.len() as u64) >> 32) as usize
     }
 
     #[inline]
