@@ -418,6 +418,7 @@ impl Source {
     /// Gives up everything that is kept of it.
     pub fn flush(&self) {
         self.marks.mark_all();
+        log::trace!("source {}: all is given up at {}", self.spec.name, self.marks.now());
         self.cache.lost();
     }
 
@@ -431,6 +432,12 @@ impl Source {
         // A few at a time: others mark, too, and must not wait long.
         for some in changes.chunks(MARKED) {
             self.marks.mark(some.iter().map(|change| &*change.id));
+        }
+        if log::log_enabled!(log::Level::Trace) {
+            let (name, now) = (&self.spec.name, self.marks.now());
+            changes.iter().for_each(|change| {
+                log::trace!("source {name}: row {} changed, told by {now}", change.id.escape_ascii())
+            });
         }
         let fits = self.cache.changed(changes, refresh);
         // Only now: what is counted waits to be removed, or is.

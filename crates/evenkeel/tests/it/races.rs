@@ -17,6 +17,7 @@ use crate::support::*;
 use serde_json::Value;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -28,6 +29,8 @@ const STEPS: usize = 100;
 const READERS: usize = 2;
 /// Reads that are remembered for the message of a failure.
 const REMEMBERED: usize = 400;
+/// Lines of the server's log that are shown then.
+const LINES: usize = 80;
 
 /// What a reader finds of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -124,7 +127,7 @@ pub fn run<R: Rows>(usual: u64, lanes: usize, make: impl Fn(usize, u64, &mut u64
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let first = number("EVENKEEL_TEST_SEED", 1);
     let end = first + number("EVENKEEL_TEST_RACES", usual);
-    let (server, http) = Server::start_http(&[]);
+    let (server, http) = Server::start_http(&["--loglevel", "debug", "--logfile", "{dir}/log"]);
     let (next, stop, sums) = (AtomicU64::new(first), AtomicBool::new(false), Sums::default());
     let began = Instant::now();
     let lane = |lane: usize| {
@@ -197,6 +200,7 @@ fn race<R: Rows>(
         column,
         is_hash,
         judge: judge.clone(),
+        log: server.dir.path().join("log"),
     };
     let mut last = reader();
     // The feed has to be open before anything is read.
@@ -335,9 +339,25 @@ struct Reader<'a> {
     column: &'static str,
     is_hash: bool,
     judge: Arc<dyn Judge>,
+    /// The server's log.
+    log: PathBuf,
 }
 
 impl Reader<'_> {
+    /// What the server did to a row, for the message of a failure: the last lines of its log.
+    fn told(&self, id: u64) -> String {
+        // Lines are written behind what they tell.
+        std::thread::sleep(Duration::from_millis(200));
+        let text = String::from_utf8_lossy(&std::fs::read(&self.log).unwrap_or_default()).into_owned();
+        let (key, source) = (format!(" key {}:{id}: ", self.name), format!(" source {}: ", self.name));
+        let (row, rows) = (format!("{source}row {id} "), format!("{source}row "));
+        let tells = |line: &&str| {
+            line.contains(&key) || line.contains(&row) || line.contains(&source) && !line.contains(&rows)
+        };
+        let lines: Vec<&str> = text.lines().filter(tells).collect();
+        lines[lines.len().saturating_sub(LINES)..].iter().map(|line| format!("\n    {line}")).collect()
+    }
+
     /// Reads until it is to stop, or finds what may not be; how often.
     fn read(mut self, stop: &AtomicBool, mut state: u64) -> u64 {
         let _stops = Stop(stop);
@@ -358,10 +378,11 @@ impl Reader<'_> {
                 self.reads.note(way, *id, began, (found, before));
                 assert!(
                     self.judge.accepts(*id, before, found),
-                    "{way:?}: {}:{id} is {found:?} after {before} of {}, reads:{}",
+                    "{way:?}: {}:{id} is {found:?} after {before} of {}, reads:{}\n  server:{}",
                     self.name,
                     self.judge.describe(*id),
-                    self.reads.of(*id)
+                    self.reads.of(*id),
+                    self.told(*id)
                 );
             }
             reads += 1;
@@ -445,7 +466,12 @@ impl Reader<'_> {
                     break;
                 }
                 let late = Instant::now() > deadline;
-                assert!(!late, "{way:?}: {}:{id} is {found:?}, never {expected:?}", self.name);
+                assert!(
+                    !late,
+                    "{way:?}: {}:{id} is {found:?}, never {expected:?}, server:{}",
+                    self.name,
+                    self.told(id)
+                );
                 std::thread::sleep(Duration::from_millis(2));
             }
         }

@@ -7,6 +7,7 @@ use crate::{Local, Server};
 use keyspace::{Payload, Times, View};
 use source::hub::{Asked, Ticket};
 use source::{Body, Id};
+use std::fmt;
 use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -43,8 +44,8 @@ pub struct Lent {
     changed_ms: Option<NonZeroU64>,
 }
 
-impl std::fmt::Debug for Lent {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Debug for Lent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Lent({})", String::from_utf8_lossy(&self.key))
     }
 }
@@ -129,6 +130,7 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     // Looked at under the lock: whoever ends a source empties it after having said so (Z5).
     let ended = entry.source.is_removed();
     let allowed = !ended && entry.source.marks.admit(&item.id, began);
+    log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });
     if allowed {
         server.memory.stir();
         put(&mut view, entry, key, item.row, item.changed_ms);
@@ -143,6 +145,7 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     let early = entry.source.hand_over(item.id);
     if !early.is_empty() {
         let Item { key, row, changed_ms, .. } = item;
+        log::trace!("key {}: lent to {}, loaded from {began} on", key.escape_ascii(), clients(&early));
         let place = entry.place();
         wake(server, local, &early, Arrival::Lent(Arc::new(Lent { place, began, key, row, changed_ms })));
     }
@@ -162,6 +165,36 @@ fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, change
         Some(_) => _ = view.remove(key),
         None => view.put_string(key, b"", Some(now_ms + absent_ms)),
     }
+}
+
+/// The line of the log for a row that was loaded.
+struct Told<'a> {
+    key: &'a [u8],
+    row: &'a Option<Made>,
+    began: u64,
+    kept: bool,
+    now: u64,
+}
+
+/// Bytes of a row in the log.
+const TOLD: usize = 40;
+
+impl fmt::Display for Told<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Told { key, row, began, kept, now } = self;
+        let kept = if *kept { "kept" } else { "not kept" };
+        write!(f, "key {}: {kept} at {now}, loaded from {began} on: ", key.escape_ascii())?;
+        match row {
+            None => f.write_str("there is none"),
+            Some(Made::Text(text)) => write!(f, "{}", text[..text.len().min(TOLD)].escape_ascii()),
+            Some(Made::Value(value)) => write!(f, "{} bytes", value.mem_bytes()),
+        }
+    }
+}
+
+fn clients(tickets: &[Ticket]) -> String {
+    let names: Vec<String> = tickets.iter().map(|ticket| ticket.client.to_string()).collect();
+    format!("clients {}", names.join(" "))
 }
 
 /// Lets those go on who waited.

@@ -197,8 +197,13 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
     }
     let removed = view.remove_to_return(key);
     view.select(entry.absent_db());
-    view.remove(key);
+    let known = view.remove(key);
     server.after(local, view.finish());
+    log::trace!(
+        "key {}: removed, was an item: {}, was known to be none: {known}",
+        key.escape_ascii(),
+        removed.is_some()
+    );
     removed
 }
 
@@ -209,6 +214,7 @@ pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
         view.flush(Some(db));
         server.after(local, view.finish());
     }
+    log::trace!("source {}: emptied", entry.spec().name);
 }
 
 #[cfg(test)]
