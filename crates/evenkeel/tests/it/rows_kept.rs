@@ -16,6 +16,10 @@ struct Shop {
 }
 
 fn shop(rows: u32, bytes: u32) -> Shop {
+    shop_of(Server::start(), rows, bytes)
+}
+
+fn shop_of(server: Server, rows: u32, bytes: u32) -> Shop {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("shop.db");
     let database = Connection::open(&path).unwrap();
@@ -27,7 +31,6 @@ fn shop(rows: u32, bytes: u32) -> Shop {
              INSERT INTO items SELECT i, printf('%.{bytes}c', 'x') FROM c;"
         ))
         .unwrap();
-    let server = Server::start();
     let client = server.client();
     Shop { server, client, database, url: format!("sqlite:{}", path.display()), _dir: dir }
 }
@@ -302,4 +305,42 @@ fn a_source_begins_with_nothing_known() {
     shop.expect_ttl_s(1, 100);
     until_figure(&mut shop.client, "items", "10");
     drop(shop.server);
+}
+
+#[test]
+fn the_log_tells_what_became_of_a_row_if_it_is_asked_to() {
+    let server = Server::start_with(&["--loglevel", "debug", "--logfile", "{dir}/log"]);
+    let mut shop = shop_of(server, 3, 8);
+    shop.add("columns text");
+    let mut until = |reply: &str| {
+        let deadline = Instant::now() + PATIENCE;
+        while shop.client.call("GET item:2") != reply {
+            assert!(Instant::now() < deadline, "never {reply}");
+        }
+    };
+    until(r#""{\"text\":\"xxxxxxxx\"}""#);
+    shop.database.execute("UPDATE items SET text = 'new' WHERE id = 2", []).unwrap();
+    until(r#""{\"text\":\"new\"}""#);
+    shop.database.execute("DELETE FROM items WHERE id = 2", []).unwrap();
+    until("(nil)");
+    let told = [
+        ("key item:2: kept at ", "xxxxxxxx"),
+        ("source items: row 2 changed, told by ", ""),
+        ("key item:2: removed, was an item: true", ""),
+        ("key item:2: kept at ", "new"),
+        ("source items: row 2 changed, told by ", ""),
+        ("key item:2: kept at ", "there is none"),
+    ];
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let log = std::fs::read_to_string(shop.server.dir.path().join("log")).unwrap();
+        let mut lines = log.lines();
+        let is_there =
+            |(begin, end): &(&str, &str)| lines.any(|line| line.contains(begin) && line.contains(end));
+        if told.iter().all(is_there) {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{log}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
