@@ -77,7 +77,7 @@ impl<T: Entry> Table<T> {
     /// Adds an entry that is not there.
     #[inline]
     fn insert(&mut self, entry: T) {
-        if (self.len + 1) * 4 > self.entries.len() * 3 {
+        if !self.has_room(1) {
             self.make_room(self.len + 1);
         }
         let mut at = self.first(entry.half());
@@ -86,6 +86,11 @@ impl<T: Entry> Table<T> {
         }
         self.entries[at] = entry;
         self.len += 1;
+    }
+
+    #[inline]
+    fn has_room(&self, more: usize) -> bool {
+        (self.len + more) * 4 <= self.entries.len() * 3
     }
 
     #[cold]
@@ -138,7 +143,7 @@ impl<T: Entry> Wide<T> {
     pub(super) fn reserve(&mut self, more: usize) {
         if self.parts.len() == 1 && self.len + more > TOGETHER {
             self.divide(more);
-        } else if self.parts.len() == 1 {
+        } else if self.parts.len() == 1 && !self.parts[0].has_room(more) {
             self.parts[0].make_room(more);
         }
     }
