@@ -130,6 +130,7 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     // Looked at under the lock: whoever ends a source empties it after having said so (Z5).
     let ended = entry.source.is_removed();
     let allowed = !ended && entry.source.marks.admit(&item.id, began);
+    // Under the lock, so that lines come in the order of what they tell: about a microsecond, and only with `loglevel debug`.
     log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });
     if allowed {
         server.memory.stir();

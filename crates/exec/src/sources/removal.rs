@@ -198,12 +198,13 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
     let removed = view.remove_to_return(key);
     view.select(entry.absent_db());
     let known = view.remove(key);
-    server.after(local, view.finish());
+    // Under the lock, as in `fill.rs`.
     log::trace!(
         "key {}: removed, was an item: {}, was known to be none: {known}",
         key.escape_ascii(),
         removed.is_some()
     );
+    server.after(local, view.finish());
     removed
 }
 
