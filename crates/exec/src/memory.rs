@@ -23,6 +23,7 @@ use command::{Command, table};
 use keyspace::{Changes, Evicted, Keyspace, Policy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
+use stdx::budget::Budget;
 
 /// Evictions one write pays for.
 const AT_ONCE: usize = 16;
@@ -65,6 +66,8 @@ pub struct Memory {
     over_since_ms: AtomicU64,
     over_ms: AtomicU64,
     lfu: AtomicBool,
+    /// What scripts, transactions and long commands hold beside the data (`work-max-memory`).
+    pub work: Arc<Budget>,
 }
 
 /// What becomes of a command.
@@ -95,6 +98,7 @@ impl Memory {
             over_since_ms: AtomicU64::new(0),
             over_ms: AtomicU64::new(0),
             lfu: AtomicBool::new(false),
+            work: Arc::default(),
         }
     }
 
@@ -111,6 +115,16 @@ impl Memory {
         self.limit.store(limit, Relaxed);
         self.looked_ms.store(0, Relaxed);
         self.note_limited();
+    }
+
+    /// Limits what long work holds: what the directive says, or a quarter of `maxmemory` or of the machine's memory.
+    pub(crate) fn limit_work(&self, live: &Live, machine_bytes: u64) {
+        let limit = match (live.work_max_bytes.size() as u64, live.maxmemory_bytes.size() as u64) {
+            (0, 0) => machine_bytes / 4,
+            (0, max) => max / 4,
+            (bytes, _) => bytes,
+        };
+        self.work.set_limit(limit);
     }
 
     /// Limits the bytes of a source's entries; 0 is no limit.

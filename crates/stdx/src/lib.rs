@@ -1,6 +1,7 @@
 //! Clock, numbers, glob patterns, pages, queues: what every crate may use. Has never heard of Redis.
 
 pub mod bits;
+pub mod budget;
 pub mod cache;
 pub mod clock;
 pub mod doing;

@@ -98,22 +98,25 @@ fn rewrite(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 struct Follower {
     keyspace: Arc<Keyspace>,
     memory: Arc<Memory>,
+    machine_bytes: u64,
 }
 
 impl Observer for Follower {
     fn changed(&self, _: &Directive, live: &Live) {
-        apply(&self.keyspace, &self.memory, live);
+        apply(&self.keyspace, &self.memory, self.machine_bytes, live);
     }
 }
 
 /// Applies the settings now, and after every change.
 pub(crate) fn follow(server: &Server) {
-    apply(&server.keyspace, &server.memory, &server.config.live);
-    let follower = Follower { keyspace: server.keyspace.clone(), memory: server.memory.clone() };
+    let machine_bytes = server.memory_bytes;
+    apply(&server.keyspace, &server.memory, machine_bytes, &server.config.live);
+    let follower = Follower { keyspace: server.keyspace.clone(), memory: server.memory.clone(), machine_bytes };
     server.config.observe(Box::new(follower));
 }
 
-fn apply(keyspace: &Keyspace, memory: &Memory, live: &Live) {
+fn apply(keyspace: &Keyspace, memory: &Memory, machine_bytes: u64, live: &Live) {
     memory.configure(keyspace, live);
+    memory.limit_work(live, machine_bytes);
     keyspace.set_notify(crate::clients::wanted_classes(live.notify.get() as u32));
 }

@@ -120,6 +120,8 @@ pub struct Live {
     pub snapshot_retained_bytes: Number,
     /// Bytes that may wait to be freed; 0: a share of memory.
     pub reclaim_pending_bytes: Number,
+    /// Bytes that long work may hold together beside the data; 0: a share of memory.
+    pub work_max_bytes: Number,
 
     // Commands.
     pub notify: Number,

@@ -316,6 +316,9 @@ const LIMITS: &[Directive] = &[
     memory("reclaim-max-pending", 0, "0")
         .live(|l, v| l.reclaim_pending_bytes.set(v.int()))
         .doc("Memory given back but not freed yet, above which who gives back more waits; 0 is an eighth, as above."),
+    memory("work-max-memory", 0, "0")
+        .live(|l, v| l.work_max_bytes.set(v.int()))
+        .doc("Memory that scripts, transactions and long commands may hold together beside the data; 0 is a quarter, as above."),
     special("maxmemory-clients", MemoryOrPercent, "0")
         .only(&["0"], "evicting clients is not supported yet; client-output-buffer-limit bounds each of them")
         .doc("Memory all connections together may take."),
