@@ -416,7 +416,7 @@ fn answers(stage: &Stage<'_>, line: &mut Line, token: &str, end: End, count: usi
                 replies += usize::from(reply.mark != b'>');
                 patience = Instant::now();
             }
-            Came::Closed(_) => return Ok(false),
+            Came::Closed => return Ok(false),
             Came::Malformed(why) => return Err(format!("a malformed reply: {why}")),
             Came::Nothing if patience.elapsed() > stage.options.hang => {
                 return Err(format!("no answer: for {:?}, and not closed by CLIENT KILL either", stage.options.hang));
@@ -600,11 +600,17 @@ fn told(diaries: &[Mutex<Diary>], log: &str) -> String {
             lines.iter().skip(skipped).for_each(|line| text += &format!("      {line}\n"));
         }
     }
-    let marks = ["panicked", " warning ", " error "];
-    let said: Vec<&str> = log.lines().filter(|line| marks.iter().any(|mark| line.contains(mark))).collect();
     text += "the server's log:\n";
+    let said: Vec<&str> = log.lines().filter(|line| is_told(line)).collect();
     said.iter().rev().take(8).rev().for_each(|line| text += &format!("  {line}\n"));
     text
+}
+
+/// Lines of the log that may have to do with a fault: not what clients of this kind cause all the time.
+pub fn is_told(line: &str) -> bool {
+    let noise = ["protocol error", "speaks HTTP", "stalled for", "has been busy"];
+    let marks = ["panicked", " warning ", " error "];
+    marks.iter().any(|mark| line.contains(mark)) && !noise.iter().any(|mark| line.contains(mark))
 }
 
 /// Whether a fault of this kind shows at once when it is repeated.
@@ -660,7 +666,7 @@ fn again(options: &Options, bytes: &[u8], end: End) -> Result<Option<String>, St
         match line.take(Duration::from_millis(10)) {
             Came::Reply(reply) => done |= reply.text == b"the end",
             Came::Malformed(why) if end != End::Http => return Ok(Some(format!("a malformed reply: {why}"))),
-            Came::Closed(_) | Came::Malformed(_) => {
+            Came::Closed | Came::Malformed(_) => {
                 done = true;
                 std::thread::sleep(Duration::from_millis(10));
             }

@@ -95,10 +95,6 @@ impl Table {
         self.calls.push(Call { name, group, args });
     }
 
-    pub fn len(&self) -> usize {
-        self.calls.len()
-    }
-
     /// A call of any command; never one that is left out.
     pub fn call(&self, rng: &mut Rng) -> Vec<Word> {
         loop {

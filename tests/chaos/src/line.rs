@@ -20,8 +20,8 @@ pub enum Came {
     Reply(Reply),
     /// Nothing in the time given.
     Nothing,
-    /// The other side has closed it; true: in the middle of a reply.
-    Closed(bool),
+    /// The other side has closed it, perhaps in the middle of a reply: one that is cut says no more.
+    Closed,
     /// What came is no RESP.
     Malformed(String),
 }
@@ -49,7 +49,7 @@ impl Line {
         loop {
             match self.scan.next() {
                 Ok(Some(reply)) => return Came::Reply(reply),
-                Ok(None) if self.closed => return Came::Closed(self.scan.is_amid()),
+                Ok(None) if self.closed => return Came::Closed,
                 Ok(None) => {}
                 Err(why) => return Came::Malformed(why),
             }

@@ -3,8 +3,8 @@
 //! Stricter than clients are: a line ends with CR LF and holds neither before that, numbers are numbers, a push stands
 //! alone. Cost: O(bytes); memory: one line, or one piece.
 
-/// Deeper replies are called malformed: clients give up long before.
-const DEPTH_MAX: usize = 256;
+/// Deeper replies are called malformed. Tables of Lua that hold themselves come as deep as Lua's stack allows.
+const DEPTH_MAX: usize = 100_000;
 /// So much of a reply's text is kept.
 const TEXT_MAX: usize = 256;
 /// Longer lines are called malformed.
@@ -67,7 +67,8 @@ impl Scan {
     }
 
     /// Whether a reply has begun and not ended.
-    pub fn is_amid(&self) -> bool {
+    #[cfg(test)]
+    fn is_amid(&self) -> bool {
         self.at < self.buffer.len() || self.bulk.is_some() || !self.open.is_empty()
     }
 

@@ -110,9 +110,10 @@ impl Server {
         kilobytes.unwrap_or(0) << 10
     }
 
-    /// Files and sockets the process has open.
-    pub fn descriptors(&self) -> usize {
-        fs::read_dir(format!("/proc/{}/fd", self.child.id())).map_or(0, Iterator::count)
+    /// What the process has open, as the system calls it: `socket:[17]`, paths.
+    pub fn descriptors(&self) -> Vec<String> {
+        let all = fs::read_dir(format!("/proc/{}/fd", self.child.id())).into_iter().flatten().flatten();
+        all.filter_map(|one| Some(fs::read_link(one.path()).ok()?.to_string_lossy().into_owned())).collect()
     }
 
     /// From now on the process gets no more than so many bytes of its own (RLIMIT_DATA): asking for more fails.
