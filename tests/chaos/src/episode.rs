@@ -53,7 +53,8 @@ const STATEFUL: &[&str] = &[
 ];
 
 fn is_stateful(words: &[Word]) -> bool {
-    let lower = |at: usize| words.get(at).map(|w| String::from_utf8_lossy(w).to_lowercase()).unwrap_or_default();
+    let lower =
+        |at: usize| words.get(at).map(|w| String::from_utf8_lossy(w).to_lowercase()).unwrap_or_default();
     STATEFUL.contains(&lower(0).as_str())
         || lower(0) == "client" && ["reply", "kill", "tracking"].contains(&lower(1).as_str())
 }
@@ -121,12 +122,12 @@ fn pipeline(way: &'static str, requests: Vec<Vec<Word>>) -> Episode {
     Episode { way, bytes: bytes_of(&requests), requests, end }
 }
 
-fn word(text: &str) -> Word {
-    text.as_bytes().to_vec()
+fn word(text: impl AsRef<str>) -> Word {
+    text.as_ref().as_bytes().to_vec()
 }
 
-fn line(text: &str) -> Vec<Word> {
-    text.split(' ').map(word).collect()
+fn line(text: impl AsRef<str>) -> Vec<Word> {
+    text.as_ref().split(' ').map(word).collect()
 }
 
 fn transaction(table: &Table, rng: &mut Rng) -> Episode {
@@ -138,7 +139,9 @@ fn transaction(table: &Table, rng: &mut Rng) -> Episode {
     let count = if rng.percent(3) { rng.between(400, 2000) } else { rng.between(1, 12) };
     if count > 400 {
         // One that is long and ends: of plain writes.
-        requests.extend((0..count).map(|i| vec![word("SET"), format!("w{}", i % 300).into_bytes(), words::value(rng)]));
+        requests.extend(
+            (0..count).map(|i| vec![word("SET"), format!("w{}", i % 300).into_bytes(), words::value(rng)]),
+        );
     } else {
         requests.extend((0..count).map(|_| table.call(rng)));
     }
@@ -174,7 +177,7 @@ fn by_script(table: &Table, rng: &mut Rng) -> Episode {
             request.extend(call);
         }
     } else {
-        request.extend([word(*rng.pick(&[BACK, BACK_RESP3, NAKED])), word("0")]);
+        request.extend([word(rng.pick(&[BACK, BACK_RESP3, NAKED])), word("0")]);
         request.extend(few(rng));
     }
     pipeline("by a script", vec![request])
@@ -195,7 +198,7 @@ fn subscriber(table: &Table, rng: &mut Rng) -> Episode {
         requests.push(line("HELLO 3"));
     }
     for _ in 0..rng.between(1, 4) {
-        let mut subscribe = vec![word(*rng.pick(&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"]))];
+        let mut subscribe = vec![word(rng.pick(&["SUBSCRIBE", "PSUBSCRIBE", "SSUBSCRIBE"]))];
         let many = if rng.percent(5) { rng.between(1000, 12_000) } else { rng.between(1, 4) };
         subscribe.extend((0..many).map(|i| match rng.below(3) {
             0 => words::hostile(rng),
@@ -207,10 +210,15 @@ fn subscriber(table: &Table, rng: &mut Rng) -> Episode {
             requests.push(table.call(rng));
         }
         if rng.percent(20) {
-            requests.push(vec![word("CLIENT"), word("REPLY"), word(*rng.pick(&["OFF", "SKIP", "ON"]))]);
+            requests.push(vec![word("CLIENT"), word("REPLY"), word(rng.pick(&["OFF", "SKIP", "ON"]))]);
         }
         if rng.percent(40) {
-            requests.push(line(*rng.pick(&["UNSUBSCRIBE", "PUNSUBSCRIBE", "SUNSUBSCRIBE c0 c1", "UNSUBSCRIBE c1"])));
+            requests.push(line(rng.pick(&[
+                "UNSUBSCRIBE",
+                "PUNSUBSCRIBE",
+                "SUNSUBSCRIBE c0 c1",
+                "UNSUBSCRIBE c1",
+            ])));
         }
     }
     let mut episode = pipeline("subscribed", requests);
@@ -243,7 +251,7 @@ fn half(table: &Table, rng: &mut Rng) -> Episode {
 fn garbage(table: &Table, rng: &mut Rng) -> Episode {
     let bytes = match rng.below(12) {
         0 => (0..rng.between(1, 400)).map(|_| rng.next() as u8).collect(),
-        1 => word(*rng.pick(&[
+        1 => word(rng.pick(&[
             "*-1\r\n",
             "*0\r\n",
             "*2147483648\r\n",
@@ -300,7 +308,7 @@ fn garbage(table: &Table, rng: &mut Rng) -> Episode {
 }
 
 fn flush(rng: &mut Rng) -> Episode {
-    let mut requests = vec![line(*rng.pick(&["FLUSHALL", "FLUSHDB", "FLUSHALL ASYNC", "FLUSHDB SYNC"]))];
+    let mut requests = vec![line(rng.pick(&["FLUSHALL", "FLUSHDB", "FLUSHALL ASYNC", "FLUSHDB SYNC"]))];
     requests.extend(furnish(rng));
     pipeline("emptied and furnished", requests)
 }
@@ -327,7 +335,7 @@ pub fn furnish(rng: &mut Rng) -> Vec<Vec<Word>> {
         requests.push(many("HSET", 'h', 2, rng));
         requests.push(many("SADD", 't', 1, rng));
         requests.push(many("ZADD", 'z', 2, rng));
-        requests.push(line(&format!("R.SETINTARRAY r{nr} 1 2 3 100 65536 4294967295")));
+        requests.push(line(format!("R.SETINTARRAY r{nr} 1 2 3 100 65536 4294967295")));
     }
     requests.push(vec![word("SET"), word("s4"), vec![b'L'; 300_000]]);
     for (what, kind) in [("RPUSH", 'l'), ("SADD", 't')] {
@@ -353,10 +361,18 @@ fn http(rng: &mut Rng) -> Episode {
         3 => "/openapi.json".into(),
         4..=6 => format!("/items/{}", rng.below(2000)),
         7 => format!("/items/{}", rng.pick(id()).replace(' ', "%20")),
-        8 => format!("/items?ids={}", (0..rng.between(1, 60)).map(|i| i.to_string()).collect::<Vec<_>>().join(",")),
-        9 => format!("/items?ids={}", rng.pick(&[",", "1,,2", "%", "%zz", "1%2C2", "x", "1&ids=2", "", "1,1,1"])),
+        8 => format!(
+            "/items?ids={}",
+            (0..rng.between(1, 60)).map(|i| i.to_string()).collect::<Vec<_>>().join(",")
+        ),
+        9 => format!(
+            "/items?ids={}",
+            rng.pick(&[",", "1,,2", "%", "%zz", "1%2C2", "x", "1&ids=2", "", "1,1,1"])
+        ),
         10 => format!("/{}", "a".repeat(*rng.pick(&[1, 1000, 40_000, 70_000]))),
-        11 => rng.pick(&["*", "//", "/../x", "http://a/items/1", "/items/%00", "/items/", "/items/1?x=y#z"]).to_string(),
+        11 => rng
+            .pick(&["*", "//", "/../x", "http://a/items/1", "/items/%00", "/items/", "/items/1?x=y#z"])
+            .to_string(),
         _ => "/".into(),
     };
     let method = *rng.pick(&["GET", "GET", "GET", "HEAD", "POST", "OPTIONS", "DELETE", "get", "PRI", "X"]);

@@ -43,6 +43,9 @@ pub struct Fault {
     pub detail: String,
 }
 
+/// Faults by their titles, and how often each was found.
+pub type Found = BTreeMap<String, (usize, Fault)>;
+
 /// What a round, or all of them, came to.
 #[derive(Default, Debug)]
 pub struct Tally {
@@ -132,7 +135,8 @@ fn free_port() -> u16 {
 /// A server with its limit of memory.
 pub fn serve(options: &Options) -> Result<(Server, SocketAddr), String> {
     let http_port = free_port();
-    let server = Server::start_with(&options.server, &arguments(options, http_port)).map_err(|e| e.to_string())?;
+    let server =
+        Server::start_with(&options.server, &arguments(options, http_port)).map_err(|e| e.to_string())?;
     if options.data_mb > 0 {
         server.limit_data(options.data_mb << 20).map_err(|e| format!("RLIMIT_DATA: {e}"))?;
     }
@@ -140,9 +144,9 @@ pub fn serve(options: &Options) -> Result<(Server, SocketAddr), String> {
 }
 
 /// Rounds until the time is over or there are too many faults. What was found, by title with how often.
-pub fn run(options: &Options) -> Result<(Tally, BTreeMap<String, (usize, Fault)>), String> {
+pub fn run(options: &Options) -> Result<(Tally, Found), String> {
     let deadline = Instant::now() + options.time;
-    let mut found: BTreeMap<String, (usize, Fault)> = BTreeMap::new();
+    let mut found = Found::new();
     let mut sum = Tally::default();
     let mut nr = options.round;
     while Instant::now() < deadline && found.len() < options.faults {
@@ -173,12 +177,7 @@ pub fn run(options: &Options) -> Result<(Tally, BTreeMap<String, (usize, Fault)>
     Ok((sum, found))
 }
 
-fn round(
-    options: &Options,
-    nr: u64,
-    time: Duration,
-    known: &BTreeMap<String, (usize, Fault)>,
-) -> Result<(Tally, Vec<Fault>), String> {
+fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(Tally, Vec<Fault>), String> {
     let (mut server, http) = serve(options)?;
     let mut control = Conn::open(server.addr).map_err(|e| e.to_string())?;
     control.set_patience(options.hang);
@@ -248,11 +247,16 @@ fn round(
         stage.fault(format!("the server ended: {}", cause(&server.log(), &how)), how);
     }
     if stage.faults.lock().unwrap_or_else(|e| e.into_inner()).is_empty() {
+        // The one from the beginning was idle all the time, and `timeout` may have closed it.
+        control = Conn::open(server.addr).map_err(|e| e.to_string())?;
+        control.set_patience(options.hang);
         note_panics(&stage, &mut control, &server);
-        let slack = Slack { used_bytes: options.slack_mb << 20, resident_bytes: 3 * (options.slack_mb << 20) };
+        let slack =
+            Slack { used_bytes: options.slack_mb << 20, resident_bytes: 3 * (options.slack_mb << 20) };
         let (_, left) = leftovers::look(&server, &mut control, &before, slack, options.patience);
         if !left.is_empty() {
-            let names: Vec<&str> = left.iter().map(|line| line.split(" is ").next().unwrap_or(line)).collect();
+            let names: Vec<&str> =
+                left.iter().map(|line| line.split(" is ").next().unwrap_or(line)).collect();
             stage.fault(format!("left when all have gone: {}", names.join(", ")), left.join("\n"));
         }
     }
@@ -282,9 +286,13 @@ fn cause(log: &str, how: &str) -> String {
 fn note_panics(stage: &Stage<'_>, control: &mut Conn, server: &Server) {
     let reply = control.call(&["INFO", "stats"]);
     let text = reply.text().map(|text| String::from_utf8_lossy(text).into_owned()).unwrap_or_default();
-    let count = text.lines().find_map(|line| line.strip_prefix("panics_contained:")?.trim().parse::<u64>().ok());
+    let count =
+        text.lines().find_map(|line| line.strip_prefix("panics_contained:")?.trim().parse::<u64>().ok());
     if let Some(1..) = count.filter(|_| !stage.options.allows_panics) {
-        stage.fault(format!("a panic was contained: {}", cause(&server.log(), "")), format!("{count:?} in all"));
+        stage.fault(
+            format!("a panic was contained: {}", cause(&server.log(), "")),
+            format!("{count:?} in all"),
+        );
     }
 }
 
@@ -419,7 +427,10 @@ fn answers(stage: &Stage<'_>, line: &mut Line, token: &str, end: End, count: usi
             Came::Closed => return Ok(false),
             Came::Malformed(why) => return Err(format!("a malformed reply: {why}")),
             Came::Nothing if patience.elapsed() > stage.options.hang => {
-                return Err(format!("no answer: for {:?}, and not closed by CLIENT KILL either", stage.options.hang));
+                return Err(format!(
+                    "no answer: for {:?}, and not closed by CLIENT KILL either",
+                    stage.options.hang
+                ));
             }
             Came::Nothing => {}
         }
@@ -448,7 +459,8 @@ fn ask_http(stage: &Stage<'_>, bytes: &[u8]) -> Result<(), String> {
             let mut lines = head.split("\r\n");
             let status = lines.next().unwrap_or_default();
             let code = status.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse::<u16>().ok());
-            let sound = code.is_some_and(|code| (100..600).contains(&code)) && lines.all(|line| line.contains(": "));
+            let sound =
+                code.is_some_and(|code| (100..600).contains(&code)) && lines.all(|line| line.contains(": "));
             if sound { Ok(()) } else { Err(format!("a malformed HTTP response: {head:?}")) }
         }
         (false, None) if !stage.on() => Ok(()),
@@ -475,13 +487,16 @@ fn bystand(stage: &Stage<'_>) {
             stage.asked.fetch_add(1, Relaxed);
             reply
         };
-        let is_full = |reply: &Frame| reply.is_error() && reply.text().is_some_and(|text| text.starts_with(b"OOM"));
+        let is_full =
+            |reply: &Frame| reply.is_error() && reply.text().is_some_and(|text| text.starts_with(b"OOM"));
         let stored = ask(&["SET", &key, &value]);
         let got = ask(&["GET", &key]);
         let pong = ask(&["PING"]);
         let is_ok = |reply: &Frame, text: &[u8]| matches!(reply, Frame::Simple(said) if said == text);
         // Others may have emptied the server, or filled it.
-        let right = got.is_null() || is_full(&stored) || matches!(&got, Frame::Bulk(text) if *text == value.as_bytes());
+        let right = got.is_null()
+            || is_full(&stored)
+            || matches!(&got, Frame::Bulk(text) if *text == value.as_bytes());
         let sound = (is_ok(&stored, b"OK") || is_full(&stored)) && right && is_ok(&pong, b"PONG");
         if !sound && stage.on() {
             // A server that ended is another fault than one that gives no answer.
@@ -504,9 +519,14 @@ fn set(stage: &Stage<'_>) {
     conn.set_patience(stage.options.hang);
     let mut rng = Rng::new(stage.seed, 2000);
     let all = conn.call(&["CONFIG", "GET", "*"]);
-    let text = |frame: &Frame| frame.text().map(|t| String::from_utf8_lossy(t).into_owned()).unwrap_or_default();
-    let all: Vec<(String, String)> =
-        all.items().unwrap_or_default().chunks_exact(2).map(|pair| (text(&pair[0]), text(&pair[1]))).collect();
+    let text =
+        |frame: &Frame| frame.text().map(|t| String::from_utf8_lossy(t).into_owned()).unwrap_or_default();
+    let all: Vec<(String, String)> = all
+        .items()
+        .unwrap_or_default()
+        .chunks_exact(2)
+        .map(|pair| (text(&pair[0]), text(&pair[1])))
+        .collect();
     let all: Vec<_> = all.into_iter().filter(|(name, _)| !NOT_SET.contains(&name.as_str())).collect();
     while stage.on() && !all.is_empty() {
         let (name, value) = rng.pick(&all).clone();
@@ -545,7 +565,16 @@ fn setting(value: &str, all: &[(String, String)], rng: &mut Rng) -> Word {
         (5..=7, _) if is_number => rng.pick(&["1mb", "64mb", "100", "1000", "10", "5"]).as_bytes().to_vec(),
         (8, _) => words::hostile(rng),
         _ => {
-            let others = ["allkeys-lfu", "volatile-ttl", "noeviction", "volatile-lru", "KEA", "debug", "auto", "always"];
+            let others = [
+                "allkeys-lfu",
+                "volatile-ttl",
+                "noeviction",
+                "volatile-lru",
+                "KEA",
+                "debug",
+                "auto",
+                "always",
+            ];
             match rng.below(3) {
                 0 => rng.pick(all).1.clone().into_bytes(),
                 _ => rng.pick(&others).as_bytes().to_vec(),
@@ -615,7 +644,9 @@ pub fn is_told(line: &str) -> bool {
 
 /// Whether a fault of this kind shows at once when it is repeated.
 fn is_quick(title: &str) -> bool {
-    ["the server ended", "a panic", "more than", "a malformed", "a wrong number"].iter().any(|t| title.starts_with(t))
+    ["the server ended", "a panic", "more than", "a malformed", "a wrong number"]
+        .iter()
+        .any(|t| title.starts_with(t))
 }
 
 /// Sends what was sent last to new servers: an episode at a time, then a request at a time.

@@ -126,7 +126,8 @@ const DEBUG: &[&str] = &[
 
 /// Whether these words must not be sent, however they came about.
 pub fn is_forbidden(words: &[Word], without: &[String]) -> bool {
-    let lower = |at: usize| words.get(at).map(|w| String::from_utf8_lossy(w).to_lowercase()).unwrap_or_default();
+    let lower =
+        |at: usize| words.get(at).map(|w| String::from_utf8_lossy(w).to_lowercase()).unwrap_or_default();
     let (first, second) = (lower(0), lower(1));
     // More than a thousand keys a call are DEBUG POPULATE's affair in furnish.
     is_left_out(&format!("{first} {second}"), without) || first == "debug" && second == "populate"
@@ -134,12 +135,15 @@ pub fn is_forbidden(words: &[Word], without: &[String]) -> bool {
 
 fn is_left_out(name: &str, without: &[String]) -> bool {
     let names = LEFT_OUT.iter().copied().chain(without.iter().map(String::as_str));
-    names.into_iter().any(|out| name == out || name.strip_prefix(out).is_some_and(|rest| rest.starts_with(' ')))
+    names
+        .into_iter()
+        .any(|out| name == out || name.strip_prefix(out).is_some_and(|rest| rest.starts_with(' ')))
 }
 
 /// Calls that reach other clients: they are made as they should be, or they would close the judges' connections.
 fn is_delicate(words: &[Word]) -> bool {
-    let is = |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
+    let is =
+        |at: usize, name: &str| words.get(at).is_some_and(|word| word.eq_ignore_ascii_case(name.as_bytes()));
     is(0, "client") && (is(1, "kill") || is(1, "pause") || is(1, "unblock")) || is(0, "migrate")
 }
 
@@ -216,16 +220,19 @@ impl Fill {
                 keys.to_string().into_bytes()
             }
             "integer" => words::number(rng),
-            "double" if arg.name == "timeout" => {
-                rng.pick(&["0", "0.001", "0.01", "0.05", "0.1", "1", "-1", "inf", "nan", "1e300"]).as_bytes().to_vec()
-            }
+            "double" if arg.name == "timeout" => rng
+                .pick(&["0", "0.001", "0.01", "0.05", "0.1", "1", "-1", "inf", "nan", "1e300"])
+                .as_bytes()
+                .to_vec(),
             "double" if rng.percent(50) => format!("{}.5", rng.integer(-20, 20)).into_bytes(),
             "double" => words::number(rng),
             "unix-time" => rng
                 .pick(&["1", "0", "-1", "4102444800", "4102444800000", "9223372036854775807", "1700000000"])
                 .as_bytes()
                 .to_vec(),
-            "pattern" => rng.pick(&["*", "s*", "[a-z]?", "nosuch*", "*->f0", "", "[", "h?"]).as_bytes().to_vec(),
+            "pattern" => {
+                rng.pick(&["*", "s*", "[a-z]?", "nosuch*", "*->f0", "", "[", "h?"]).as_bytes().to_vec()
+            }
             _ => named(arg, rng),
         };
         out.push(word);
@@ -242,7 +249,9 @@ fn named(arg: &Arg, rng: &mut Rng) -> Word {
         "serialized-value" => words::payload(rng),
         "member" | "field" | "element" | "pivot" => format!("m{}", rng.below(30)).into_bytes(),
         "min" | "max" | "start" | "stop" | "end" => match rng.below(4) {
-            0 => rng.pick(&["-", "+", "(1", "[a", "(a", "-inf", "+inf", "(inf", "[", "("]).as_bytes().to_vec(),
+            0 => {
+                rng.pick(&["-", "+", "(1", "[a", "(a", "-inf", "+inf", "(inf", "[", "("]).as_bytes().to_vec()
+            }
             _ => words::number(rng),
         },
         "encoding" => rng
@@ -257,7 +266,9 @@ fn named(arg: &Arg, rng: &mut Rng) -> Word {
                 _ => rng.pick(&words).as_bytes().to_vec(),
             }
         }
-        "channel" | "shardchannel" | "pattern" => rng.pick(&["c0", "c1", "c*", "", "[", "c[01]"]).as_bytes().to_vec(),
+        "channel" | "shardchannel" | "pattern" => {
+            rng.pick(&["c0", "c1", "c*", "", "[", "c[01]"]).as_bytes().to_vec()
+        }
         "parameter" => rng.pick(&["*", "max*", "[", "hz", "save", "????????"]).as_bytes().to_vec(),
         "section" => {
             rng.pick(&["all", "everything", "stats", "commandstats", "latencystats", "x"]).as_bytes().to_vec()
@@ -269,9 +280,8 @@ fn named(arg: &Arg, rng: &mut Rng) -> Word {
 
 /// Arguments of calls whose docs are not enough, or whose reach must be kept small.
 fn special(name: &str, rng: &mut Rng) -> Option<Vec<Word>> {
-    let of = |line: &str| Some(line.split(' ').map(|word| word.as_bytes().to_vec()).collect());
     match name {
-        "client kill" => of(*rng.pick(&[
+        "client kill" => of(rng.pick(&[
             "ID -1",
             "ID 999999999999",
             "ID 0",
@@ -288,9 +298,11 @@ fn special(name: &str, rng: &mut Rng) -> Option<Vec<Word>> {
             "SKIPME",
         ])),
         // A pause holds the judges up as well.
-        "client pause" => of(*rng.pick(&["0", "5 WRITE", "10 ALL", "20", "-1", "x", "9223372036854775808", "3 x"])),
-        "client unblock" => of(*rng.pick(&["-1", "999999999 ERROR", "x", "0 TIMEOUT", "7 x"])),
-        "migrate" => of(*rng.pick(&[
+        "client pause" => {
+            of(rng.pick(&["0", "5 WRITE", "10 ALL", "20", "-1", "x", "9223372036854775808", "3 x"]))
+        }
+        "client unblock" => of(rng.pick(&["-1", "999999999 ERROR", "x", "0 TIMEOUT", "7 x"])),
+        "migrate" => of(rng.pick(&[
             "127.0.0.1 1 s0 0 10",
             "127.0.0.1 1 nosuch 0 10 COPY REPLACE",
             "127.0.0.1 x s0 0 10",
@@ -312,6 +324,10 @@ fn special(name: &str, rng: &mut Rng) -> Option<Vec<Word>> {
         "function restore" => Some(vec![words::payload(rng), b"REPLACE".to_vec()]),
         _ => None,
     }
+}
+
+fn of(line: impl AsRef<str>) -> Option<Vec<Word>> {
+    Some(line.as_ref().split(' ').map(|word| word.as_bytes().to_vec()).collect())
 }
 
 fn keys_and_args(rng: &mut Rng) -> Vec<Word> {
@@ -388,7 +404,14 @@ mod tests {
     #[test]
     fn what_is_left_out_is_never_sent() {
         let words = |line: &str| line.split(' ').map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>();
-        for line in ["shutdown", "SHUTDOWN NOSAVE", "Debug Panic", "DEBUG POPULATE 5", "CLUSTER MEET a 1", "config SET a b"] {
+        for line in [
+            "shutdown",
+            "SHUTDOWN NOSAVE",
+            "Debug Panic",
+            "DEBUG POPULATE 5",
+            "CLUSTER MEET a 1",
+            "config SET a b",
+        ] {
             assert!(is_forbidden(&words(line), &[]), "{line}");
         }
         for line in ["GET shutdown", "DEBUG OBJECT s0", "CONFIG GET *", "EVENKEEL WAITS"] {

@@ -101,7 +101,8 @@ impl Line {
         if !reads && writes {
             wanted = PollFlags::OUT;
         }
-        let wait = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
+        let wait =
+            Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: i64::from(patience.subsec_nanos()) };
         let mut fds = [PollFd::new(&self.stream, wanted)];
         let told = match poll(&mut fds, Some(&wait)) {
             Ok(n) if n > 0 => fds[0].revents(),

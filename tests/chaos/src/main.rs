@@ -186,7 +186,9 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
             "--round" => options.round = number(value()?)?,
             "--round-seconds" => options.round_time = Duration::from_secs(number(value()?)?),
             "--faults" => options.faults = number(value()?)? as usize,
-            "--without" => options.without = value()?.split(',').map(|name| name.trim().to_lowercase()).collect(),
+            "--without" => {
+                options.without = value()?.split(',').map(|name| name.trim().to_lowercase()).collect()
+            }
             "--not" => options.not.push(value()?.replace("\\0", "\0").into_bytes()),
             "--allow-panics" => options.allows_panics = true,
             "--no-blame" => options.blames = false,

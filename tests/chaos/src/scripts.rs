@@ -227,13 +227,14 @@ fn function(rng: &mut Rng) -> String {
 fn argument(rng: &mut Rng) -> String {
     match rng.below(3) {
         0 => rng.pick(VALUES).to_string(),
-        1 => lua_number(*rng.pick(NUMBERS)),
+        1 => lua_number(rng.pick(NUMBERS)),
         _ => rng.integer(-3, 9).to_string(),
     }
 }
 
 /// As a Lua text would have it, or as a string.
-fn lua_number(text: &str) -> String {
+fn lua_number(text: impl AsRef<str>) -> String {
+    let text = text.as_ref();
     match text.parse::<f64>() {
         Ok(number) if number.is_finite() && !text.starts_with('+') => text.trim().to_owned(),
         _ => format!("'{text}'"),
@@ -267,7 +268,7 @@ fn large(rng: &mut Rng) -> String {
 fn header(rng: &mut Rng) -> Word {
     let mut line = b"#!lua".to_vec();
     for _ in 0..rng.below(5) {
-        line.extend_from_slice(*rng.pick(&[
+        let part: &&[u8] = rng.pick(&[
             &b" "[..],
             b"  ",
             b"\t",
@@ -287,7 +288,8 @@ fn header(rng: &mut Rng) -> Word {
             b"'",
             b" \" ",
             b" name=\"",
-        ]));
+        ]);
+        line.extend_from_slice(part);
     }
     line.extend_from_slice(b"\nreturn 1");
     line

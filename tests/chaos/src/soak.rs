@@ -223,7 +223,8 @@ pub fn run(options: &Options) -> Result<Vec<String>, String> {
     );
     held.iter().for_each(|(name, n)| println!("soak:   {name}: {n}"));
     if failures.is_empty() {
-        let slack = Slack { used_bytes: options.slack_mb << 20, resident_bytes: 3 * (options.slack_mb << 20) };
+        let slack =
+            Slack { used_bytes: options.slack_mb << 20, resident_bytes: 3 * (options.slack_mb << 20) };
         let (state, left) = leftovers::look(&server, &mut control, &before, slack, options.patience);
         failures.extend(left.into_iter().map(|line| format!("left when all have gone: {line}")));
         if let Some(1..) = state.number("panics_contained").filter(|_| !options.allows_panics) {

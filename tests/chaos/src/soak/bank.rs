@@ -29,7 +29,8 @@ pub fn teller(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         let b = (a + rng.between(1, ACCOUNTS - 1)) % ACCOUNTS;
         let (a, b, n) = (format!("acct:{a}"), format!("acct:{b}"), rng.between(1, 20) as i64);
         let spin = if rng.percent(10) { rng.below(2_000_000) } else { 0 };
-        let transfer = ["EVAL", TRANSFER, "2", &a, &b, &n.to_string(), &spin.to_string()].map(|w| w.as_bytes().to_vec());
+        let transfer =
+            ["EVAL", TRANSFER, "2", &a, &b, &n.to_string(), &spin.to_string()].map(|w| w.as_bytes().to_vec());
         match rng.below(4) {
             0 => {
                 pipeline(&mut conn, &[words("MULTI"), transfer.to_vec(), words("EXEC")])?;
@@ -70,7 +71,11 @@ pub fn auditor(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 let replies = pipeline(&mut conn, &[words("MULTI"), get(high), get(low), words("EXEC")])?;
                 let halves = replies.last().cloned().flatten();
                 let halves = halves.as_ref().and_then(Frame::items).map(|halves| {
-                    halves.iter().filter_map(Frame::items).map(counted).fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
+                    halves
+                        .iter()
+                        .filter_map(Frame::items)
+                        .map(counted)
+                        .fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1))
                 });
                 halves.filter(|_| replies.len() == 4)
             }

@@ -35,7 +35,8 @@ pub fn publisher(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         for _ in 0..rng.between(1, 30) {
             nr += 1;
             let text = format!("{nr} {}", "x".repeat(rng.below(300)));
-            let (how, channel) = *rng.pick(&[("PUBLISH", "news.a"), ("PUBLISH", "news.b"), ("SPUBLISH", "shard")]);
+            let (how, channel) =
+                *rng.pick(&[("PUBLISH", "news.a"), ("PUBLISH", "news.b"), ("SPUBLISH", "shard")]);
             ask(&mut conn, &[how, channel, &text])?;
         }
         rest(rng, 10);
@@ -52,8 +53,11 @@ pub fn subscriber(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
             conn.call(&["HELLO", "3"]);
         }
         let mut bytes = Vec::new();
-        for line in [&["SUBSCRIBE", "news.a", "from-scripts"][..], &["PSUBSCRIBE", "news.*", "__key*__:*"], &["SSUBSCRIBE", "shard"]]
-        {
+        for line in [
+            &["SUBSCRIBE", "news.a", "from-scripts"][..],
+            &["PSUBSCRIBE", "news.*", "__key*__:*"],
+            &["SSUBSCRIBE", "shard"],
+        ] {
             if rng.percent(70) {
                 encode(&line.iter().map(|word| word.as_bytes().to_vec()).collect::<Vec<_>>(), &mut bytes);
             }
@@ -77,7 +81,10 @@ pub fn subscriber(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 _ => {}
             }
             let Some((place, text)) = message(&frame) else { continue };
-            let nr = text.split(|b| *b == b' ').next().and_then(|nr| std::str::from_utf8(nr).ok()?.parse::<i64>().ok());
+            let nr = text
+                .split(|b| *b == b' ')
+                .next()
+                .and_then(|nr| std::str::from_utf8(nr).ok()?.parse::<i64>().ok());
             if let Some(nr) = nr
                 && let Some(before) = last.insert(place, nr)
                 && before >= nr
@@ -98,7 +105,9 @@ fn message(frame: &Frame) -> Option<(Vec<u8>, Vec<u8>)> {
         [b"message" | b"smessage", channel, text] if channel != b"from-scripts" => {
             Some((place(channel, b""), text.to_vec()))
         }
-        [b"pmessage", pattern, channel, text] if pattern == b"news.*" => Some((place(channel, pattern), text.to_vec())),
+        [b"pmessage", pattern, channel, text] if pattern == b"news.*" => {
+            Some((place(channel, pattern), text.to_vec()))
+        }
         _ => None,
     }
 }

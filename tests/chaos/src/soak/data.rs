@@ -29,7 +29,9 @@ pub fn own_writes(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 (replies[0].is_some(), replies[1].clone())
             }
             // Another connection sees it, too: it was acknowledged.
-            1 => (ask(&mut conn, &["SET", &key, &value])?.is_some(), tell(&mut reader, &format!("GET {key}"))?),
+            1 => {
+                (ask(&mut conn, &["SET", &key, &value])?.is_some(), tell(&mut reader, &format!("GET {key}"))?)
+            }
             _ => {
                 let stored = ask(&mut conn, &["HSET", &format!("h{key}"), "f", &value])?.is_some();
                 (stored, tell(&mut conn, &format!("HGET h{key} f"))?)
@@ -183,14 +185,20 @@ pub fn scanner(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         let how = rng.below(2);
         if how == 0 {
             let all = tell(&mut conn, "KEYS k:*")?;
-            found.extend(all.iter().filter_map(Frame::items).flatten().filter_map(Frame::text).map(<[u8]>::to_vec));
+            found.extend(
+                all.iter().filter_map(Frame::items).flatten().filter_map(Frame::text).map(<[u8]>::to_vec),
+            );
         } else {
             let mut cursor = b"0".to_vec();
             loop {
                 let line: [&[u8]; 4] = [b"SCAN", &cursor, b"COUNT", b"50"];
                 let Some(reply) = ask(&mut conn, &line)? else { break };
-                let Some([next, page]) = reply.items() else { return Err(format!("SCAN was answered {reply}")) };
-                found.extend(page.items().unwrap_or_default().iter().filter_map(Frame::text).map(<[u8]>::to_vec));
+                let Some([next, page]) = reply.items() else {
+                    return Err(format!("SCAN was answered {reply}"));
+                };
+                found.extend(
+                    page.items().unwrap_or_default().iter().filter_map(Frame::text).map(<[u8]>::to_vec),
+                );
                 cursor = next.text().unwrap_or_default().to_vec();
                 if cursor == b"0" || !stage.on() {
                     break;
@@ -234,7 +242,8 @@ pub fn flusher(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
         match rng.below(8) {
             0 => {
                 stage.begun.fetch_add(1, SeqCst);
-                tell(&mut conn, *rng.pick(&["FLUSHALL", "FLUSHALL ASYNC", "FLUSHALL SYNC"]))?;
+                let line: &&str = rng.pick(&["FLUSHALL", "FLUSHALL ASYNC", "FLUSHALL SYNC"]);
+                tell(&mut conn, line)?;
                 stage.ended.fetch_add(1, SeqCst);
             }
             1 | 2 => {

@@ -128,7 +128,10 @@ pub fn endless(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 }
                 let killed = |frame: &Frame| frame.is_error() || frame.items().is_some();
                 if !ended.as_ref().is_some_and(killed) {
-                    return Err(format!("SCRIPT KILL did not end {text:?}: {ended:?}", ended = ended.map(|f| f.to_string())));
+                    return Err(format!(
+                        "SCRIPT KILL did not end {text:?}: {ended:?}",
+                        ended = ended.map(|f| f.to_string())
+                    ));
                 }
             }
             1 => {
@@ -177,7 +180,10 @@ pub fn functions(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
                 let value = rng.below(1000).to_string();
                 let reply = ask(&mut conn, &["FCALL", &format!("f{nr}"), "1", "fk", &value])?;
                 if reply.as_ref().is_some_and(|reply| reply.text() != Some(value.as_bytes())) {
-                    return Err(format!("FCALL set {value} and read {}", reply.map(|r| r.to_string()).unwrap_or_default()));
+                    return Err(format!(
+                        "FCALL set {value} and read {}",
+                        reply.map(|r| r.to_string()).unwrap_or_default()
+                    ));
                 }
             }
         }
@@ -220,7 +226,9 @@ pub fn settings(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     }
     let restored: Vec<_> = SETTINGS
         .iter()
-        .map(|(name, values)| ["CONFIG", "SET", *name, values[values.len() - 1]].map(|word| word.as_bytes().to_vec()).to_vec())
+        .map(|(name, values)| {
+            ["CONFIG", "SET", *name, values[values.len() - 1]].map(|word| word.as_bytes().to_vec()).to_vec()
+        })
         .collect();
     pipeline(&mut conn, &restored)?;
     Ok(done)
