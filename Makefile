@@ -27,7 +27,7 @@ whodunit: ## play the story of docs/whodunit.md on a server of its own (up to a 
 
 # --- test ---------------------------------------------------------------------
 
-# PARTS: some of unit, differential, linear, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
+# PARTS: some of unit, differential, linear, chaos, clients. EVENKEEL_COMMANDS and EVENKEEL_SEED choose another differential run.
 .PHONY: test
 test: ## install what tests need, run them all, count
 	@tests/run.sh $(PARTS)
@@ -44,6 +44,21 @@ fuzz: ## fuzz each target for FUZZ_SECONDS (installs cargo-fuzz if missing, see 
 	    mkdir -p corpus/$$target; \
 	    $(CARGO) fuzz run $$target corpus/$$target seeds/$$target -- -max_total_time=$(FUZZ_SECONDS) -max_len=4096 || exit 1; \
 	done
+
+# What clients may send to a server, from one seed; CHAOS_ARGS: see `chaos --help`, e.g. CHAOS_ARGS='--seed 7 --faults 5'.
+CHAOS_SECONDS ?= 600
+.PHONY: fuzz-clients
+fuzz-clients: ## send a running server all that clients can send, Valkey's fuzzer first (ten minutes; CHAOS_SECONDS, CHAOS_ARGS)
+	@EVENKEEL_PEERS='$(PEERS)' bench/peers.sh || echo "without Valkey's fuzzer"
+	@$(CARGO) build --quiet -p evenkeel -p chaos
+	@$(CARGO) run --quiet -p chaos -- fuzz --seconds $(CHAOS_SECONDS) \
+	    $(if $(wildcard $(PEERS)/bin/valkey-benchmark),--peer '$(PEERS)/bin/valkey-benchmark') $(CHAOS_ARGS)
+
+SOAK_SECONDS ?= 300
+.PHONY: soak
+soak: ## everything at once, with sums that must hold and nothing left at the end (five minutes; SOAK_SECONDS, CHAOS_ARGS)
+	@$(CARGO) build --quiet -p evenkeel -p chaos
+	@$(CARGO) run --quiet -p chaos -- soak --seconds $(SOAK_SECONDS) $(CHAOS_ARGS)
 
 # --- bench --------------------------------------------------------------------
 

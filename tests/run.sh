@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # What `make test` does: everything the tests need, then all of them, then one line of totals.
-#   tests/run.sh [unit] [differential] [linear] [clients]      (default: all four)
+#   tests/run.sh [unit] [differential] [linear] [chaos] [clients]      (default: all five)
 # Environment: EVENKEEL_COMMANDS (commands of the differential test), EVENKEEL_SEED, EVENKEEL_LINEAR (seeds of the
-# linearizability test, as 1..20), EVENKEEL_PEERS (where `make peers` put Redis 8 and Valkey 9, which then serve as
+# linearizability test, as 1..20), EVENKEEL_FUZZ_SECONDS and EVENKEEL_SOAK_SECONDS, EVENKEEL_PEERS (where `make peers` put Redis 8 and Valkey 9, which then serve as
 # further oracles).
 set -u
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -132,6 +132,26 @@ linear() {
     count "linear" "$1" "$2" "$status" "$note"
 }
 
+# A server that is sent all that clients can send, and one to which everything happens at once.
+chaos() {
+    say "clients that try to break the server"
+    local status=0 totals good=0 bad=0 note program
+    cargo build --quiet $everything </dev/null || status=1
+    for program in "fuzz --seconds ${EVENKEEL_FUZZ_SECONDS:-8}" "soak --seconds ${EVENKEEL_SOAK_SECONDS:-30}"; do
+        # shellcheck disable=SC2086
+        "$target/debug/chaos" $program --server "$target/debug/evenkeel" --seed "${EVENKEEL_SEED:-1}" 2>&1 </dev/null |
+            tee "$log/${program%% *}.log"
+        [ "${PIPESTATUS[0]}" -eq 0 ] || status=1
+        totals=$(sed -n "s/^${program%% *}: \([0-9]*\) passed, \([0-9]*\) failed$/\1 \2/p" "$log/${program%% *}.log" | tail -n 1)
+        [ -n "$totals" ] || status=1
+        totals=${totals:-0 0}
+        good=$((good + ${totals% *})) bad=$((bad + ${totals#* }))
+    done
+    note=$(sed -n 's/^fuzz: \([0-9]* requests\) in .*/\1/p' "$log/fuzz.log" | tail -n 1)
+    note=$note$(sed -n 's/^soak: \([0-9]* replies\) held.*/, \1 held to a sentence/p' "$log/soak.log" | tail -n 1)
+    count "chaos" "$good" "$bad" "$status" "$note"
+}
+
 # The client tests wait more than they work: they run beside the linearizability test, and the one that takes longest to install and
 # to run beside the others.
 clients_pids=()
@@ -166,7 +186,7 @@ clients() {
 }
 
 parts=("$@")
-[ ${#parts[@]} -gt 0 ] || parts=(unit differential linear clients)
+[ ${#parts[@]} -gt 0 ] || parts=(unit differential linear chaos clients)
 install_oracle || { echo "0 passed, 1 failed"; exit 1; }
 for part in "${parts[@]}"; do
     case $part in
@@ -174,8 +194,8 @@ for part in "${parts[@]}"; do
         case " ${parts[*]} " in *" clients "*) begin_clients ;; esac
         linear
         ;;
-    unit | differential | clients) "$part" ;;
-    *) echo "no part $part: unit, differential, linear, clients" && exit 2 ;;
+    unit | differential | chaos | clients) "$part" ;;
+    *) echo "no part $part: unit, differential, linear, chaos, clients" && exit 2 ;;
     esac
 done
 say "totals"

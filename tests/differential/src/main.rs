@@ -23,7 +23,6 @@ mod shrink;
 mod step;
 mod table;
 mod tolerated;
-mod wire;
 mod words;
 
 use grammar::Group;
@@ -38,6 +37,7 @@ use std::time::Instant;
 use step::Step;
 use support::rng::Rng;
 use support::server::Server;
+use support::wire;
 use tolerated::Tolerated;
 
 const HELP: &str = "\

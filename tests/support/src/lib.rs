@@ -1,5 +1,7 @@
-//! What the programs that test a running server share: random numbers from a seed, servers to test, databases for them.
+//! What the programs that test a running server share: random numbers from a seed, servers to test, databases for them,
+//! replies read from them.
 
 pub mod postgres;
 pub mod rng;
 pub mod server;
+pub mod wire;

@@ -1,6 +1,7 @@
 //! Servers under test, ours or others: each a child process on a free port of 127.0.0.1, in an empty folder of its own, ended
 //! when its handle is dropped.
 
+use rustix::process::{Pid, Resource, Rlimit, prlimit};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -11,16 +12,22 @@ use std::time::{Duration, Instant};
 pub struct Server {
     pub addr: SocketAddr,
     binary: PathBuf,
+    args: Vec<String>,
     child: Child,
     dir: PathBuf,
 }
 
 impl Server {
     pub fn start(binary: &Path) -> io::Result<Server> {
+        Server::start_with(binary, &[])
+    }
+
+    /// With words of its own on the command line.
+    pub fn start_with(binary: &Path, args: &[String]) -> io::Result<Server> {
         // A port found free may be taken before the child binds it: the child then exits, and another is tried.
         let mut last = io::Error::other("did not start");
         for _ in 0..5 {
-            match Server::try_start(binary) {
+            match Server::try_start(binary, args) {
                 Ok(server) => return Ok(server),
                 Err(e) => last = e,
             }
@@ -28,7 +35,7 @@ impl Server {
         Err(last)
     }
 
-    fn try_start(binary: &Path) -> io::Result<Server> {
+    fn try_start(binary: &Path, args: &[String]) -> io::Result<Server> {
         let port = TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
         let dir = std::env::temp_dir().join(format!("evenkeel-test-{}-{port}", std::process::id()));
         fs::create_dir_all(&dir)?;
@@ -38,12 +45,13 @@ impl Server {
             // A slow machine must not make a script one to be told BUSY about.
             .args(["--enable-debug-command", "yes", "--busy-reply-threshold", "600000", "--dir"])
             .arg(&dir)
+            .args(args)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
             .spawn()?;
         let addr = SocketAddr::from(([127, 0, 0, 1], port));
-        let mut server = Server { addr, binary: binary.to_owned(), child, dir };
+        let mut server = Server { addr, binary: binary.to_owned(), args: args.to_vec(), child, dir };
         server.await_ready()?;
         Ok(server)
     }
@@ -77,7 +85,7 @@ impl Server {
 
     /// A new process in place of this one, which hung or ended.
     pub fn restart(&mut self) -> io::Result<()> {
-        let fresh = Server::start(&self.binary)?;
+        let fresh = Server::start_with(&self.binary, &self.args)?;
         *self = fresh;
         Ok(())
     }
@@ -87,6 +95,39 @@ impl Server {
         let text = fs::read(self.dir.join("log")).unwrap_or_default();
         let tail = &text[text.len().saturating_sub(3000)..];
         String::from_utf8_lossy(tail).into_owned()
+    }
+
+    /// All of it.
+    pub fn log(&self) -> String {
+        String::from_utf8_lossy(&fs::read(self.dir.join("log")).unwrap_or_default()).into_owned()
+    }
+
+    /// Memory of the process that is in RAM.
+    pub fn resident_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+        let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kilobytes.unwrap_or(0) << 10
+    }
+
+    /// What the process has open, as the system calls it: `socket:[17]`, paths.
+    pub fn descriptors(&self) -> Vec<String> {
+        let all = fs::read_dir(format!("/proc/{}/fd", self.child.id())).into_iter().flatten().flatten();
+        all.filter_map(|one| Some(fs::read_link(one.path()).ok()?.to_string_lossy().into_owned())).collect()
+    }
+
+    /// From now on the process gets no more than so many bytes of its own (RLIMIT_DATA): asking for more fails.
+    pub fn limit_data(&self, bytes: u64) -> io::Result<()> {
+        let limit = Rlimit { current: Some(bytes), maximum: Some(bytes) };
+        prlimit(Some(Pid::from_child(&self.child)), Resource::Data, limit)?;
+        Ok(())
+    }
+
+    /// Ends the process at once.
+    pub fn kill(&mut self) {
+        // The pid is our own child's and not yet waited for, so it cannot have been given to somebody else.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }
 
@@ -102,9 +143,7 @@ fn answers(addr: SocketAddr) -> io::Result<u8> {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        // The pid is our own child's and not yet waited for, so it cannot have been given to somebody else.
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+        self.kill();
         let _ = fs::remove_dir_all(&self.dir);
     }
 }

@@ -180,6 +180,7 @@ pub struct Conn {
     input: Vec<u8>,
     at: usize,
     gone: Option<&'static str>,
+    patience: Duration,
 }
 
 /// How long a reply may take before the server counts as hung.
@@ -190,7 +191,12 @@ impl Conn {
         let stream = TcpStream::connect(addr)?;
         stream.set_nodelay(true)?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Conn { stream, input: Vec::new(), at: 0, gone: None })
+        Ok(Conn { stream, input: Vec::new(), at: 0, gone: None, patience: PATIENCE })
+    }
+
+    /// How long a reply may take from now on before the server counts as hung.
+    pub fn set_patience(&mut self, patience: Duration) {
+        self.patience = patience;
     }
 
     /// True once the server closed this connection or stopped answering on it.
@@ -224,7 +230,7 @@ impl Conn {
 
     /// The next frame; waits for it.
     pub fn read(&mut self) -> Frame {
-        match self.read_within(PATIENCE) {
+        match self.read_within(self.patience) {
             Some(frame) => frame,
             None => {
                 self.gone = Some("no reply");
