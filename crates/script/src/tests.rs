@@ -566,7 +566,7 @@ fn compiled_scripts_move_between_engines() {
         let sha = one.load(script).expect("compiles");
         let compiled = one.compiled(&sha).expect("is there");
         assert!(two.compiled(&sha).is_none());
-        two.load_compiled(sha, &compiled).expect("loads");
+        two.load_compiled(sha, &compiled, &mut Map::default()).expect("loads");
         assert_eq!((one.flags(&sha), two.flags(&sha)), (Some(compiled.flags()), Some(compiled.flags())));
         let run = |engine: &mut Engine| {
             let mut out = Vec::new();
