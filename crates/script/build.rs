@@ -613,7 +613,11 @@ const COLLECT: [(&str, &str, &str); 1] = [(
 
 /// Whoever links this links the sanitizers too.
 fn sanitize(build: &mut cc::Build) {
-    for flag in ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer"] {
+    for flag in [
+        "-fsanitize=address,undefined,float-cast-overflow",
+        "-fno-sanitize-recover=all",
+        "-fno-omit-frame-pointer",
+    ] {
         build.flag(flag);
     }
     build.flag("-include").flag("assert.h").define("lua_assert(c)", "assert(c)");

@@ -680,9 +680,9 @@ impl<'a> State<'a> {
         if self.is_number(n) { Ok(self.number(n)) } else { self.raise_type(n, "number") }
     }
 
-    /// A number cut to an integer as C does.
+    /// A number cut to an integer as C does on x86: what does not fit is the smallest.
     pub(crate) fn arg_int(&mut self, n: c_int) -> Result<i64, Raise> {
-        self.arg_number(n).map(|x| x as i64)
+        self.arg_number(n).map(crate::text::cut)
     }
 
     /// Checks for a string (a number is made one); `bytes(n)` then gives it.
@@ -763,9 +763,8 @@ impl<'a> State<'a> {
         self.shared.section.set(false);
         // SAFETY: the caller made room; lua_load is itself a protected call, so nothing jumps past it, and returns with one
         // value pushed. `pieces` and the code live until then.
-        let status = unsafe {
-            ffi::lua_load(self.l, next_piece, (&raw mut pieces).cast(), chunk_name.as_ptr())
-        };
+        let status =
+            unsafe { ffi::lua_load(self.l, next_piece, (&raw mut pieces).cast(), chunk_name.as_ptr()) };
         self.shared.section.set(true);
         self.shared.raising_memory.set(false);
         failure(status)
@@ -875,7 +874,11 @@ struct Pieces {
 }
 
 /// Gives the compiler the next piece, none at the end.
-unsafe extern "C-unwind" fn next_piece(l: *mut lua_State, data: *mut c_void, size: *mut usize) -> *const c_char {
+unsafe extern "C-unwind" fn next_piece(
+    l: *mut lua_State,
+    data: *mut c_void,
+    size: *mut usize,
+) -> *const c_char {
     // SAFETY: `read_code` passed the `Pieces`, which nobody else uses meanwhile, and its text lives. Nothing is owned when the
     // hook raises (L3).
     unsafe {
