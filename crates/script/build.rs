@@ -16,20 +16,42 @@
 //!
 //! A C function cannot ask how many results its caller wants. Here it can: the reply of a `redis.call` that stands alone is
 //! not made into values that nobody sees.
+//!
+//! Numbers that a script gives become ints in one defined way, and sums of them wrap (`-fwrapv`). The places where a wrapped
+//! sum was believed are changed: `unpack`, the brackets of long strings. The name of a chunk that is being compiled is on the
+//! stack, where the collector finds it.
+//!
+//! The compiler asks like a script whether it may go on: each token, each look at a list of jumps or of names counts as
+//! instructions, and the hook is called between two tokens (`evenkeel_step`). Two lists of jumps are joined in the time that
+//! the shorter one takes: a chain of 60,000 `elseif` took seconds. So do loops in C that a script can make long: a sort, a
+//! removal from the front, a walk over empty slots, keys that all have one hash.
+//!
+//! `EVENKEEL_LUA=sanitize` compiles Lua with AddressSanitizer, UndefinedBehaviorSanitizer and its own assertions;
+//! `EVENKEEL_LUA=collect` also collects and moves stacks wherever memory may be taken (`make lua-sanitize`).
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs, io};
 
 /// File, what stands there, and what is to stand there.
-const CHANGES: [(&str, &str, &str); 23] = [
+const CHANGES: [(&str, &str, &str); 72] = [
     ("lstring.c", "size_t step = (l>>5)+1;", "size_t step = 1;"),
     ("lstring.c", "TString *luaS_newlstr (lua_State *L, const char *str, size_t l) {\n  GCObject *o;", HASH),
-    ("lstring.c", "  for (o = G(L)->strt.hash[lmod(h, G(L)->strt.size)];", HASHED),
     (
         "lstring.c",
-        "    if (ts->tsv.len == l && (memcmp",
-        "    if (ts->tsv.hash == h && ts->tsv.len == l && (memcmp",
+        "  for (o = G(L)->strt.hash[lmod(h, G(L)->strt.size)];\n       o != NULL;\n       o = o->gch.next) {",
+        HASHED,
+    ),
+    (
+        "lstring.c",
+        "    if (ts->tsv.len == l && (memcmp(str, getstr(ts), l) == 0)) {",
+        "    if (ts->tsv.hash == h && ts->tsv.len == l && (looked += l / 8, memcmp(str, getstr(ts), l) == 0)) {
+      if (looked > 64) evenkeel_charge(L, looked * 8);",
+    ),
+    (
+        "lstring.c",
+        "  return newlstr(L, str, l, h);  /* not found */",
+        "  if (looked > 64) evenkeel_charge(L, looked * 8);\n  return newlstr(L, str, l, h);",
     ),
     ("lgc.c", "      sweepwholelist(L, &g->strt.hash[g->sweepstrgc++]);", SWEEP),
     ("lobject.c", "int luaO_str2d (const char *s, lua_Number *result) {\n  char *endptr;", READ),
@@ -63,13 +85,58 @@ const CHANGES: [(&str, &str, &str); 23] = [
         "    lua_pushinteger(L, uchar(s[posi+i-1]));\n  return n;",
         "    lua_pushinteger(L, uchar(s[posi+i-1]));\n  evenkeel_charge(L, (size_t)n * 8);\n  return n;",
     ),
-    ("ltablib.c", "static int maxn (lua_State *L) {", MAXN),
+    ("ltablib.c", "static int foreachi (lua_State *L) {", TABLES),
+    (
+        "ltablib.c",
+        "    lua_pushvalue(L, 2);  /* function */\n    lua_pushinteger(L, i);",
+        "    evenkeel_step(L, 64);\n    lua_pushvalue(L, 2);\n    lua_pushinteger(L, i);",
+    ),
+    (
+        "ltablib.c",
+        "    lua_pushvalue(L, 2);  /* function */\n    lua_pushvalue(L, -3);",
+        "    evenkeel_step(L, 64);\n    lua_pushvalue(L, 2);\n    lua_pushvalue(L, -3);",
+    ),
     (
         "ltablib.c",
         "    lua_pop(L, 1);  /* remove value */\n    if",
-        "    lua_pop(L, 1);\n    evenkeel_charge(L, 16);\n    if",
+        "    lua_pop(L, 1);\n    evenkeel_step(L, 16);\n    if",
     ),
-    ("lbaselib.c", "static int luaB_unpack (lua_State *L) {", UNPACK),
+    (
+        "ltablib.c",
+        "  for ( ;pos<e; pos++) {",
+        "  for ( ;pos<e; pos++) {\n    if (pos % 64 == 0) evenkeel_step(L, 64 * 16);",
+    ),
+    ("ltablib.c", "  while (l < u) {  /* for tail recursion */\n    int i, j;", SORT),
+    (
+        "ltablib.c",
+        "        if (i>u) luaL_error(L, \"invalid order function for sorting\");",
+        "        if (i>u) luaL_error(L, \"invalid order function for sorting\");
+        if (i % SORTED == 0) evenkeel_step(L, SORTED * 16);",
+    ),
+    (
+        "ltablib.c",
+        "        if (j<l) luaL_error(L, \"invalid order function for sorting\");",
+        "        if (j<l) luaL_error(L, \"invalid order function for sorting\");
+        if (j % SORTED == 0) evenkeel_step(L, SORTED * 16);",
+    ),
+    ("lbaselib.c", "static int luaB_unpack (lua_State *L) {\n  int i, e, n;", UNPACK),
+    (
+        "lbaselib.c",
+        "  n = e - i + 1;  /* number of elements */
+  if (n <= 0 || !lua_checkstack(L, n))  /* n <= 0 means arith. overflow */",
+        "  far = (unsigned int)e - (unsigned int)i;\n  if (far >= LUAI_MAXCSTACK || !lua_checkstack(L, n = (int)far + 1))",
+    ),
+    (
+        "lbaselib.c",
+        "  while (i++ < e)  /* push arg[i + 1...e] */\n    lua_rawgeti(L, 1, i);",
+        "  while (i < e)\n    lua_rawgeti(L, 1, ++i);",
+    ),
+    (
+        "lbaselib.c",
+        "  status = lua_resume(co, narg);",
+        "  evenkeel_runs(co);\n  status = lua_resume(co, narg);\n  evenkeel_runs(L);",
+    ),
+    ("lbaselib.c", "static int auxresume (", "struct lua_State *evenkeel_runs (lua_State *L);\n\nstatic int auxresume ("),
     (
         "lbaselib.c",
         "  lua_rawgeti(L, 1, i);  /* push arg[i] (avoiding overflow problems) */",
@@ -78,6 +145,169 @@ const CHANGES: [(&str, &str, &str); 23] = [
     ("lapi.c", "LUA_API void lua_pushstring (lua_State *L, const char *s) {", STRINGS),
     ("lvm.c", "int luaV_tostring (", WHOLE),
     ("lvm.c", "    lua_number2str(s, n);", "    if (!whole2str(s, n)) lua_number2str(s, n);"),
+    // Numbers.
+    (
+        "luaconf.h",
+        "#define lua_number2int(i,d)\t((i)=(int)(d))\n#define lua_number2integer(i,d)\t((i)=(lua_Integer)(d))",
+        CUT,
+    ),
+    ("lstrlib.c", "static int str_format (lua_State *L) {", FORMAT),
+    ("lstrlib.c", "(int)luaL_checknumber(L, arg)", "(int)whole(luaL_checknumber(L, arg))"),
+    ("lstrlib.c", "(LUA_INTFRM_T)luaL_checknumber(L, arg)", "whole(luaL_checknumber(L, arg))"),
+    ("lstrlib.c", "(unsigned LUA_INTFRM_T)luaL_checknumber(L, arg)", "bits(luaL_checknumber(L, arg))"),
+    ("ltable.c", "  if (cast(unsigned int, key-1) <", "  if (cast(unsigned int, key) - 1u <"),
+    // Chains and empty slots.
+    ("ltable.c", "static int findindex (lua_State *L, Table *t, StkId key) {\n  int i;", FINDINDEX),
+    (
+        "ltable.c",
+        "        return i + t->sizearray;\n      }\n      else n = gnext(n);",
+        "        return i + t->sizearray;\n      }\n      else NEXT(n);",
+    ),
+    ("ltable.c", "  for (i -= t->sizearray; i < sizenode(t); i++) {", SLOTS),
+    (
+        "ltable.c",
+        "  int i = findindex(L, t, key);  /* find original element */
+  for (i++; i < t->sizearray; i++) {",
+        "  int i = findindex(L, t, key);\n  int from = ++i;\n  for (; i < t->sizearray; i++) {
+    if (i % 64 == 63) evenkeel_charge(L, 64 * 2);",
+    ),
+    (
+        "ltable.c",
+        "      while (gnext(othern) != mp) othern = gnext(othern);",
+        "      unsigned int looked = 0;\n      while (gnext(othern) != mp) NEXT(othern);",
+    ),
+    (
+        "ltable.c",
+        "    Node *n = hashnum(t, nk);",
+        "    Node *n = hashnum(t, nk);\n    unsigned int looked = 0;",
+    ),
+    (
+        "ltable.c",
+        "        return gval(n);  /* that's it */\n      else n = gnext(n);
+    } while (n);\n    return luaO_nilobject;\n  }\n}",
+        "        return gval(n);\n      else NEXT(n);\n    } while (n);\n    return luaO_nilobject;\n  }\n}",
+    ),
+    (
+        "ltable.c",
+        "  Node *n = hashstr(t, key);",
+        "  Node *n = hashstr(t, key);\n  unsigned int looked = 0;",
+    ),
+    (
+        "ltable.c",
+        "      return gval(n);  /* that's it */\n    else n = gnext(n);",
+        "      return gval(n);\n    else NEXT(n);",
+    ),
+    (
+        "ltable.c",
+        "      Node *n = mainposition(t, key);\n      do {  /* check whether `key' is somewhere in the chain */
+        if (luaO_rawequalObj(key2tval(n), key))\n          return gval(n);  /* that's it */\n        else n = gnext(n);",
+        "      Node *n = mainposition(t, key);\n      unsigned int looked = 0;\n      do {
+        if (luaO_rawequalObj(key2tval(n), key))\n          return gval(n);\n        else NEXT(n);",
+    ),
+    ("ltable.c", "      while (!ttisnil(luaH_getnum(t, i))) i++;\n      return i - 1;", BORDER),
+    // Pieces of long strings.
+    (
+        "lauxlib.c",
+        "static int emptybuffer (luaL_Buffer *B) {",
+        "void evenkeel_step (lua_State *L, size_t bytes);\n\nstatic int emptybuffer (luaL_Buffer *B) {",
+    ),
+    (
+        "lauxlib.c",
+        "    lua_pushlstring(B->L, B->buffer, l);",
+        "    evenkeel_step(B->L, l);\n    lua_pushlstring(B->L, B->buffer, l);",
+    ),
+    // Precompiled code.
+    (
+        "lundump.c",
+        "static TString* LoadString(LoadState* S)\n{\n size_t size;\n LoadVar(S,size);",
+        "void evenkeel_step (lua_State *L, size_t bytes);
+
+static TString* LoadString(LoadState* S)\n{\n size_t size;\n LoadVar(S,size);\n evenkeel_step(S->L, size / 4 + 64);",
+    ),
+    // The compiler.
+    (
+        "lparser.c",
+        "  luaX_setinput(L, &lexstate, z, luaS_new(L, name));",
+        "  setsvalue2s(L, L->top, luaS_new(L, name));\n  incr_top(L);
+  luaX_setinput(L, &lexstate, z, rawtsvalue(L->top - 1));",
+    ),
+    (
+        "lparser.c",
+        "  lua_assert(lexstate.fs == NULL);\n  return funcstate.f;",
+        "  lua_assert(lexstate.fs == NULL);\n  L->top--;\n  return funcstate.f;",
+    ),
+    (
+        "lparser.c",
+        "static int indexupvalue (FuncState *fs, TString *name, expdesc *v) {",
+        "void evenkeel_charge (lua_State *L, size_t bytes);
+
+static int indexupvalue (FuncState *fs, TString *name, expdesc *v) {",
+    ),
+    (
+        "lparser.c",
+        "    int v = searchvar(fs, n);  /* look up at current level */",
+        "    int v = searchvar(fs, n);\n    evenkeel_charge(fs->L, (size_t)(fs->nactvar + fs->f->nups + 8) * 2);",
+    ),
+    (
+        "llex.c",
+        "void luaX_next (LexState *ls) {",
+        "void evenkeel_step (lua_State *L, size_t bytes);
+
+void luaX_next (LexState *ls) {\n  evenkeel_step(ls->L, 96);",
+    ),
+    ("llex.c", "static int skip_sep (LexState *ls) {\n  int count = 0;", BRACKETS),
+    ("llex.c", "  return (ls->current == s) ? count : (-count) - 1;", "  *equals = count;\n  return ls->current == s;"),
+    (
+        "llex.c",
+        "static void read_long_string (LexState *ls, SemInfo *seminfo, int sep) {\n  int cont = 0;",
+        "static void read_long_string (LexState *ls, SemInfo *seminfo, size_t sep) {\n  size_t equals;\n  int cont = 0;",
+    ),
+    (
+        "llex.c",
+        "      case '[': {\n        if (skip_sep(ls) == sep) {",
+        "      case '[': {\n        if (skip_sep(ls, &equals) && equals == sep) {",
+    ),
+    (
+        "llex.c",
+        "      case ']': {\n        if (skip_sep(ls) == sep) {",
+        "      case ']': {\n        if (skip_sep(ls, &equals) && equals == sep) {",
+    ),
+    (
+        "llex.c",
+        "          int sep = skip_sep(ls);\n          luaZ_resetbuffer(ls->buff);  /* `skip_sep' may dirty the buffer */
+          if (sep >= 0) {",
+        "          size_t sep;\n          int is_long = skip_sep(ls, &sep);\n          luaZ_resetbuffer(ls->buff);\n          if (is_long) {",
+    ),
+    (
+        "llex.c",
+        "        int sep = skip_sep(ls);\n        if (sep >= 0) {",
+        "        size_t sep;\n        if (skip_sep(ls, &sep)) {",
+    ),
+    ("llex.c", "        else if (sep == -1) return '[';", "        else if (sep == 0) return '[';"),
+    ("lcode.c", "static int need_value (FuncState *fs, int list) {", JUMPS),
+    (
+        "lcode.c",
+        "    if (GET_OPCODE(i) != OP_TESTSET) return 1;",
+        "    LOOK(fs);\n    if (GET_OPCODE(i) != OP_TESTSET) return 1;",
+    ),
+    (
+        "lcode.c",
+        "static void removevalues (FuncState *fs, int list) {
+  for (; list != NO_JUMP; list = getjump(fs, list))\n      patchtestreg(fs, list, NO_REG);",
+        "static void removevalues (FuncState *fs, int list) {\n  unsigned int looked = 0;
+  for (; list != NO_JUMP; list = getjump(fs, list)) {\n    LOOK(fs);\n    patchtestreg(fs, list, NO_REG);\n  }",
+    ),
+    (
+        "lcode.c",
+        "  while (list != NO_JUMP) {\n    int next = getjump(fs, list);",
+        "  unsigned int looked = 0;\n  while (list != NO_JUMP) {\n    int next = getjump(fs, list);\n    LOOK(fs);",
+    ),
+    (
+        "lcode.c",
+        "    int list = *l1;\n    int next;\n    while ((next = getjump(fs, list)) != NO_JUMP)  /* find last element */
+      list = next;\n    fixjump(fs, list, l2);",
+        JOIN,
+    ),
 ];
 
 /// The hash of a string, for who has many at once.
@@ -99,7 +329,10 @@ TString *luaS_newlstr (lua_State *L, const char *str, size_t l) {
 
 TString *luaS_hashed (lua_State *L, const char *str, size_t l, unsigned int h) {
   GCObject *o;
-  for (o = G(L)->strt.hash[lmod(h, G(L)->strt.size)];";
+  size_t looked = 0;
+  for (o = G(L)->strt.hash[lmod(h, G(L)->strt.size)];
+       o != NULL;
+       o = o->gch.next, looked++) {";
 
 const SWEEP: &str = "
       if (g->sweepstrgc + 8 < g->strt.size) __builtin_prefetch(g->strt.hash[g->sweepstrgc + 8]);
@@ -160,6 +393,29 @@ LUA_API void evenkeel_charge (lua_State *L, size_t bytes) {
   if (L->hookcount > 1) L->hookcount = took + 1 < (size_t)L->hookcount ? L->hookcount - (int)took : 1;
 }
 
+/* What may take long within C: the work counts, and the hook is called here if it is due. */
+LUA_API void evenkeel_step (lua_State *L, size_t bytes);
+LUA_API void evenkeel_step (lua_State *L, size_t bytes) {
+  evenkeel_charge(L, bytes);
+  if (L->hookcount == 1 && (L->hookmask & LUA_MASKCOUNT) && L->allowhook) {
+    resethookcount(L);
+    luaD_callhook(L, LUA_HOOKCOUNT, -1);
+  }
+}
+
+/* Who runs on this thread, for those who know a table only. */
+static __thread lua_State *running;
+LUA_API lua_State *evenkeel_runs (lua_State *L);
+LUA_API lua_State *evenkeel_runs (lua_State *L) {
+  lua_State *before = running;
+  running = L;
+  return before;
+}
+void evenkeel_looked (size_t nodes);
+void evenkeel_looked (size_t nodes) {
+  if (running != NULL) evenkeel_charge(running, nodes * 8);
+}
+
 LUA_API int evenkeel_wanted (lua_State *L);
 LUA_API int evenkeel_wanted (lua_State *L) {
   return L->ci->nresults;
@@ -170,17 +426,12 @@ LUA_API int lua_gettop (lua_State *L) {";
 /// Zeros are characters like others. A sort compares very often between two instructions, so the hook is called here.
 const COMPARE: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
+void evenkeel_step (lua_State *L, size_t bytes);
 static int compare (lua_State *L, const TString *ls, const TString *rs) {
   size_t ll = ls->tsv.len, lr = rs->tsv.len, l = ll < lr ? ll : lr;
   int order = memcmp(getstr(ls), getstr(rs), l);
   if (order == 0) order = (ll > lr) - (ll < lr);
-  if (l >= 512) {
-    evenkeel_charge(L, l / 8);
-    if (L->hookcount == 1 && (L->hookmask & LUA_MASKCOUNT) && L->allowhook) {
-      resethookcount(L);
-      luaD_callhook(L, LUA_HOOKCOUNT, -1);
-    }
-  }
+  if (l >= 512) evenkeel_step(L, l / 8);
   return order;
 }
 
@@ -192,20 +443,107 @@ void evenkeel_charge (lua_State *L, size_t bytes);
 
 static void rehash (lua_State *L, Table *t, const TValue *ek) {";
 
-const MAXN: &str = "
-void evenkeel_charge (lua_State *L, size_t bytes);
+/// Elements that a sort looks at between two questions.
+const TABLES: &str = "
+#define SORTED 256
+void evenkeel_step (lua_State *L, size_t bytes);
 
-static int maxn (lua_State *L) {";
+static int foreachi (lua_State *L) {";
+
+const SORT: &str = "  while (l < u) {
+    int i, j;
+    evenkeel_step(L, (size_t)(u - l < SORTED ? u - l : SORTED) * 16);";
 
 const BYTE: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 
 static int str_byte (lua_State *L) {";
 
+/// The distance of two ints may be more than an int.
 const UNPACK: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 
-static int luaB_unpack (lua_State *L) {";
+static int luaB_unpack (lua_State *L) {
+  int i, e, n;
+  unsigned int far;";
+
+/// What does not fit becomes the smallest integer, as it does on x86; in C that is undefined.
+const CUT: &str = "
+#if defined(__x86_64__)
+#include <emmintrin.h>
+#define lua_number2int(i,d) ((i) = _mm_cvttsd_si32(_mm_set_sd(d)))
+#define lua_number2integer(i,d) ((i) = (lua_Integer)_mm_cvttsd_si64(_mm_set_sd(d)))
+#else
+#define lua_number2int(i,d) \\
+  ((i) = (d) >= -2147483648.0 && (d) < 2147483648.0 ? (int)(d) : -2147483647 - 1)
+#define lua_number2integer(i,d) \\
+  ((i) = (d) >= -9223372036854775808.0 && (d) < 9223372036854775808.0 ? (lua_Integer)(d) \\
+      : (lua_Integer)(-9223372036854775807 - 1))
+#endif";
+
+/// As `%d` and `%x` want numbers: what is beyond 2^63 has its bits there.
+const FORMAT: &str = "
+static LUA_INTFRM_T whole (lua_Number n) {
+  lua_Integer i;
+  lua_number2integer(i, n);
+  return (LUA_INTFRM_T)i;
+}
+
+static unsigned LUA_INTFRM_T bits (lua_Number n) {
+  const lua_Number half = 9223372036854775808.0;
+  if (!(n >= half)) return (unsigned LUA_INTFRM_T)whole(n);
+  return (unsigned LUA_INTFRM_T)whole(n - half) ^ ((unsigned LUA_INTFRM_T)1 << 63);
+}
+
+static int str_format (lua_State *L) {";
+
+/// The next node of a chain. Long chains count.
+const FINDINDEX: &str = "
+#define NEXT(n) ((n) = gnext(n), ++looked % 64 == 0 ? evenkeel_looked(64) : (void)0)
+void evenkeel_looked (size_t nodes);
+
+static int findindex (lua_State *L, Table *t, StkId key) {
+  unsigned int looked = 0;
+  int i;";
+
+const SLOTS: &str = "  for (i -= t->sizearray; i < sizenode(t); i++) {
+    if (i % 64 == 63) evenkeel_charge(L, 64 * 4);";
+
+/// Keys at all powers of two: what is looked at one by one may be millions. Then any border will do.
+const BORDER: &str = "      while (i < 4096 && !ttisnil(luaH_getnum(t, i))) i++;
+      if (i < 4096) return i - 1;
+      j = cast(unsigned int, MAX_INT);
+      if (!ttisnil(luaH_getnum(t, j))) return j;
+      break;";
+
+/// How many `=` stand between two brackets, and whether there are two.
+const BRACKETS: &str = "static int skip_sep (LexState *ls, size_t *equals) {\n  size_t count = 0;";
+
+/// A look at a jump of a list counts as an instruction.
+const JUMPS: &str = "
+#define LOOK(fs) do { if (++looked % 64 == 0) evenkeel_step((fs)->L, 64 * 8); } while (0)
+void evenkeel_step (lua_State *L, size_t bytes);
+
+static int need_value (FuncState *fs, int list) {
+  unsigned int looked = 0;";
+
+/// A list has no order: whichever ends first gets the other behind it.
+const JOIN: &str = "    int a = *l1, b = l2, next;
+    unsigned int looked = 0;
+    for (;;) {
+      LOOK(fs);
+      if ((next = getjump(fs, a)) == NO_JUMP) {
+        fixjump(fs, a, l2);
+        return;
+      }
+      a = next;
+      if ((next = getjump(fs, b)) == NO_JUMP) {
+        fixjump(fs, b, *l1);
+        *l1 = l2;
+        return;
+      }
+      b = next;
+    }";
 
 /// Minus zero is no whole number: it is written as "-0".
 const WHOLE: &str = "
@@ -232,38 +570,67 @@ static int whole2str (char *s, lua_Number n) {
 int luaV_tostring (";
 
 fn main() -> io::Result<()> {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it"));
-    let source = source()?;
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets it")).join("lua");
+    fs::create_dir_all(&out)?;
     let mut build = cc::Build::new();
-    build.include(&source).define("LUA_USE_LINUX", None).warnings(false);
+    build.include(&out).define("LUA_USE_LINUX", None).flag("-fwrapv").warnings(false);
     if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
         build.define("LUA_USE_APICHECK", None);
     }
-    for entry in fs::read_dir(&source)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|extension| extension == "c") {
-            build.file(changed(&path, &out)?.unwrap_or(path));
+    let mut changes = CHANGES.to_vec();
+    match env::var("EVENKEEL_LUA").as_deref() {
+        Ok("sanitize") => sanitize(&mut build),
+        Ok("collect") => {
+            sanitize(&mut build);
+            build.define("HARDSTACKTESTS", None);
+            changes.extend(COLLECT);
         }
+        Ok(other) if !other.is_empty() => panic!("EVENKEEL_LUA is neither sanitize nor collect: {other}"),
+        _ => {}
+    }
+    for entry in fs::read_dir(source()?)? {
+        let path = entry?.path();
+        let to = out.join(path.file_name().expect("a file has a name"));
+        match path.extension().and_then(|extension| extension.to_str()) {
+            Some("c") => _ = build.file(&to),
+            Some("h") => {}
+            _ => continue,
+        }
+        fs::write(&to, changed(&path, &changes)?)?;
     }
     build.compile("lua5.1");
     println!("cargo:rerun-if-changed=build.rs");
+    println!("cargo:rerun-if-env-changed=EVENKEEL_LUA");
     Ok(())
 }
 
-/// Where the file stands with its changes; none if it has none.
-fn changed(path: &Path, out: &Path) -> io::Result<Option<PathBuf>> {
-    let mut changes = CHANGES.iter().filter(|(file, ..)| path.ends_with(file)).peekable();
-    if changes.peek().is_none() {
-        return Ok(None);
+/// Collects wherever Lua may, unless the collector is to rest.
+const COLLECT: [(&str, &str, &str); 1] = [(
+    "lgc.h",
+    "  if (G(L)->totalbytes >= G(L)->GCthreshold) \\\n\tluaC_step(L); }",
+    "  if (G(L)->GCthreshold != MAX_LUMEM) luaC_fullgc(L); }",
+)];
+
+/// Whoever links this links the sanitizers too.
+fn sanitize(build: &mut cc::Build) {
+    for flag in [
+        "-fsanitize=address,undefined,float-cast-overflow",
+        "-fno-sanitize-recover=all",
+        "-fno-omit-frame-pointer",
+    ] {
+        build.flag(flag);
     }
+    build.flag("-include").flag("assert.h").define("lua_assert(c)", "assert(c)");
+}
+
+/// The file's text with its changes.
+fn changed(path: &Path, changes: &[(&str, &str, &str)]) -> io::Result<String> {
     let mut text = fs::read_to_string(path)?;
-    for (file, before, after) in changes {
-        assert!(text.matches(before).count() == 1, "this version of lua-src has another {file}");
+    for (file, before, after) in changes.iter().filter(|(file, ..)| path.ends_with(file)) {
+        assert!(text.matches(before).count() == 1, "this version of lua-src has another {file}: {before}");
         text = text.replace(before, after);
     }
-    let to = out.join(path.file_name().expect("a file has a name"));
-    fs::write(&to, text)?;
-    Ok(Some(to))
+    Ok(text)
 }
 
 /// Where cargo has put Lua's sources.

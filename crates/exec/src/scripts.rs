@@ -23,11 +23,12 @@ mod deeds;
 mod run;
 mod transaction;
 
-pub(crate) use code::{Change, Deadline, Found, LuaState, compile_apart};
+pub(crate) use code::{Change, Deadline, Found, LuaState, Short, compile_apart};
 pub use code::{Code, Kept, Libraries, LibraryCode};
 pub use deeds::{Deeds, advance_deeds, waiting_deeds};
 pub(crate) use run::Reader;
 
+use code::Compiling;
 use deeds::Deed;
 use run::{Ground, Limit, run_once};
 use transaction::Transaction;
@@ -287,6 +288,28 @@ enum Halt {
     Broken,
 }
 
+impl Halt {
+    /// What ends the script.
+    fn stop(self) -> Stop {
+        match self {
+            Halt::Killed => Stop::Killed,
+            Halt::TooLong => Stop::Deadline,
+            Halt::Elsewhere | Halt::Broken => Stop::Elsewhere,
+        }
+    }
+
+    /// What the client of a script is told that was ended from outside.
+    fn told(self, server: &Server) -> String {
+        match self {
+            Halt::TooLong => {
+                let ms = server.config.live.script_max_ms.get();
+                format!("Error running script: script-max-time exceeded: {ms} ms")
+            }
+            _ => String::from("Error running script: Script killed by user with SCRIPT KILL."),
+        }
+    }
+}
+
 /// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
 /// to be committed (C7).
 pub struct Running {
@@ -310,6 +333,21 @@ struct Listed {
 impl Listed {
     fn new(server: &Arc<Server>, run: &ScriptRun) -> Listed {
         let entry = running(run);
+        server.scripts.running.lock().push(entry.clone());
+        Listed { server: Arc::downgrade(server), entry }
+    }
+
+    /// A SCRIPT LOAD.
+    fn of_text(server: &Arc<Server>, client: u64) -> Listed {
+        let entry = Arc::new(Running {
+            client,
+            name: String::from("new script"),
+            is_script: true,
+            is_function: false,
+            started_ns: stdx::clock::mono_ns(),
+            kill: AtomicBool::new(false),
+            command: vec![b"script|load".to_vec()],
+        });
         server.scripts.running.lock().push(entry.clone());
         Listed { server: Arc::downgrade(server), entry }
     }
@@ -736,7 +774,23 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
     let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
     if job.is_killed() {
         job.ended = Err(Halt::Killed);
-    } else if let Err(error) = know_text(lua, &mut job.run) {
+        return;
+    }
+    // Since before it was compiled.
+    let end_ns = Limit::on_thread(server, &entry, None, job.spent.thread_ns).end_ns;
+    let known = match know_text(
+        server,
+        lua,
+        &mut job.run,
+        Limit { end_ns, kill: Some(&entry.kill), ..Limit::default() },
+    ) {
+        Ok(known) => known,
+        Err(halt) => {
+            job.ended = Err(halt);
+            return;
+        }
+    };
+    if let Err(error) = known {
         let mut out = Reply::new(job.run.resp3);
         out.error(&error.text());
         job.out = out.into_bytes();
@@ -748,9 +802,6 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }
         let ground = Ground { overlay: &mut overlay, act: None };
-        let most_ns = server.config.live.script_max_ms.get().max(0) as u64 * 1_000_000;
-        let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(job.spent.thread_ns));
-        let end_ns = (most_ns > 0).then_some(end_ns);
         let limit = Limit { until_ns: None, kill: Some(&entry.kill), gone: job.run.gone(), end_ns };
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
@@ -779,13 +830,26 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
     }
 }
 
-/// Compiles a script that came as a mere text. Errors: what is wrong with it.
-fn know_text(lua: &mut LuaState, run: &mut ScriptRun) -> Result<(), Error> {
-    let Body::Text(read_only) = run.body else { return Ok(()) };
-    let asked = crate::actions::scripting::script_of(lua, run.words.args(), read_only)?;
-    run.short = asked.memory.may_run_short(run.short)?;
-    (run.body, run.read_only) = (asked.body, asked.read_only);
-    Ok(())
+/// Compiles a script that came as a mere text. Errors: what is wrong with it, within; or why that was ended.
+fn know_text(
+    server: &Server,
+    lua: &mut LuaState,
+    run: &mut ScriptRun,
+    limit: Limit<'_>,
+) -> Result<Result<(), Error>, Halt> {
+    let Body::Text(read_only) = run.body else { return Ok(Ok(())) };
+    let (words, gone, turn) = (run.words.clone(), run.gone.clone(), server.turns.enter());
+    let limit = Limit { gone: gone.as_deref(), ..limit };
+    let mut host = Compiling::new(limit, Some(&turn));
+    let asked = crate::actions::scripting::script_of(lua, words.args(), read_only, &mut host);
+    if let Some(halt) = host.halt {
+        return Err(halt);
+    }
+    Ok(asked.and_then(|asked| {
+        run.short = asked.memory.may_run_short(run.short)?;
+        (run.body, run.read_only) = (asked.body, asked.read_only);
+        Ok(())
+    }))
 }
 
 /// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
@@ -806,10 +870,9 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
         return deliver(server, local, job);
     }
     match job.ended {
-        Err(Halt::Killed) => return deliver_killed(server, local, job),
-        Err(Halt::TooLong) => {
-            let ms = server.config.live.script_max_ms.get();
-            return deliver_ended(server, local, job, &format!("script-max-time exceeded: {ms} ms"));
+        Err(halt @ (Halt::Killed | Halt::TooLong)) => {
+            let why = halt.told(server);
+            return deliver_ended(server, local, job, &why);
         }
         Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
         Err(Halt::Broken) => {
@@ -844,7 +907,8 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
 
 /// A script was killed: nothing of it has happened (C1).
 fn deliver_killed(server: &Server, local: &mut Local, job: Box<ScriptJob>) -> Option<Delivery> {
-    deliver_ended(server, local, job, "Script killed by user with SCRIPT KILL.")
+    let why = Halt::Killed.told(server);
+    deliver_ended(server, local, job, &why)
 }
 
 /// A script was ended from outside: nothing of it has happened (C1).
@@ -853,7 +917,7 @@ fn deliver_ended(server: &Server, local: &mut Local, mut job: Box<ScriptJob>, wh
         Body::Exec(_) => "EXECABORT Transaction discarded because of:",
         _ => "ERR",
     };
-    job.out = format!("-{before} Error running script: {why}\r\n").into_bytes();
+    job.out = format!("-{before} {why}\r\n").into_bytes();
     job::discard(std::mem::take(&mut job.told));
     deliver(server, local, job)
 }

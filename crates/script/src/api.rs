@@ -150,8 +150,9 @@ fn with_arguments<R>(s: &State<'_>, f: impl FnOnce(&State<'_>, &[&[u8]]) -> R) -
     Ok(result)
 }
 
-/// A number as commands get it: integers plainly, others in the fewest digits that keep the value.
+/// A number as commands get it: integers plainly, others in the fewest digits that keep the value. Minus zero is zero.
 fn write_number(value: f64, out: &mut Vec<u8>) {
+    let value = if value == 0.0 { 0.0 } else { value };
     match text::exact_integer(value) {
         Some(integer) => text::write_int(integer, out),
         None => stdx::num::format_f64(value, out),

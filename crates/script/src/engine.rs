@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::api::Table;
-use crate::lua::{Failure, Ref, State, Type, Vm};
+use crate::lua::{Failure, NO_MEMORY, Ref, State, Type, Vm};
 use crate::reply::{self, Wire};
 use crate::sandbox::{self, Globals};
 use crate::{Function, FunctionRef, Host, Library, ScriptFlags, Stop, header};
@@ -84,6 +84,22 @@ const DUMPED: usize = 2;
 /// Compiled scripts may take this part of the memory.
 const KEPT: usize = 4;
 
+/// Lets everything go on.
+struct Nobody;
+
+impl Host for Nobody {
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"-ERR nobody is there to run commands\r\n");
+    }
+    fn log(&mut self, _: i32, _: &[u8]) {}
+    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
+        Ok(false)
+    }
+    fn interrupt(&mut self) -> Option<Stop> {
+        None
+    }
+}
+
 /// Runs scripts: two Lua states (EVAL's and the functions', made when needed) and the scripts compiled in them. Moves
 /// between threads; one thread uses it at a time.
 pub struct Engine {
@@ -157,27 +173,38 @@ impl Engine {
     ///
     /// Cost: the digest of the text and its compilation, some 60 ns a byte.
     pub fn load(&mut self, body: &[u8]) -> Result<Sha, String> {
+        self.load_for(body, &mut Nobody)
+    }
+
+    /// [`Engine::load`] for a host that is asked now and then whether to go on. If it is not, the error says no more than that.
+    pub fn load_for(&mut self, body: &[u8], host: &mut dyn Host) -> Result<Sha, String> {
         let sha = Sha::of(body);
-        self.load_as(sha, body)?;
+        self.load_as(sha, body, host)?;
         Ok(sha)
     }
 
-    /// [`Engine::load`] of a text whose digest is known.
-    pub fn load_as(&mut self, sha: Sha, body: &[u8]) -> Result<(), String> {
+    /// [`Engine::load_for`] of a text whose digest is known.
+    pub fn load_as(&mut self, sha: Sha, body: &[u8], host: &mut dyn Host) -> Result<(), String> {
         if self.scripts.contains_key(&sha) {
             return Ok(());
         }
         let (flags, code) = header::script(body)?;
-        self.keep(sha, flags, code.len(), |s| s.load(code, c"@user_script"))
+        self.keep(sha, flags, code.len(), host, |s| s.load(code, c"@user_script"))
     }
 
-    /// Takes over what another engine has compiled. Cost: O(bytes), about as long as copying them.
-    pub fn load_compiled(&mut self, sha: Sha, compiled: &Compiled) -> Result<(), String> {
+    /// Takes over what another engine has compiled; the host is asked as by [`Engine::load_for`]. Cost: O(bytes), about as long
+    /// as copying them.
+    pub fn load_compiled(
+        &mut self,
+        sha: Sha,
+        compiled: &Compiled,
+        host: &mut dyn Host,
+    ) -> Result<(), String> {
         if self.scripts.contains_key(&sha) {
             return Ok(());
         }
         let len = compiled.code.len() / DUMPED;
-        self.keep(sha, compiled.flags, len, |s| s.load_dumped(&compiled.code, c"@user_script"))
+        self.keep(sha, compiled.flags, len, host, |s| s.load_dumped(&compiled.code, c"@user_script"))
     }
 
     /// A compiled script for other engines. None: it is not compiled here. Cost: O(bytes).
@@ -200,6 +227,7 @@ impl Engine {
         sha: Sha,
         flags: ScriptFlags,
         len: usize,
+        host: &mut dyn Host,
         load: impl Fn(&mut State<'_>) -> Result<(), Failure>,
     ) -> Result<(), String> {
         let bytes = SCRIPT_BYTES + COMPILED * len;
@@ -208,10 +236,10 @@ impl Engine {
         if (full && !self.scripts.is_empty()) || self.scripts.len() >= self.limits.scripts_max {
             self.forget_scripts();
         }
-        let function = match self.try_to_keep(&load) {
+        let function = match self.try_to_keep(host, &load) {
             Err((Failure::Memory, _)) if !self.scripts.is_empty() => {
                 self.forget_scripts();
-                self.try_to_keep(&load)
+                self.try_to_keep(host, &load)
             }
             tried => tried,
         };
@@ -223,13 +251,17 @@ impl Engine {
 
     fn try_to_keep(
         &mut self,
+        host: &mut dyn Host,
         load: impl Fn(&mut State<'_>) -> Result<(), Failure>,
     ) -> Result<Ref, (Failure, String)> {
         let room = eval_room(&mut self.eval, &self.limits);
-        room.vm.with(|s| match load(s) {
+        room.vm.with_host(host, |s| match load(s) {
             Ok(()) => Ok(s.keep()),
             Err(failure) => {
+                s.resume_panic();
                 let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
+                // The hook says so, where the allocator is not asked.
+                let failure = if message == NO_MEMORY { Failure::Memory } else { failure };
                 Err((failure, format!("ERR Error compiling script (new function): {message}")))
             }
         })
@@ -529,6 +561,7 @@ impl Room {
             s.push_ref(globals.handler);
             let handler = s.top();
             if s.load(code, c"@user_function").is_err() {
+                s.resume_panic();
                 let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
                 return Err(format!("ERR Error compiling function: {message}"));
             }

@@ -15,7 +15,8 @@
 //! * **L2** A Rust function called by Lua returns `Err(Raise)` with the error value on top. [`entry`] raises it, after
 //!   that function and everything it owned are gone. `entry` itself owns nothing at that point.
 //! * **L3** Functions here that call back into Lua unprotected ([`guarded`], [`redis_pcall`]) own nothing at all, and run
-//!   outside of sections, as the interpreter does; a memory limit may therefore raise through them.
+//!   outside of sections, as the interpreter does; a memory limit may therefore raise through them. So does what hands the
+//!   compiler its text.
 //! * **L4** A panic never unwinds into C: `entry` and [`hook`] catch it, keep it in `Shared`, and stop the script;
 //!   [`State::protected`] lets it continue on the caller's side.
 //! * **L5** Once `Shared::stop` is set, nothing of the script goes on: the hook raises at every further instruction,
@@ -49,6 +50,9 @@ use crate::{Host, Stop};
 
 /// No single block above this: strings, and the arrays of tables (33 million slots).
 const BLOCK_BYTES_MAX: usize = (512 << 20) + (64 << 10);
+
+/// What Lua says, and we say, for want of memory.
+pub(crate) const NO_MEMORY: &str = "not enough memory";
 
 /// The error value is on top of the stack.
 #[derive(Debug)]
@@ -137,6 +141,8 @@ pub(crate) struct Shared {
     /// "Not enough memory" is being raised, perhaps by the hook: no handler of a script may run (hooks may be off), and
     /// the limit is not looked at again until it is caught.
     raising_memory: Cell<bool>,
+    /// Precompiled code is being read, which no collection may come between.
+    undumping: Cell<bool>,
     stop: Cell<Option<Stop>>,
     panic: Cell<Option<Box<dyn Any + Send>>>,
     host: Cell<Option<NonNull<dyn Host>>>,
@@ -165,6 +171,7 @@ impl Vm {
             hook_every: Cell::new(hook_every.clamp(1, 1 << 30) as c_int),
             section: Cell::new(true),
             raising_memory: Cell::new(false),
+            undumping: Cell::new(false),
             stop: Cell::new(None),
             panic: Cell::new(None),
             host: Cell::new(None),
@@ -213,19 +220,26 @@ impl Vm {
 
     /// Works on the state from outside of any script. The stack is back where it was afterwards.
     pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut State<'_>) -> R) -> R {
-        struct Leave<'a>(&'a Shared, *mut lua_State, c_int);
+        /// What was before: the height of the stack, and who ran on this thread.
+        struct Leave<'a>(&'a Shared, *mut lua_State, c_int, *mut lua_State);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
-                // SAFETY: back to a height the stack had before.
-                unsafe { ffi::lua_settop(self.1, self.2) };
+                // SAFETY: back to a height the stack had before; the state that ran before is alive, as its caller's is
+                // the frame that this one returns to.
+                unsafe {
+                    ffi::lua_settop(self.1, self.2);
+                    evenkeel_runs(self.3);
+                }
                 self.0.section.set(false);
             }
         }
         let shared = self.shared();
         shared.section.set(true);
-        // SAFETY: the state is alive and nobody else uses it (`&mut self`).
+        // SAFETY: the state is alive and nobody else uses it (`&mut self`); it is forgotten when this function returns.
+        let before = unsafe { evenkeel_runs(self.l.as_ptr()) };
+        // SAFETY: the same.
         let mut state = unsafe { State::enter(self.l.as_ptr(), shared) };
-        let leave = Leave(shared, self.l.as_ptr(), state.top);
+        let leave = Leave(shared, self.l.as_ptr(), state.top, before);
         let result = f(&mut state);
         drop(leave);
         result
@@ -356,7 +370,9 @@ unsafe extern "C-unwind" fn hook(l: *mut lua_State, _: *mut ffi::lua_Debug) {
             raise_stop(l);
         }
         if shared.over_limit() {
-            ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
+            if !shared.undumping.get() {
+                ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
+            }
             if shared.over_limit() {
                 raise_memory(l);
             }
@@ -380,9 +396,8 @@ unsafe fn raise_stop(l: *mut lua_State) -> ! {
 unsafe fn raise_memory(l: *mut lua_State) -> ! {
     // SAFETY: by the caller.
     unsafe {
-        const TEXT: &[u8] = b"not enough memory";
         shared_of(l).raising_memory.set(true);
-        ffi::lua_pushlstring_(l, TEXT.as_ptr().cast(), TEXT.len());
+        ffi::lua_pushlstring_(l, NO_MEMORY.as_ptr().cast(), NO_MEMORY.len());
         ffi::lua_error(l)
     }
 }
@@ -555,6 +570,10 @@ unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
 unsafe extern "C-unwind" {
     /// Counts work on so many bytes as instructions (`build.rs`).
     fn evenkeel_charge(l: *mut lua_State, bytes: usize);
+    /// The same, and calls the hook if it is due.
+    fn evenkeel_step(l: *mut lua_State, bytes: usize);
+    /// Says which state runs on this thread; answers which did.
+    fn evenkeel_runs(l: *mut lua_State) -> *mut lua_State;
 }
 
 /// Calls upvalue 1 with all arguments, the table behind in place of a read-only one as the first. A long string or table

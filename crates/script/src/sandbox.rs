@@ -408,7 +408,8 @@ fn string_functions(s: &mut State<'_>) {
 
 fn repeat(s: &mut State<'_>) -> Outcome {
     s.arg_text(1)?;
-    let times = s.arg_int(2)?.max(0) as usize;
+    // As C's int.
+    let times = (s.arg_int(2)? as i32).max(0) as usize;
     let text = s.bytes(1).unwrap_or_default();
     let Some(total) = text.len().checked_mul(times).filter(|&n| n <= TEXT_BYTES_MAX) else {
         return s.raise_here("resulting string too large");
@@ -448,7 +449,7 @@ fn insert(s: &mut State<'_>) -> Outcome {
     if s.behind_proxy(1).is_some() {
         return s.raise(READ_ONLY);
     }
-    let end = s.len(1) as i32 + 1;
+    let end = (s.len(1) as i32).wrapping_add(1);
     match s.top() {
         2 => s.raw_set_i(1, end),
         3 => {

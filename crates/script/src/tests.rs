@@ -4,6 +4,9 @@ use std::collections::BTreeMap;
 
 use crate::{Engine, Host, Limits, Stop};
 
+mod compiler;
+mod hostile;
+
 /// A host with GET, SET, DEL, ECHO and a few commands that give odd replies.
 #[derive(Default)]
 pub(crate) struct Map {
@@ -489,10 +492,32 @@ fn numbers_reach_commands_as_redis_sends_them() {
         ("2^53", "9007199254740992"),
         ("1/3", "0.3333333333333333"),
         ("1/0", "inf"),
+        ("-0", "0"),
+        ("-0.0", "0"),
+        ("math.floor(-0.0)", "0"),
+        ("math.ceil(-0.5)", "0"),
+        ("tonumber('-0')", "0"),
+        ("cjson.decode('-0')", "0"),
+        ("-1e-300", "-1e-300"),
+        // As text it keeps its sign.
+        ("'' .. -0", "-0"),
+        ("tostring(-0)", "-0"),
+        ("cjson.encode(-0)", "-0"),
+        ("table.concat({-0})", "-0"),
+        ("string.format('%s%d%g', -0, -0, -0)", "-00-0"),
+        ("cmsgpack.unpack(cmsgpack.pack(-0))", "0"),
     ] {
         let got = once(&format!("return redis.call('echo', {number})"));
         assert_eq!(got, format!("${}\r\n{expected}\r\n", expected.len()), "{number}");
     }
+    assert_eq!(
+        once("local x = 0 return {redis.call('echo', -x), -x, {-x}}"),
+        "*3\r\n$1\r\n0\r\n:0\r\n*1\r\n:0\r\n"
+    );
+    assert_eq!(
+        once("local t = {} t[-0] = 'a' for k in pairs(t) do return {t[0], redis.call('echo', k)} end"),
+        "*2\r\n$1\r\na\r\n$1\r\n0\r\n"
+    );
 }
 
 #[test]
@@ -566,7 +591,7 @@ fn compiled_scripts_move_between_engines() {
         let sha = one.load(script).expect("compiles");
         let compiled = one.compiled(&sha).expect("is there");
         assert!(two.compiled(&sha).is_none());
-        two.load_compiled(sha, &compiled).expect("loads");
+        two.load_compiled(sha, &compiled, &mut Map::default()).expect("loads");
         assert_eq!((one.flags(&sha), two.flags(&sha)), (Some(compiled.flags()), Some(compiled.flags())));
         let run = |engine: &mut Engine| {
             let mut out = Vec::new();

@@ -14,6 +14,8 @@ use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS}
 use resp::{Args, Reply};
 use script::{Engine, Limits, ScriptFlags};
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use stdx::turns::Turn;
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("function|load", |act, args| load(args)?.perform(act), PLAIN),
@@ -70,15 +72,24 @@ pub(crate) fn asked_for(command: &Command, args: Args<'_>) -> Result<Asked, Erro
 }
 
 impl Asked {
-    /// Tries what is to be loaded. Cost: running the code of each library once (L1), in so much memory at most.
-    pub(crate) fn prepare(self, memory_bytes: usize) -> Result<Change, String> {
+    /// Tries what is to be loaded; the many libraries of a dump only as long as somebody wants to know. Cost: running the code of
+    /// each library once (L1), in so much memory at most.
+    pub(crate) fn prepare(
+        self,
+        memory_bytes: usize,
+        gone: Option<&AtomicBool>,
+        turn: Option<&Turn>,
+    ) -> Result<Change, String> {
+        let deadline = |gone| Deadline { until_ns: stdx::clock::mono_ns() + LOAD_NS, gone, turn };
         let (libraries, policy, is_load) = match self {
             Asked::Other(change) => return Ok(change),
             Asked::Load(code, policy) => {
-                let tried = try_library(&mut engine(memory_bytes), code)?;
+                let tried = try_library(&mut engine(memory_bytes), code, deadline(None))?;
                 (vec![tried], policy, true)
             }
-            Asked::Restore(payload, policy) => (accept_all(&payload, memory_bytes)?, policy, false),
+            Asked::Restore(payload, policy) => {
+                (accept_all(&payload, memory_bytes, || deadline(gone))?, policy, false)
+            }
         };
         Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
     }
@@ -86,9 +97,9 @@ impl Asked {
     fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
         let code = act.server.scripts.code.clone();
         let memory_bytes = act.server.config.live.lua_memory_bytes.size();
-        let server = act.server.clone();
+        let (server, gone) = (act.server.clone(), act.session.cancel.clone());
         let change = move |asked: Asked, out: &mut Reply| {
-            let prepared = apart(&server, move || asked.prepare(memory_bytes));
+            let prepared = apart(&server, move |turn| asked.prepare(memory_bytes, Some(&gone), Some(turn)));
             let made = prepared.and_then(|change| change.make(&code).map(|()| change));
             match made {
                 Ok(change) => change.answer(out),
@@ -183,11 +194,15 @@ fn restore(args: Args<'_>) -> Result<Asked, Error> {
 }
 
 /// The libraries of a payload, each tried; names that come twice in it are refused.
-fn accept_all(payload: &[u8], memory_bytes: usize) -> Result<Vec<Accepted>, String> {
+fn accept_all<'a>(
+    payload: &[u8],
+    memory_bytes: usize,
+    deadline: impl Fn() -> Deadline<'a>,
+) -> Result<Vec<Accepted>, String> {
     let mut engine = engine(memory_bytes);
     let mut all: Vec<Accepted> = Vec::new();
     for code in codes_of(payload)? {
-        let new = try_library(&mut engine, code)?;
+        let new = try_library(&mut engine, code, deadline())?;
         if all.iter().any(|old| old.name == new.name) {
             return Err(format!("ERR Library '{}' already exists", new.name));
         }
@@ -218,12 +233,14 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
 }
 
 /// Runs clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is not demoted.
-fn apart<T: Send>(server: &Server, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+pub(crate) fn apart<T: Send>(
+    server: &Server,
+    work: impl FnOnce(&Turn) -> Result<T, String> + Send,
+) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("library-code".into()).spawn_scoped(scope, || {
             stdx::threads::demote(server.crowd.rank().nice());
-            let _turn = server.turns.enter();
-            work()
+            work(&server.turns.enter())
         });
         match thread {
             Ok(thread) => thread.join().unwrap_or_else(|_| Err("ERR the library could not be tried".into())),
@@ -240,8 +257,7 @@ fn engine(memory_bytes: usize) -> Engine {
 }
 
 /// Runs a library's code to see what it registers (L1), and how long that takes.
-fn try_library(engine: &mut Engine, text: Box<[u8]>) -> Result<Accepted, String> {
-    let mut host = Deadline(stdx::clock::mono_ns() + LOAD_NS);
+fn try_library(engine: &mut Engine, text: Box<[u8]>, mut host: Deadline<'_>) -> Result<Accepted, String> {
     let began_ns = stdx::clock::thread_cpu_ns();
     let library = engine.load_library(&text, &mut host)?;
     let load_ns = stdx::clock::thread_cpu_ns() - began_ns;
@@ -320,9 +336,10 @@ mod tests {
 
     #[test]
     fn names_that_come_twice_in_a_dump_are_refused() {
+        let deadline = || Deadline { until_ns: u64::MAX, gone: None, turn: None };
         let refused = |codes: &[Box<[u8]>]| {
             let codes: Vec<&[u8]> = codes.iter().map(|code| &**code).collect();
-            accept_all(&payload_of(&codes), 0).map(|all| all.len())
+            accept_all(&payload_of(&codes), 0, deadline).map(|all| all.len())
         };
         assert_eq!(refused(&[library("one", "f"), library("two", "g")]), Ok(2));
         let twice = refused(&[library("one", "f"), library("one", "g")]);

@@ -2,12 +2,14 @@
 
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
 use crate::call::Flow;
-use crate::scripts::{self, Body, Change, Code, Found, Libraries, LuaState, Running, ScriptRun, Started};
+use crate::scripts::{
+    self, Body, Change, Code, Found, Libraries, LuaState, Running, ScriptRun, Short, Started,
+};
 use crate::sources;
 use command::options::{int, is};
 use command::{Command, Error};
 use resp::{Args, Reply};
-use script::Sha;
+use script::{Host, Sha};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -156,26 +158,32 @@ pub(crate) fn asked_for(
     lua: &mut LuaState,
     command: &Command,
     args: Args<'_>,
+    host: &mut dyn Host,
 ) -> Result<(Asked, usize), Error> {
     let read_only = command.name.ends_with("_ro");
     let asked = match command.name {
         "fcall" | "fcall_ro" => function_of(lua.code(), args, read_only)?,
-        "evalsha" | "evalsha_ro" => script_known_as(lua, args, read_only)?,
-        _ => script_of(lua, args, read_only)?,
+        "evalsha" | "evalsha_ro" => script_known_as(lua, args, read_only, host)?,
+        _ => script_of(lua, args, read_only, host)?,
     };
     Ok((asked, declared(args)?))
 }
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_of(scripts::engine(act.server, act.local), args, read_only)?;
+    let asked = script_of(scripts::engine(act.server, act.local), args, read_only, &mut Short)?;
     run(act, asked, args)
 }
 
-/// The script of EVAL and EVAL_RO.
-pub(crate) fn script_of(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
+/// The script of EVAL and EVAL_RO, compiled as long as `host` lets it.
+pub(crate) fn script_of(
+    lua: &mut LuaState,
+    args: Args<'_>,
+    read_only: bool,
+    host: &mut dyn Host,
+) -> Result<Asked, Error> {
     declared(args)?;
-    asked(lua.find(args.at(1), false)?, read_only)
+    asked(lua.find(args.at(1), false, host)?, read_only)
 }
 
 fn asked(found: Found, read_only: bool) -> Result<Asked, Error> {
@@ -192,17 +200,22 @@ fn asked(found: Found, read_only: bool) -> Result<Asked, Error> {
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_known_as(scripts::engine(act.server, act.local), args, read_only)?;
+    let asked = script_known_as(scripts::engine(act.server, act.local), args, read_only, &mut Short)?;
     run(act, asked, args)
 }
 
-fn script_known_as(lua: &mut LuaState, args: Args<'_>, read_only: bool) -> Result<Asked, Error> {
+fn script_known_as(
+    lua: &mut LuaState,
+    args: Args<'_>,
+    read_only: bool,
+    host: &mut dyn Host,
+) -> Result<Asked, Error> {
     if args.at(1).len() != 40 {
         return Err(NO_SCRIPT);
     }
     declared(args)?;
     let sha = Sha::from_hex(args.at(1)).ok_or(NO_SCRIPT)?;
-    asked(lua.find_known(sha)?.ok_or(NO_SCRIPT)?, read_only)
+    asked(lua.find_known(sha, host)?.ok_or(NO_SCRIPT)?, read_only)
 }
 
 /// `FCALL function numkeys [key ...] [arg ...]`
@@ -230,16 +243,20 @@ fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked, Er
 }
 
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
-    if let Found::Known { sha, .. } = scripts::engine(act.server, act.local).find(args.at(2), true)? {
+    if let Found::Known { sha, .. } =
+        scripts::engine(act.server, act.local).find(args.at(2), true, &mut Short)?
+    {
         act.out.bulk(&sha.hex());
         return Ok(Flow::Done);
     }
     // The words as they came, where they are kept: a copy of megabytes would take the loop's time.
     let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let code = act.server.scripts.code.clone();
-    aside(act, "script", move |out| match scripts::compile_apart(&code, words.args().at(2)) {
-        Ok(sha) => out.bulk(&sha.hex()),
-        Err(text) => out.error(&text),
+    let (server, client, gone) = (act.server.clone(), act.session.id, act.session.cancel.clone());
+    aside(act, "script", move |out| {
+        match scripts::compile_apart(&server, words.args().at(2), client, &gone) {
+            Ok(sha) => out.bulk(&sha.hex()),
+            Err(text) => out.error(&text),
+        }
     })
 }
 

@@ -370,8 +370,9 @@ impl LuaState {
         &self.code
     }
 
-    /// Looks for a script by its text, and compiles it if need be. `stays`: it is not to be forgotten.
-    pub(crate) fn find(&mut self, text: &[u8], stays: bool) -> Result<Found, String> {
+    /// Looks for a script by its text, and compiles it if need be, as long as `host` lets it. `stays`: it is not to be
+    /// forgotten.
+    pub(crate) fn find(&mut self, text: &[u8], stays: bool, host: &mut dyn Host) -> Result<Found, String> {
         if self.on_loop && text.len() > LOOKED_AT {
             return Ok(Found::Text);
         }
@@ -392,9 +393,9 @@ impl LuaState {
                 (sha, kept)
             }
             None if self.on_loop && text.len() > SHORT => return Ok(Found::Text),
-            None => self.compile(text, stays)?,
+            None => self.compile(text, stays, host)?,
         };
-        if !self.take(sha, &kept)? {
+        if !self.take(sha, &kept, host)? {
             return Ok(Found::Known { sha, kept, far: true });
         }
         if kept.text.len() <= LAST_MAX {
@@ -404,15 +405,15 @@ impl LuaState {
     }
 
     /// Looks for a script by its digest.
-    pub(crate) fn find_known(&mut self, sha: Sha) -> Result<Option<Found>, String> {
+    pub(crate) fn find_known(&mut self, sha: Sha, host: &mut dyn Host) -> Result<Option<Found>, String> {
         let Some(kept) = self.code.script(&sha) else { return Ok(None) };
         kept.touch();
-        let far = !self.take(sha, &kept)?;
+        let far = !self.take(sha, &kept, host)?;
         Ok(Some(Found::Known { sha, kept, far }))
     }
 
-    fn compile(&mut self, text: &[u8], stays: bool) -> Result<(Sha, Arc<Kept>), String> {
-        let sha = self.engine.load(text)?;
+    fn compile(&mut self, text: &[u8], stays: bool, host: &mut dyn Host) -> Result<(Sha, Arc<Kept>), String> {
+        let sha = self.engine.load_for(text, host)?;
         let kept = Kept {
             text: text.into(),
             flags: self.engine.flags(&sha).unwrap_or_default(),
@@ -424,7 +425,7 @@ impl LuaState {
     }
 
     /// Has the engine ready for a script; false: it takes too long for a loop (K3).
-    pub(super) fn take(&mut self, sha: Sha, kept: &Kept) -> Result<bool, String> {
+    pub(super) fn take(&mut self, sha: Sha, kept: &Kept, host: &mut dyn Host) -> Result<bool, String> {
         if self.engine.has(&sha) {
             return Ok(true);
         }
@@ -432,8 +433,8 @@ impl LuaState {
             return Ok(false);
         }
         match &kept.compiled {
-            Some(compiled) => self.engine.load_compiled(sha, compiled)?,
-            None => self.engine.load_as(sha, &kept.text)?,
+            Some(compiled) => self.engine.load_compiled(sha, compiled, host)?,
+            None => self.engine.load_as(sha, &kept.text, host)?,
         }
         Ok(true)
     }
@@ -453,15 +454,20 @@ impl LuaState {
         std::mem::take(&mut self.lacks) && self.loading.is_none()
     }
 
-    /// A thread: brings the libraries up to date (C6). Cost: O(1) unless they changed.
-    pub(super) fn sync(&mut self) {
+    /// A thread: brings the libraries up to date (C6), as long as `host` lets it. Cost: O(1) unless they changed.
+    pub(super) fn sync(&mut self, host: &mut dyn Host) {
         let version = self.code.version();
         if self.version == version || self.on_loop {
             return;
         }
         let libraries = self.code.libraries();
         self.forget_functions();
-        libraries.code.values().for_each(|code| self.load_library(code));
+        for code in libraries.code.values() {
+            self.load_library(code, &mut Loading(Some(&mut *host)));
+            if host.interrupt().is_some() {
+                return;
+            }
+        }
         self.version = version;
     }
 
@@ -486,7 +492,7 @@ impl LuaState {
                 return false;
             };
             if code.load_ns <= LIGHT_NS {
-                self.load_library(code);
+                self.load_library(code, &mut Loading(None));
             }
             seen = Some(name.clone());
         }
@@ -500,29 +506,85 @@ impl LuaState {
         job::discard(std::mem::take(&mut self.functions));
     }
 
-    fn load_library(&mut self, code: &LibraryCode) {
-        // It was loaded once to be accepted; that it fails now would be the engine's memory limit.
-        if let Ok(library) = self.engine.load_library(&code.text, &mut Silent) {
+    fn load_library(&mut self, code: &LibraryCode, host: &mut Loading<'_>) {
+        // It was loaded once to be accepted: the engine's memory limit may end it now, and the host.
+        if let Ok(library) = self.engine.load_library(&code.text, host) {
             self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
         }
     }
 }
 
-/// SCRIPT LOAD of a long text: compiles it in an engine of its own. Answers its digest.
-pub(crate) fn compile_apart(code: &Arc<Code>, text: &[u8]) -> Result<Sha, String> {
-    match LuaState::new(code.clone()).find(text, true)? {
-        Found::Known { sha, .. } => Ok(sha),
-        // Not on a thread.
-        Found::Text => Ok(Sha::of(text)),
+/// SCRIPT LOAD of a long text: compiles it in an engine of its own, for a client, until it is killed or takes too long. Answers
+/// its digest.
+pub(crate) fn compile_apart(
+    server: &Arc<Server>,
+    text: &[u8],
+    client: u64,
+    gone: &AtomicBool,
+) -> Result<Sha, String> {
+    let listed = Listed::of_text(server, client);
+    let listed = &listed;
+    crate::actions::libraries::apart(server, move |turn| {
+        let limit = Limit::on_thread(server, &listed.entry, Some(gone), 0);
+        let mut host = Compiling::new(limit, Some(turn));
+        let found = LuaState::new(server.scripts.code.clone()).find(text, true, &mut host);
+        match (host.halt, found?) {
+            (Some(halt), _) => Err(format!("ERR {}", halt.told(server))),
+            (None, Found::Known { sha, .. }) => Ok(sha),
+            // Not on a thread.
+            (None, Found::Text) => Ok(Sha::of(text)),
+        }
+    })
+}
+
+/// A host for compiling scripts: nothing may be called then.
+pub(super) struct Compiling<'a> {
+    limit: Limit<'a>,
+    turn: Option<&'a Turn>,
+    /// How often it was asked.
+    asked: u32,
+    /// Why the compilation was ended.
+    pub(super) halt: Option<Halt>,
+}
+
+/// Questions, of some 50 µs, after which the client's going ends a compilation: a script that was sent by somebody who did not
+/// wait for its answer is run.
+const ASKED: u32 = 1024;
+
+impl<'a> Compiling<'a> {
+    pub(super) fn new(limit: Limit<'a>, turn: Option<&'a Turn>) -> Compiling<'a> {
+        Compiling { limit, turn, asked: 0, halt: None }
     }
 }
 
-/// A host for loading libraries: nothing may be called then.
-struct Silent;
+impl Host for Compiling<'_> {
+    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
+        Loading(None).call(args, resp3, out);
+    }
+    fn log(&mut self, level: i32, message: &[u8]) {
+        write_log(level, message);
+    }
+    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
+        Ok(true)
+    }
+    fn interrupt(&mut self) -> Option<Stop> {
+        if let Some(turn) = self.turn {
+            turn.reach(Point::ScriptStep);
+            turn.check();
+        }
+        self.asked = self.asked.saturating_add(1);
+        let gone = self.limit.gone.filter(|_| self.asked > ASKED);
+        self.halt = self.halt.or_else(|| Limit { gone, ..self.limit }.ended());
+        self.halt.map(Halt::stop)
+    }
+}
 
-impl Host for Silent {
-    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"-ERR redis.call can only be called inside a script invocation\r\n");
+/// Lets everything go on: what a loop compiles is short.
+pub(crate) struct Short;
+
+impl Host for Short {
+    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
+        Loading(None).call(args, resp3, out);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -535,12 +597,12 @@ impl Host for Silent {
     }
 }
 
-/// Loading a library must end: it has half a second, as in Redis. Holds the monotonic clock of the end.
-pub(crate) struct Deadline(pub u64);
+/// A host for loading libraries: nothing may be called then. Who may end that, if somebody may.
+struct Loading<'a>(Option<&'a mut dyn Host>);
 
-impl Host for Deadline {
-    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
-        Silent.call(args, resp3, out);
+impl Host for Loading<'_> {
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"-ERR redis.call can only be called inside a script invocation\r\n");
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -549,7 +611,33 @@ impl Host for Deadline {
         Ok(true)
     }
     fn interrupt(&mut self) -> Option<Stop> {
-        (stdx::clock::mono_ns() > self.0).then_some(Stop::Deadline)
+        self.0.as_mut().and_then(|host| host.interrupt())
+    }
+}
+
+/// Loading a library must end: it has half a second, as in Redis.
+pub(crate) struct Deadline<'a> {
+    /// Monotonic clock of the end.
+    pub(crate) until_ns: u64,
+    /// Set when nobody wants to know any more.
+    pub(crate) gone: Option<&'a AtomicBool>,
+    pub(crate) turn: Option<&'a Turn>,
+}
+
+impl Host for Deadline<'_> {
+    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
+        Loading(None).call(args, resp3, out);
+    }
+    fn log(&mut self, level: i32, message: &[u8]) {
+        write_log(level, message);
+    }
+    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
+        Ok(true)
+    }
+    fn interrupt(&mut self) -> Option<Stop> {
+        self.turn.into_iter().for_each(Turn::check);
+        let is_gone = self.gone.is_some_and(|gone| gone.load(Ordering::Relaxed));
+        (is_gone || stdx::clock::mono_ns() > self.until_ns).then_some(Stop::Deadline)
     }
 }
 
@@ -558,7 +646,8 @@ mod tests {
     use super::*;
 
     fn keep(code: &Arc<Code>, text: &str, stays: bool) -> Sha {
-        let Found::Known { sha, .. } = LuaState::new(code.clone()).find(text.as_bytes(), stays).unwrap()
+        let Found::Known { sha, .. } =
+            LuaState::new(code.clone()).find(text.as_bytes(), stays, &mut Short).unwrap()
         else {
             panic!("a thread finds all");
         };
@@ -612,19 +701,19 @@ mod tests {
             [(500, Some(false), Some(false)), (2_400, None, Some(false)), (70_000, None, None)]
         {
             let text = text(bytes);
-            assert_eq!(far(lua.find(text.as_bytes(), false).unwrap()), before, "{bytes}");
+            assert_eq!(far(lua.find(text.as_bytes(), false, &mut Short).unwrap()), before, "{bytes}");
             if before.is_none() && bytes > 60_000 {
                 continue;
             }
             keep(&code, &text, false);
-            assert_eq!(far(lua.find(text.as_bytes(), false).unwrap()), behind, "{bytes}");
+            assert_eq!(far(lua.find(text.as_bytes(), false, &mut Short).unwrap()), behind, "{bytes}");
         }
         let mut long = String::from("local t = {}\n");
         (0..2_500).for_each(|i| long.push_str(&format!("t[{i}]=t[1]\n")));
         let sha = keep(&code, &long, false);
         assert!(long.len() < LOOKED_AT && code.script(&sha).unwrap().compiled.is_some());
-        assert_eq!(far(lua.find(long.as_bytes(), false).unwrap()), Some(true));
-        assert_eq!(far(lua.find_known(sha).unwrap().unwrap()), Some(true));
+        assert_eq!(far(lua.find(long.as_bytes(), false, &mut Short).unwrap()), Some(true));
+        assert_eq!(far(lua.find_known(sha, &mut Short).unwrap().unwrap()), Some(true));
     }
 
     /// K4: a loop has them after some slices, and never those that take long.
@@ -652,7 +741,7 @@ mod tests {
         assert!((0..100).all(|i| lua.has_function(&format!("flight{i}"))));
         assert!(!lua.has_function("fheavy") && !lua.wants_libraries());
         let mut thread = LuaState::new(code.clone());
-        thread.sync();
+        thread.sync(&mut Short);
         assert!(thread.functions.contains_key("fheavy"));
         add("next", 10);
         assert!(!lua.has_function("flight1") && lua.wants_libraries());

@@ -22,7 +22,19 @@ pub(super) struct Limit<'a> {
     pub(super) end_ns: Option<u64>,
 }
 
-impl Limit<'_> {
+impl<'a> Limit<'a> {
+    /// That of a script that has used so much time of a thread.
+    pub(super) fn on_thread(
+        server: &Server,
+        entry: &'a Running,
+        gone: Option<&'a AtomicBool>,
+        used_ns: u64,
+    ) -> Limit<'a> {
+        let most_ns = server.config.live.script_max_ms.get().max(0) as u64 * 1_000_000;
+        let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(used_ns));
+        Limit { until_ns: None, kill: Some(&entry.kill), gone, end_ns: (most_ns > 0).then_some(end_ns) }
+    }
+
     /// Whether the run has to end.
     pub(super) fn ended(&self) -> Option<Halt> {
         let is_set = |flag: Option<&AtomicBool>| flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
@@ -676,11 +688,7 @@ impl Host for Runner<'_, '_, '_> {
             return Some(Stop::Elsewhere);
         }
         self.halt = self.limit.ended();
-        self.halt.map(|halt| match halt {
-            Halt::Killed => Stop::Killed,
-            Halt::TooLong => Stop::Deadline,
-            Halt::Elsewhere | Halt::Broken => Stop::Elsewhere,
-        })
+        self.halt.map(Halt::stop)
     }
 }
 
@@ -712,18 +720,19 @@ pub(super) fn run_script<'a>(
     reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
-    lua.sync();
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner::new(server, lua, run, ground, limit, reader);
+    lua.sync(&mut host);
     let mark = out.len();
     let keys: Vec<&[u8]> = run.keys().iter().collect();
     let args: Vec<&[u8]> = run.args().iter().collect();
     let ended = match &run.body {
         Body::Script(sha, kept) => {
             // It compiled before it came here.
-            let _ = lua.take(*sha, kept);
+            let _ = lua.take(*sha, kept, &mut host);
             lua.engine.run(sha, &keys, &args, &mut host, out, run.resp3)
         }
+        Body::Function(_) if host.halt.is_some() => Ok(()),
         Body::Function(name) => match lua.functions.get(name) {
             Some(f) => lua.engine.call_function(f.callback, name, &keys, &args, &mut host, out, run.resp3),
             None => {

@@ -150,9 +150,9 @@ impl Transaction {
         let lua = draft.get_or_insert_with(|| LuaState::new(Arc::new(server.scripts.code.draft())));
         let change = match command.name {
             "script|flush" => scripting::forgets(args).map_err(|error| error.text().into_owned()),
-            _ => libraries::asked_for(command, args)
-                .map_err(|error| error.text().into_owned())
-                .and_then(|asked| asked.prepare(server.config.live.lua_memory_bytes.size())),
+            _ => libraries::asked_for(command, args).map_err(|error| error.text().into_owned()).and_then(
+                |asked| asked.prepare(server.config.live.lua_memory_bytes.size(), limit.gone, None),
+            ),
         };
         // Why it cannot be made is answered where it is made for all.
         let _ = change.and_then(|change| change.make(&lua.code));
@@ -176,7 +176,12 @@ impl Transaction {
         }
         let (mark, began_ns) = (out.len(), stdx::clock::mono_ns());
         let Place { at, resp3, .. } = place;
-        let ended = match self.asked_for(lua, place) {
+        let mut host = Compiling::new(limit, reader.as_deref().map(|reader| &reader.turn));
+        let asked = self.asked_for(lua, place, &mut host);
+        if let Some(halt) = host.halt {
+            return Err(halt);
+        }
+        let ended = match asked {
             Ok(Order::Answer(answer)) => {
                 out.extend_from_slice(&answer);
                 Ok(())
@@ -210,12 +215,17 @@ impl Transaction {
     }
 
     /// What a command with a script asks for.
-    fn asked_for(&self, lua: &mut LuaState, Place { run, db, at, resp3 }: Place<'_>) -> Result<Order, Error> {
+    fn asked_for(
+        &self,
+        lua: &mut LuaState,
+        Place { run, db, at, resp3 }: Place<'_>,
+        host: &mut Compiling<'_>,
+    ) -> Result<Order, Error> {
         let (command, args) = self.queue.at(at);
         if !is_script(command) {
             let mut out = Reply::new(resp3);
             match command.name {
-                "script|load" => match lua.find(args.at(2), true)? {
+                "script|load" => match lua.find(args.at(2), true, host)? {
                     Found::Known { sha, .. } => out.bulk(&sha.hex()),
                     Found::Text => return Ok(Order::Elsewhere),
                 },
@@ -224,7 +234,7 @@ impl Transaction {
             return Ok(Order::Answer(out.into_bytes()));
         }
         let (scripting::Asked { body, read_only, memory, far }, declared) =
-            scripting::asked_for(lua, command, args)?;
+            scripting::asked_for(lua, command, args, host)?;
         if far {
             return Ok(Order::Elsewhere);
         }

@@ -680,9 +680,9 @@ impl<'a> State<'a> {
         if self.is_number(n) { Ok(self.number(n)) } else { self.raise_type(n, "number") }
     }
 
-    /// A number cut to an integer as C does.
+    /// A number cut to an integer as C does on x86: what does not fit is the smallest.
     pub(crate) fn arg_int(&mut self, n: c_int) -> Result<i64, Raise> {
-        self.arg_number(n).map(|x| x as i64)
+        self.arg_number(n).map(crate::text::cut)
     }
 
     /// Checks for a string (a number is made one); `bytes(n)` then gives it.
@@ -754,12 +754,27 @@ impl<'a> State<'a> {
         } else {
             code
         };
+        self.read_code(code, PIECE, chunk_name)
+    }
+
+    /// Has Lua read code, in pieces of so many bytes: between two of them it may be ended.
+    fn read_code(&mut self, code: &[u8], piece: usize, chunk_name: &std::ffi::CStr) -> Result<(), Failure> {
+        let mut pieces = Pieces { at: code.as_ptr(), left: code.len(), piece };
         self.shared.section.set(false);
-        // SAFETY: room; lua_load is itself a protected call, so nothing jumps past it; it returns with one value pushed.
+        // SAFETY: the caller made room; lua_load is itself a protected call, so nothing jumps past it, and returns with one
+        // value pushed. `pieces` and the code live until then.
         let status =
-            unsafe { ffi::luaL_loadbuffer(self.l, code.as_ptr().cast(), code.len(), chunk_name.as_ptr()) };
+            unsafe { ffi::lua_load(self.l, next_piece, (&raw mut pieces).cast(), chunk_name.as_ptr()) };
         self.shared.section.set(true);
+        self.shared.raising_memory.set(false);
         failure(status)
+    }
+
+    /// Continues a panic of the host that ended a compilation.
+    pub(crate) fn resume_panic(&mut self) {
+        if let Some(panic) = self.shared.panic.take() {
+            resume_unwind(panic);
+        }
     }
 
     /// The function on top as Lua dumps it; None if it is none of Lua's. Cost: O(bytes).
@@ -774,12 +789,10 @@ impl<'a> State<'a> {
     /// Takes over what [`State::dump`] made in this process (L8) and pushes the function; on failure pushes the message.
     pub(crate) fn load_dumped(&mut self, code: &[u8], chunk_name: &std::ffi::CStr) -> Result<(), Failure> {
         self.grow();
-        self.shared.section.set(false);
-        // SAFETY: as in `load`; precompiled code is what Lua itself has written in this process.
-        let status =
-            unsafe { ffi::luaL_loadbuffer(self.l, code.as_ptr().cast(), code.len(), chunk_name.as_ptr()) };
-        self.shared.section.set(true);
-        failure(status)
+        self.shared.undumping.set(true);
+        let result = self.read_code(code, usize::MAX, chunk_name);
+        self.shared.undumping.set(false);
+        result
     }
 
     /// Calls the function below the top `args` values, with all values but `results` of what it returns dropped; on
@@ -845,6 +858,40 @@ impl<'a> State<'a> {
     pub(crate) fn raw_gc(&mut self, what: c_int, data: c_int) -> c_int {
         // SAFETY: in a section; unknown requests answer -1.
         unsafe { ffi::lua_gc(self.l, what, data) }
+    }
+}
+
+/// Bytes of a text that the compiler is given at a time.
+const PIECE: usize = 1024;
+/// What a byte counts that is part of nothing but a comment.
+const READ: usize = 4;
+
+/// What is left of a text that is being compiled.
+struct Pieces {
+    at: *const u8,
+    left: usize,
+    piece: usize,
+}
+
+/// Gives the compiler the next piece, none at the end.
+unsafe extern "C-unwind" fn next_piece(
+    l: *mut lua_State,
+    data: *mut c_void,
+    size: *mut usize,
+) -> *const c_char {
+    // SAFETY: `read_code` passed the `Pieces`, which nobody else uses meanwhile, and its text lives. Nothing is owned when the
+    // hook raises (L3).
+    unsafe {
+        let pieces = data.cast::<Pieces>();
+        let given = (*pieces).left.min((*pieces).piece);
+        if given < (*pieces).left || (*pieces).piece < usize::MAX {
+            evenkeel_step(l, given * READ);
+        }
+        let at = (*pieces).at;
+        (*pieces).at = at.add(given);
+        (*pieces).left -= given;
+        *size = given;
+        at.cast()
     }
 }
 
