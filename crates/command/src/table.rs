@@ -95,9 +95,57 @@ pub const RM_DELETE: Use = Use(&["RM", "delete"]);
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Begin {
     Index(usize),
-    /// After this word, looked for from this argument on (negative: from the end, backwards).
-    Keyword(&'static str, i32),
+    /// Behind an option, the first of its name. Clients are told to look for the word from argument `shown` on (negative: from the
+    /// end, backwards), which takes other options' words for it.
+    Keyword {
+        word: &'static str,
+        shown: i32,
+        options: OptionWords,
+    },
+    /// Behind the last option of this name; clients are told that it is not known.
+    Last {
+        word: &'static str,
+        options: OptionWords,
+    },
     Unknown,
+}
+
+/// The options of a command, as far as they take words. Those words are no options, whatever they say.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OptionWords {
+    /// Where options begin.
+    pub from: usize,
+    /// Names, and how many words follow them.
+    pub takes: &'static [(&'static str, usize)],
+}
+
+impl OptionWords {
+    /// Where options stand, with their numbers of words.
+    fn places<'a>(self, args: Args<'a>) -> impl Iterator<Item = (usize, usize)> + use<'a> {
+        let mut at = self.from;
+        std::iter::from_fn(move || {
+            let word = args.get(at)?;
+            let known = self.takes.iter().find(|(name, _)| word.eq_ignore_ascii_case(name.as_bytes()));
+            let (place, takes) = (at, known.map_or(0, |(_, words)| *words));
+            at += 1 + takes;
+            Some((place, takes))
+        })
+    }
+
+    /// Where the option of this name stands, the first or the last, if the words that it takes follow. O(words).
+    pub fn find(self, args: Args<'_>, name: &str, last: bool) -> Option<usize> {
+        let mut found = self.places(args).filter(|(at, takes)| {
+            args.at(*at).eq_ignore_ascii_case(name.as_bytes()) && at + takes < args.len()
+        });
+        let place = if last { found.last() } else { found.next() };
+        place.map(|(at, _)| at)
+    }
+
+    /// Whether one of these options is there. O(words).
+    pub fn any(self, args: Args<'_>, names: &[&str]) -> bool {
+        self.places(args)
+            .any(|(at, _)| names.iter().any(|name| args.at(at).eq_ignore_ascii_case(name.as_bytes())))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -350,7 +398,11 @@ impl KeySpec {
         };
         let first = match self.begin {
             Begin::Index(at) => at,
-            Begin::Keyword(word, from) => match find_keyword(args, word, from) {
+            Begin::Keyword { word, options, .. } => match options.find(args, word, false) {
+                Some(at) => at + 1,
+                None => return true,
+            },
+            Begin::Last { word, options } => match options.find(args, word, true) {
                 Some(at) => at + 1,
                 None => return true,
             },
@@ -381,15 +433,5 @@ impl KeySpec {
                 true
             }
         }
-    }
-}
-
-fn find_keyword(args: Args<'_>, word: &str, from: i32) -> Option<usize> {
-    let is = |i: &usize| args.at(*i).eq_ignore_ascii_case(word.as_bytes());
-    if from >= 0 {
-        (from as usize..args.len()).find(is)
-    } else {
-        let start = (args.len() as i64 + from as i64).max(0) as usize;
-        (1..=start.min(args.len().saturating_sub(1))).rev().find(is)
     }
 }

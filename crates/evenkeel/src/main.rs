@@ -20,7 +20,7 @@ mod sockets;
 
 use exec::config::{self, Config, Invocation, Sources};
 use signals::{Signals, Stop};
-use sockets::Sockets;
+use sockets::{Closer, Sockets};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
@@ -127,25 +127,18 @@ fn serve(
     }
     let demo = config.live.demo.get().then(|| demo::Demo::start(&server)).transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
-    let Sockets { tcp, http, unix } = sockets;
-    let mut paths = Vec::new();
-    let unix = unix.into_iter().map(|socket| {
-        let listener = socket.listener.try_clone();
-        paths.push(socket);
-        listener
-    });
-    let unix = unix.collect::<Result<_, _>>().map_err(|e| format!("Cannot listen: {e}"))?;
-    let loops = net::start(&server, net::Listeners { tcp, unix, http }, backend)
-        .map_err(|e| format!("Cannot start the event loops: {e}"))?;
+    let (closer, listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
+    let loops =
+        net::start(&server, listeners, backend).map_err(|e| format!("Cannot start the event loops: {e}"))?;
     process::notify_manager("READY=1\n");
     let stop = signals.wait();
     process::notify_manager("STOPPING=1\n");
+    closer.close();
     server.shut_down();
     for event_loop in loops {
         // A loop that panicked was logged; the others still end in order.
         let _ = event_loop.join();
     }
-    drop(paths);
     // All values go with the process. Freeing them one by one would take half a second for a million hashes.
     std::mem::forget(server);
     Ok(stop)

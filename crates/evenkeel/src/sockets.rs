@@ -3,6 +3,8 @@
 //!
 //! - B1: an address written `-address` may be missing on this machine, but not in use.
 //! - B2: a unix socket left behind by a dead server is replaced; one that answers is not.
+//! - B3: who starts right behind the end of another finds its places free: who ends stops listening first ([`Closer`]), and who
+//!   starts tries again for [`PATIENCE`], as a server that was killed leaves its sockets to the system.
 
 use crate::owner;
 use exec::config::Config;
@@ -11,13 +13,19 @@ use std::ffi::OsString;
 use std::fs;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::os::fd::OwnedFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::PathBuf;
+use std::time::{Duration, Instant};
 
 /// How many at least may wait to be accepted, as far as the system permits (`somaxconn`): whoever of a crowd finds the line full
 /// comes again after a second.
 const BACKLOG_LEAST: i32 = 4096;
+
+/// For how long a place that is in use is tried again, and how often (B3).
+const PATIENCE: Duration = Duration::from_millis(1500);
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// What waits to be accepted, and what it will be.
 #[derive(Clone, Copy)]
@@ -41,12 +49,79 @@ pub struct Sockets {
 pub struct UnixSocket {
     pub listener: UnixListener,
     pub path: PathBuf,
+    /// Device and number of what stands at the path.
+    file: (u64, u64),
+}
+
+impl UnixSocket {
+    /// Removes what stands at the path, if that is still this socket: another server may have replaced it.
+    fn remove(&self) {
+        if file_at(&self.path).is_ok_and(|file| file == self.file) {
+            // Somebody may have removed it already; there is nobody to tell.
+            let _ = fs::remove_file(&self.path);
+        }
+    }
 }
 
 impl Drop for UnixSocket {
     fn drop(&mut self) {
-        // Somebody may have removed it already; there is nobody to tell.
-        let _ = fs::remove_file(&self.path);
+        self.remove();
+    }
+}
+
+fn file_at(path: &std::path::Path) -> io::Result<(u64, u64)> {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path).map(|file| (file.dev(), file.ino()))
+}
+
+/// Ends listening, whoever else holds the sockets: a ring that polls them keeps them for some time behind the end of the process.
+#[derive(Debug, Default)]
+pub struct Closer {
+    sockets: Vec<OwnedFd>,
+    unix: Option<UnixSocket>,
+}
+
+impl Closer {
+    /// Of these sockets. The path of the unix socket is removed by the closer.
+    pub fn of(sockets: Sockets) -> io::Result<(Closer, ::net::Listeners)> {
+        let Sockets { tcp, http, unix } = sockets;
+        let mut closer = Closer { sockets: Vec::new(), unix };
+        for socket in tcp.iter().chain(&http) {
+            closer.sockets.push(socket.try_clone()?.into());
+        }
+        let unix = match &closer.unix {
+            Some(unix) => vec![unix.listener.try_clone()?],
+            None => Vec::new(),
+        };
+        Ok((closer, ::net::Listeners { tcp, unix, http }))
+    }
+
+    /// From now on nobody is let in, and others may listen here. Connections stay.
+    pub fn close(&self) {
+        // First the path: who finds nobody there puts its own in its place.
+        if let Some(unix) = &self.unix {
+            unix.remove();
+            let _ = net::shutdown(&unix.listener, net::Shutdown::Both);
+        }
+        for socket in &self.sockets {
+            // It can only fail for one that does not listen any more.
+            let _ = net::shutdown(socket, net::Shutdown::Both);
+        }
+    }
+}
+
+/// Tries something until it works, fails for another reason than that a place is in use, or [`PATIENCE`] is over.
+fn patiently<T>(place: &dyn std::fmt::Display, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    let since = Instant::now();
+    loop {
+        let result = attempt();
+        if !result.as_ref().is_err_and(in_use) || since.elapsed() >= PATIENCE {
+            return result;
+        }
+        if since.elapsed() < AGAIN {
+            log::info!("{place} is in use: trying again for a moment, in case its server is just ending");
+        }
+        std::thread::sleep(AGAIN);
     }
 }
 
@@ -82,7 +157,7 @@ fn bind_all(
     let mut sockets = Vec::new();
     for (name, optional) in names.iter().filter(|_| port != 0) {
         for address in addresses(name, port, *optional)? {
-            match bind(address, line) {
+            match patiently(&address, || bind(address, line)) {
                 Ok(socket) => sockets.push(socket),
                 Err(e) if *optional && !in_use(&e) => {}
                 Err(e) if in_use(&e) => return Err(taken(address)),
@@ -194,7 +269,11 @@ pub fn shell_quoted(word: &str) -> String {
 fn unix(config: &Config, backlog: i32) -> Result<UnixSocket, ListenError> {
     let path = PathBuf::from(config.live.unixsocket.string());
     let failed = |e: io::Error| ListenError(format!("Cannot listen on {}: {}.", path.display(), plain(&e)));
-    if UnixStream::connect(&path).is_ok() {
+    let free = patiently(&path.display(), || match UnixStream::connect(&path) {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(_) => Ok(()),
+    });
+    if free.is_err() {
         return Err(ListenError(format!("{} is already in use by a running server.", path.display())));
     }
     remove_stale(&path).map_err(failed)?;
@@ -206,7 +285,8 @@ fn unix(config: &Config, backlog: i32) -> Result<UnixSocket, ListenError> {
     });
     let listener = UnixListener::from(made.map_err(|e| failed(e.into()))?);
     // From here on the path is ours to remove.
-    let socket = UnixSocket { listener, path: path.clone() };
+    let file = file_at(&path).map_err(failed)?;
+    let socket = UnixSocket { listener, path: path.clone(), file };
     let mode = config.live.unixsocket_mode.get() as u32;
     if mode != 0 {
         fs::set_permissions(&path, fs::Permissions::from_mode(mode)).map_err(failed)?;
@@ -272,6 +352,45 @@ mod tests {
         fs::write(&path, "precious").unwrap();
         assert!(listen(&config, &[]).is_err());
         assert_eq!(fs::read(&path).unwrap(), b"precious");
+    }
+
+    /// A copy of a listener stands for a ring that still polls it.
+    #[test]
+    fn who_stops_listening_leaves_the_places_to_others_whoever_holds_the_sockets() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s.sock");
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let text = format!("bind 127.0.0.1\nport {port}\nunixsocket {}", path.display());
+        let sockets = listen(&config(&text), &[]).unwrap();
+        let held = (sockets.tcp[0].try_clone().unwrap(), sockets.unix.as_ref().unwrap().listener.try_clone());
+        let (closer, listeners) = Closer::of(sockets).unwrap();
+        closer.close();
+        drop(listeners);
+        let line = Line { backlog: 1, keepalive_s: 0 };
+        bind(SocketAddr::from(([127, 0, 0, 1], port)), line).unwrap();
+        assert!(!path.exists() && UnixStream::connect(&path).is_err());
+        let next = listen(&config(&text), &[]).unwrap();
+        // What stands there now is another's.
+        drop(closer);
+        assert!(path.exists() && UnixStream::connect(&path).is_ok());
+        drop((next, held));
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn a_place_in_use_is_tried_again() {
+        let mut attempts = 0;
+        let made = patiently(&"here", || {
+            attempts += 1;
+            if attempts < 4 { Err(io::ErrorKind::AddrInUse.into()) } else { Ok(()) }
+        });
+        assert!(made.is_ok() && attempts == 4);
+        let mut attempts = 0;
+        let refused = patiently(&"here", || -> io::Result<()> {
+            attempts += 1;
+            Err(io::ErrorKind::PermissionDenied.into())
+        });
+        assert!(refused.is_err() && attempts == 1);
     }
 
     #[test]

@@ -70,17 +70,18 @@ pub fn execute(
     if let Flow::Held(_) = flow {
         if session.reply_mode != ReplyMode::On {
             out.truncate(mark);
+            session.take_told(out);
         }
         return flow;
     }
     match session.reply_mode {
         ReplyMode::On | ReplyMode::SkipNext => flow,
-        ReplyMode::Off => muted(flow, mark, out),
+        ReplyMode::Off => muted(flow, mark, session, out),
         // The reply to be dropped comes by mail.
         ReplyMode::Skip if matches!(flow, Flow::Parked(_)) => flow,
         ReplyMode::Skip => {
             session.reply_mode = ReplyMode::On;
-            muted(flow, mark, out)
+            muted(flow, mark, session, out)
         }
     }
 }
@@ -101,8 +102,9 @@ fn is_http(args: Args<'_>) -> bool {
     args.at(0).eq_ignore_ascii_case(b"post") || args.at(0).eq_ignore_ascii_case(b"host:")
 }
 
-fn muted(flow: Flow, mark: usize, out: &mut Reply) -> Flow {
+fn muted(flow: Flow, mark: usize, session: &mut Session, out: &mut Reply) -> Flow {
     out.truncate(mark);
+    session.take_told(out);
     match flow {
         Flow::Stream(stream) if stream.has_effects() => {
             Flow::Stream(Box::new(Muted { stream, dropped: Reply::new(out.resp3()) }))
@@ -307,7 +309,10 @@ fn admit(
     spent.iter().for_each(|request| session.info.remember(request.clone()));
     match flow {
         Flow::Held(_) => return flow,
-        Flow::Parked(_) if away(local, session, command, args, before) => return flow,
+        Flow::Parked(_) => {
+            away(local, session, command, args, before);
+            return flow;
+        }
         _ => {}
     }
     let reply = &out.as_bytes()[mark..];
@@ -419,19 +424,12 @@ fn took_long(
     Some(request)
 }
 
-/// The reply will come by mail. True if the command is counted only then.
-fn away(
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    began_ns: u64,
-) -> bool {
-    let counts = std::mem::take(&mut local.away);
-    let words = if counts { crate::calls::words(command, args) } else { Vec::new() };
+/// The reply will come by mail. The command is counted, and logged, when it is there.
+fn away(local: &mut Local, session: &mut Session, command: &'static Command, args: Args<'_>, began_ns: u64) {
+    let is_job = std::mem::take(&mut local.away);
+    let words = crate::calls::words(command, args);
     let inline_ns = local.clock_ns - began_ns;
-    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, counts }));
-    counts
+    session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, is_job }));
 }
 
 fn allowed_while_subscribed(command: &Command) -> bool {

@@ -55,6 +55,8 @@ pub(crate) struct Finished<'a> {
     /// The error it answered.
     pub failed: Option<&'a [u8]>,
     pub request: &'a Request,
+    /// It waited for keys, and was done by loops.
+    pub on_loop: bool,
 }
 
 /// The words of a command as logs show them.
@@ -101,7 +103,10 @@ impl Calls {
     /// A command that was elsewhere is done.
     pub(crate) fn finished(&self, local: &Local, live: &Live, session: &Session, ran: Finished<'_>) {
         let (place, timed) = (places::of(ran.command), live.latency_tracking.get());
-        local.recorder.finished(place, ran.ns, ran.failed.is_some(), timed);
+        match ran.on_loop {
+            true => local.recorder.command(place, ran.ns, ran.failed.is_some(), timed),
+            false => local.recorder.finished(place, ran.ns, ran.failed.is_some(), timed),
+        }
         if let Some(text) = ran.failed {
             local.recorder.error(text);
         }

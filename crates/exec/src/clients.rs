@@ -185,6 +185,17 @@ pub struct Pause {
     word: AtomicU64,
     /// Long writes on their way that it holds.
     pub(crate) held: AtomicUsize,
+    /// Clients whose command it holds.
+    postponed: Arc<AtomicUsize>,
+}
+
+/// A client whose command CLIENT PAUSE holds, counted as long as this is.
+pub(crate) struct Postponed(Arc<AtomicUsize>);
+
+impl Drop for Postponed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 impl Pause {
@@ -230,6 +241,22 @@ impl Pause {
         self.word.load(Ordering::Acquire) >> 1
     }
 
+    /// Until when it holds what commands (milliseconds since 1970; only those that write?), if it goes on.
+    pub fn state(&self, now_ms: u64) -> Option<(u64, bool)> {
+        let word = self.word.load(Ordering::Acquire);
+        (word >> 1 > now_ms).then_some((word >> 1, word & 1 == 1))
+    }
+
+    /// Clients that wait for its end: with a command that has not run, or a long write that is not committed.
+    pub fn waiting(&self) -> usize {
+        self.postponed.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
+    }
+
+    fn postpone(&self) -> Postponed {
+        self.postponed.fetch_add(1, Ordering::Relaxed);
+        Postponed(self.postponed.clone())
+    }
+
     /// Whether this command must wait.
     pub(crate) fn holds(&self, command: &Command, session: &Session, now_ms: u64) -> bool {
         if !self.goes_on(now_ms) {
@@ -244,8 +271,9 @@ impl Pause {
 }
 
 /// Lets a command wait for the end of CLIENT PAUSE.
-pub(crate) fn hold(server: &Server, local: &Local, session: &Session) -> Flow {
+pub(crate) fn hold(server: &Server, local: &Local, session: &mut Session) -> Flow {
     session.set_flag(flag::BLOCKED, true);
+    session.postponed.get_or_insert_with(|| server.pause.postpone());
     session.waits_for_itself(What::Pause, local.clock_ns);
     Flow::Held(server.pause.until_ms())
 }

@@ -130,6 +130,8 @@ pub struct Local {
     pub(crate) waits: Arc<waits::Waits>,
     /// The command that runs has become a job or a script on a thread: it is counted when that is done.
     pub(crate) away: bool,
+    /// An answer that is collected elsewhere is for a script, which waits for it on its thread.
+    pub(crate) collected: actions::Collected,
     /// Whose commit was found to be protected last.
     pub(crate) guard: std::cell::Cell<u64>,
     ticker: stdx::clock::Ticker,
@@ -170,6 +172,7 @@ impl Local {
             turn: waits::Turn::default(),
             waits: server.waits.clone(),
             away: false,
+            collected: actions::Collected::default(),
             guard: std::cell::Cell::new(0),
             ticker,
             leaving: Vec::new(),

@@ -115,6 +115,8 @@ impl Queues {
 struct Tables {
     by_key: BTreeMap<KeyId, Queues>,
     by_client: BTreeMap<u64, Arc<Waiter>>,
+    /// How many of them wait for some time at most.
+    timed: usize,
     last: u64,
     /// By database (P8).
     rounds: BTreeMap<usize, Round>,
@@ -132,6 +134,19 @@ struct Round {
 }
 
 impl Tables {
+    /// A waiter comes in.
+    fn insert(&mut self, waiter: Arc<Waiter>) {
+        self.timed += usize::from(waiter.block.timeout_ms.is_some());
+        self.by_client.insert(waiter.client, waiter);
+    }
+
+    /// The waiter of a client goes.
+    fn remove(&mut self, client: u64) {
+        if let Some(waiter) = self.by_client.remove(&client) {
+            self.timed -= usize::from(waiter.block.timeout_ms.is_some());
+        }
+    }
+
     /// Whether this waiter still waits.
     fn has(&self, waiter: &Arc<Waiter>) -> bool {
         self.by_client.get(&waiter.client).is_some_and(|known| Arc::ptr_eq(known, waiter))
@@ -201,6 +216,12 @@ impl Park {
         self.len() == 0
     }
 
+    /// Clients that wait for some time at most, and keys that somebody waits for.
+    pub fn figures(&self) -> (usize, usize) {
+        let tables = self.tables.lock();
+        (tables.timed, tables.by_key.len())
+    }
+
     /// Whether a client is registered.
     pub fn holds(&self, client: u64) -> bool {
         self.tables.lock().by_client.contains_key(&client)
@@ -257,7 +278,7 @@ impl Park {
                 registering: true.into(),
             };
             let waiter = Arc::new(waiter);
-            tables.by_client.insert(client, waiter.clone());
+            tables.insert(waiter.clone());
             waiter
         };
         match self.register(server, local, &waiter, out) {
@@ -268,7 +289,14 @@ impl Park {
     }
 
     /// Registers a client that waits for nothing but the time, or CLIENT UNBLOCK; then it gets `answer`.
-    pub fn sleep(&self, loop_id: usize, client: u64, command: &'static Command, answer: Reply) {
+    pub fn sleep(
+        &self,
+        loop_id: usize,
+        client: u64,
+        command: &'static Command,
+        timeout_ms: Option<u64>,
+        answer: Reply,
+    ) {
         let waiter = Waiter {
             client,
             loop_id,
@@ -276,7 +304,7 @@ impl Park {
             args: OwnedArgs::from_slices(&[]),
             db: 0,
             resp3: answer.resp3(),
-            block: Block { timeout_ms: None, null_array: false },
+            block: Block { timeout_ms, null_array: false },
             answer: Some(answer.into_bytes()),
             keys: Vec::new(),
             kind: Kind::List,
@@ -285,7 +313,7 @@ impl Park {
             gone: Arc::default(),
             registering: false.into(),
         };
-        self.tables.lock().by_client.insert(client, Arc::new(waiter));
+        self.tables.lock().insert(Arc::new(waiter));
     }
 
     /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.

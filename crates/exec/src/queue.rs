@@ -91,7 +91,14 @@ const SLOW: &[&str] = &[
     "pubsub|numsub",
     "pubsub|shardchannels",
     "pubsub|shardnumsub",
+    "slowlog|get",
+    "slowlog|why",
 ];
+
+/// Whether it is an action that may take longer than a loop has. O(1).
+pub(crate) fn is_slow_action(command: &Command) -> bool {
+    SLOW.contains(&command.name)
+}
 
 /// Actions that change which scripts and functions there are.
 const CHANGES: &[&str] =

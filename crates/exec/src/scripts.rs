@@ -992,12 +992,13 @@ pub fn perform(server: &Arc<Server>, local: &mut Local, session: Option<&mut Ses
     match (call::resolve(args), session) {
         (Ok(command), Some(session)) => {
             let out = &mut out;
-            let (in_script, in_multi, committed) = (true, true, false);
+            // Nobody holds locks, and the script's thread waits as long as it takes.
+            let (in_script, in_multi, committed) = (true, true, true);
             let mut act = Act { server, local, session, out, view: None, in_script, in_multi, committed };
-            if let Err(error) = crate::actions::perform(&mut act, command, args) {
-                out.clear();
-                out.error(&error.text());
-            }
+            let reply = errand.reply.clone();
+            return crate::actions::perform_for_script(&mut act, command, args, move |bytes| {
+                reply.put(bytes)
+            });
         }
         (Ok(_), None) => out.error("ERR the client has gone"),
         (Err(error), _) => out.error(&error.text()),

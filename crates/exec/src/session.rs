@@ -1,10 +1,12 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
+use crate::clients::Postponed;
 use crate::flood::Added;
 use crate::queue::Queue;
 use crate::waits::{Away, Request, What};
 use keyspace::Watched;
 use parking_lot::Mutex;
+use resp::Reply;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -186,6 +188,8 @@ pub struct Session {
     pub resp3: bool,
     pub authenticated: bool,
     pub reply_mode: ReplyMode,
+    /// Confirmations of subscriptions that were written while replies are left out (CLIENT REPLY): they are told all the same.
+    pub(crate) told: Vec<u8>,
     pub multi: Option<Multi>,
     pub watch: Watch,
     pub subs: Subscriptions,
@@ -209,6 +213,8 @@ pub struct Session {
     pub(crate) published: Added,
     /// It is held back until less of its own is under way: of what, and since when (monotonic clock).
     pub held_back: Cell<Option<(What, u64)>>,
+    /// Its command waits for the end of CLIENT PAUSE.
+    pub(crate) postponed: Option<Postponed>,
     /// It waits for evictions: since when (milliseconds since 1970) how many keys have been evicted in all.
     pub(crate) short_since: Cell<Option<(u64, u64)>>,
     /// Memory was short, and nothing could be evicted, when its command began.
@@ -247,6 +253,7 @@ impl Session {
             resp3: false,
             authenticated,
             reply_mode: ReplyMode::On,
+            told: Vec::new(),
             multi: None,
             watch: Watch::default(),
             subs: Subscriptions::default(),
@@ -261,6 +268,7 @@ impl Session {
             littered: 0,
             published: Added::default(),
             held_back: Cell::new(None),
+            postponed: None,
             short_since: Cell::new(None),
             short: false,
             loading: None,
@@ -294,6 +302,18 @@ impl Session {
     pub fn got_nothing(&mut self) {
         if matches!(self.reply_mode, ReplyMode::Skip | ReplyMode::SkipNext) {
             self.reply_mode = ReplyMode::On;
+        }
+    }
+
+    /// Whether replies are left out now (CLIENT REPLY).
+    pub(crate) fn is_muted(&self) -> bool {
+        matches!(self.reply_mode, ReplyMode::Off | ReplyMode::Skip)
+    }
+
+    /// Takes what is told although replies are left out. O(its length).
+    pub fn take_told(&mut self, out: &mut Reply) {
+        if !self.told.is_empty() {
+            out.encoded(&std::mem::take(&mut self.told));
         }
     }
 

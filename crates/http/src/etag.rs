@@ -48,31 +48,44 @@ impl<'a> Tags<'a> {
     /// Cost: O(n).
     pub fn name(&self, tag: Option<&[u8]>, strong: bool) -> bool {
         let lines = &self.lines[..self.count];
-        match (lines, tag) {
-            ([line], _) if line.trim_ascii() == b"*" => true,
-            (lines, Some(tag)) => lines.iter().any(|line| matches(line, tag, strong)),
-            (_, None) => false,
+        let mut elements = lines.iter().flat_map(|line| Elements(line));
+        if elements.clone().eq([&b"*"[..]]) {
+            return true;
         }
+        let Some(tag) = tag else { return false };
+        elements.any(|element| match element.strip_prefix(b"W/") {
+            Some(weak) => !strong && weak == tag,
+            None => element == tag,
+        })
     }
 }
 
-/// Whether a list names a tag.
-fn matches(list: &[u8], tag: &[u8], strong: bool) -> bool {
-    let mut rest = list;
-    // Tags are taken one by one: a comma may stand within one.
-    loop {
-        rest = rest.trim_ascii_start();
-        let weak = rest.strip_prefix(b"W/");
-        rest = weak.unwrap_or(rest);
-        let Some(inner) = rest.strip_prefix(b"\"") else { return false };
-        let Some(end) = memchr::memchr(b'"', inner) else { return false };
-        if !(strong && weak.is_some()) && rest[..end + 2] == *tag {
-            return true;
-        }
-        rest = inner[end + 1..].trim_ascii_start();
-        match rest.strip_prefix(b",") {
-            Some(next) => rest = next,
-            None => return false,
+/// What stands in a list between commas, but for what is empty. A comma may stand within a tag.
+#[derive(Clone)]
+struct Elements<'a>(&'a [u8]);
+
+impl<'a> Iterator for Elements<'a> {
+    type Item = &'a [u8];
+
+    fn next(&mut self) -> Option<&'a [u8]> {
+        loop {
+            let list = self.0.trim_ascii_start();
+            if list.is_empty() {
+                return None;
+            }
+            let tag = list.strip_prefix(b"W/").unwrap_or(list).strip_prefix(b"\"");
+            let quoted = match tag {
+                None => 0,
+                Some(tag) => {
+                    list.len() - tag.len() + memchr::memchr(b'"', tag).map_or(tag.len(), |end| end + 1)
+                }
+            };
+            let end = memchr::memchr(b',', &list[quoted..]).map_or(list.len(), |comma| quoted + comma);
+            self.0 = list.get(end + 1..).unwrap_or_default();
+            let element = list[..end].trim_ascii_end();
+            if !element.is_empty() {
+                return Some(element);
+            }
         }
     }
 }
@@ -95,10 +108,28 @@ mod tests {
         for list in ["*", " * ", "\"a\"", "\"b\", \"a\"", "\"x,\" , W/\"b\",\"a\"", "\"\",\"a\""] {
             assert!(named(list, false) && named(list, true), "{list}");
         }
-        for list in ["W/\"a\"", "\"x,\" , W/\"a\",\"c\""] {
+        for list in [", ,\"a\"", ",\"a\",", "\t,\"b\",, ,\"a\"", "b, \"a\"", "*, \"a\"", ", *", "*,,"] {
+            assert!(named(list, false) && named(list, true), "{list}");
+        }
+        for list in ["W/\"a\"", ",W/\"a\"", "\"x,\" , W/\"a\",\"c\""] {
             assert!(named(list, false) && !named(list, true), "{list}");
         }
-        for list in ["", "a", "\"b\"", "\"a", "w/\"a\"", "\"b\" \"a\"", "\"aa\"", "*, \"b\"", "\",\"a"] {
+        for list in [
+            "",
+            ",",
+            ", ,",
+            ",*,\"b\"",
+            "\"b\",*",
+            "\",\"a\",\"",
+            "a",
+            "\"b\"",
+            "\"a",
+            "w/\"a\"",
+            "\"b\" \"a\"",
+            "\"aa\"",
+            "*, \"b\"",
+            "\",\"a",
+        ] {
             assert!(!named(list, false), "{list}");
         }
     }
@@ -110,6 +141,9 @@ mod tests {
         tags.add(b"\"c\", \"a\"");
         assert!(tags.name(Some(b"\"a\""), true) && tags.name(Some(b"\"b\""), true));
         assert_eq!(*tags.joined(), *b"\"b\", \"c\", \"a\"");
+        let mut tags = Tags::new(b"");
+        tags.add(b",\"a\"");
+        assert!(tags.name(Some(b"\"a\""), true) && !tags.name(None, true));
         // More than there can be name nothing.
         (0..10).for_each(|_| tags.add(b"\"d\""));
         assert!(!tags.name(Some(b"\"d\""), true) && !tags.name(None, true));

@@ -275,7 +275,7 @@ impl<'a> Lines<'a> {
                 14 if is("content-length") => lines.set_length(value)?,
                 17 if is("transfer-encoding") => once(&mut lines.coding, value)?,
                 6 if is("expect") => {
-                    if !value.eq_ignore_ascii_case(b"100-continue") {
+                    if !is_only(value, b"100-continue") {
                         return Err(refused(417, "only 100-continue can be expected"));
                     }
                     lines.expects = true;
@@ -325,7 +325,7 @@ impl<'a> Lines<'a> {
             (Some(_), _) if self.length.is_some() || !self.http11 => {
                 Err(refused(400, "the body has a length and a transfer coding")) // R2
             }
-            (Some(coding), _) if coding.eq_ignore_ascii_case(b"chunked") => {
+            (Some(coding), _) if is_only(coding, b"chunked") => {
                 Err(refused(411, "a body must tell its length"))
             }
             (Some(_), _) => Err(refused(501, "the transfer coding is not known here")),
@@ -352,6 +352,13 @@ fn once<'a>(place: &mut Option<&'a [u8]>, value: &'a [u8]) -> Result<(), Refusal
         None => Ok(()),
         Some(_) => Err(refused(400, "a line of which there may be one stands there twice")),
     }
+}
+
+/// Whether a list of tokens has this one, and besides it nothing but empty places.
+fn is_only(list: &[u8], token: &[u8]) -> bool {
+    let words = list.split(|byte| *byte == b',').map(<[u8]>::trim_ascii);
+    let mut words = words.filter(|word| !word.is_empty());
+    words.next().is_some_and(|word| word.eq_ignore_ascii_case(token)) && words.next().is_none()
 }
 
 /// Whether a list of tokens has this one.

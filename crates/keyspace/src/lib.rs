@@ -87,6 +87,8 @@ struct Counts {
     /// How often it was exchanged, and its tables were replaced in any way (`view/watched.rs`).
     swaps: AtomicU64,
     replaced: AtomicU64,
+    /// When it was exchanged last (milliseconds since 1970).
+    exchanged_ms: AtomicU64,
 }
 
 /// Counters of the keyspace as a whole; all relaxed.

@@ -566,9 +566,10 @@ impl<'k> View<'k> {
     fn drop_expired(&mut self, hash: u64, key: &[u8]) -> bool {
         let Store::Locked(guard) = &mut self.store else { return false };
         let entry = guard.get(shard_of(hash)).dbs[self.db].find(hash, key);
-        if entry.is_none_or(|entry| entry.expire_ms().is_none_or(|at| at > self.now_ms)) {
+        let Some(expired_ms) = entry.and_then(|entry| entry.expire_ms()).filter(|at| *at <= self.now_ms)
+        else {
             return false;
-        }
+        };
         let intents = &guard.get(shard_of(hash)).intents;
         if !intents.is_empty() && intents.cover(&self.keyspace.sequence, self.db, hash, key) {
             // A long commit relies on it or is about to replace it; it stays absent to everybody meanwhile.
@@ -581,7 +582,7 @@ impl<'k> View<'k> {
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
         self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
-        self.tell_expired(hash, key);
+        self.tell_expired(hash, key, expired_ms);
         self.changes.dirty += 1;
         self.push_event(self.db, key, Class::Expired, "expired");
         true

@@ -14,6 +14,7 @@ mod copy;
 mod load;
 mod options;
 mod progress;
+mod quotes;
 mod resume;
 mod rows;
 mod send;

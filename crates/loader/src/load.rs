@@ -46,6 +46,9 @@ pub fn run(options: &Load, stop: &Stop) -> Result<String, String> {
     let rows =
         Rows::open(input, format, options.columns.clone(), from).map_err(|e| format!("{name}: {e}"))?;
     let shape = Shape::new(options, takes)?;
+    if let Some(columns) = rows.columns() {
+        shape.check_columns(columns).map_err(|e| format!("{name}: {e}"))?;
+    }
     let progress = Progress::start(total);
     let stop_of = stop.clone();
     let mut job = Job { name, options, rows, shape, refused: 0, end: from, progress, resume, stop: stop_of };

@@ -3,13 +3,18 @@
 //! - R1: a bad row is told with its line and does not end the reading, except where nothing behind it can be trusted (the
 //!   file itself fails, or a quote in CSV is never closed).
 //! - R2: reading may begin again at the `end` of a row.
+//! - R3: no byte is lost in silence: quotes that do not fit spoil their row (`quotes.rs`), two columns have no name in common. A byte
+//!   order mark is no part of the first line.
 //!
 //! Cost: O(bytes); memory for one row.
 
+use crate::quotes::{BYTE_ORDER_MARK, Fault, Quotes, Watched};
 use serde_json::Value;
 use serde_json::value::RawValue;
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::io::{self, BufRead, Read, Seek, SeekFrom};
+use std::rc::Rc;
 
 /// How rows are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -34,6 +39,11 @@ impl Format {
             "txt" | "lst" | "list" => Some(Format::Lines),
             _ => None,
         }
+    }
+
+    /// What stands between columns.
+    fn delimiter(self) -> u8 {
+        if self == Format::Tsv { b'\t' } else { b',' }
     }
 }
 
@@ -71,14 +81,21 @@ impl Row {
         self.names.iter().zip(&self.values).filter_map(|(name, value)| Some((&**name, value.as_deref()?)))
     }
 
-    /// The row as a JSON object: as it was written, or its columns as strings.
-    pub fn json(&self) -> Vec<u8> {
+    /// All columns, in their order.
+    pub fn columns(&self) -> &[String] {
+        &self.names
+    }
+
+    /// The row as a JSON object: as it was written, or its columns as strings, which must be UTF-8.
+    pub fn json(&self) -> Result<Vec<u8>, String> {
         if let Some(text) = &self.text {
-            return text.clone();
+            return Ok(text.clone());
         }
-        let fields =
-            self.fields().map(|(name, value)| (name.to_owned(), Value::from(String::from_utf8_lossy(value))));
-        Value::Object(fields.collect()).to_string().into_bytes()
+        let fields = self.fields().map(|(name, value)| match std::str::from_utf8(value) {
+            Ok(text) => Ok((name.to_owned(), Value::from(text))),
+            Err(_) => Err(format!("column '{name}' is not UTF-8, which JSON is")),
+        });
+        Ok(Value::Object(fields.collect::<Result<_, _>>()?).to_string().into_bytes())
     }
 }
 
@@ -99,8 +116,18 @@ pub struct Rows {
 }
 
 enum Form {
-    Separated(Box<csv::Reader<Box<dyn Read>>>, csv::ByteRecord, std::sync::Arc<[String]>),
-    Lines { input: io::BufReader<Box<dyn Read>>, line: u64, offset: u64, json: bool },
+    Separated {
+        reader: Box<csv::Reader<Watched>>,
+        record: csv::ByteRecord,
+        names: std::sync::Arc<[String]>,
+        quotes: Rc<RefCell<Quotes>>,
+    },
+    Lines {
+        input: io::BufReader<Box<dyn Read>>,
+        line: u64,
+        offset: u64,
+        json: bool,
+    },
 }
 
 /// Where reading begins.
@@ -131,8 +158,16 @@ impl Rows {
             Input::Stream(_) if from.offset > 0 => {
                 return Err("only a file can be read on from the middle".to_owned());
             }
-            Input::Stream(stream) => stream,
+            Input::Stream(mut stream) => {
+                let head = head(&mut stream).map_err(|e| format!("cannot read: {e}"))?;
+                readable(&head)?;
+                Box::new(io::Cursor::new(head).chain(stream))
+            }
             Input::File(mut file) => {
+                file.rewind()
+                    .and_then(|()| head(&mut file))
+                    .map_err(|e| format!("cannot read: {e}"))
+                    .and_then(|head| readable(&head))?;
                 if from.offset > 0 && separated && columns.is_none() {
                     columns = Some(header(&file, format)?);
                 }
@@ -142,6 +177,7 @@ impl Rows {
             }
         };
         let form = if separated {
+            let (input, quotes) = Watched::new(input, format.delimiter());
             let mut reader = separated_reader(input, format, columns.is_none());
             let names = match columns {
                 Some(columns) => columns,
@@ -149,7 +185,18 @@ impl Rows {
                     names(reader.byte_headers().map_err(|e| format!("cannot read the first line: {e}"))?)?
                 }
             };
-            Form::Separated(Box::new(reader), csv::ByteRecord::new(), names.into())
+            if let Some(fault) = quotes.borrow_mut().fault_before(reader.position().byte()) {
+                return Err(format!("line {}: {}", fault.line, misfit(fault)));
+            }
+            if let Some(at) = (1..names.len()).find(|at| names[..*at].contains(&names[*at])) {
+                return Err(format!("column '{}' twice", names[at]));
+            }
+            Form::Separated {
+                reader: Box::new(reader),
+                record: csv::ByteRecord::new(),
+                names: names.into(),
+                quotes,
+            }
         } else {
             let input = io::BufReader::with_capacity(1 << 18, input);
             Form::Lines { input, line: 0, offset: 0, json: format == Format::Ndjson }
@@ -157,11 +204,31 @@ impl Rows {
         Ok(Rows { form, from })
     }
 
+    /// The names of the columns, if all rows have the same.
+    pub fn columns(&self) -> Option<&[String]> {
+        match &self.form {
+            Form::Separated { names, .. } => Some(names),
+            Form::Lines { .. } => None,
+        }
+    }
+
     /// The next row; None at the end.
     pub fn next(&mut self) -> Result<Option<Row>, RowError> {
         let mut row = match &mut self.form {
-            Form::Separated(reader, record, names) => separated_row(reader, record, names),
-            Form::Lines { input, line, offset, json } => line_row(input, line, offset, *json),
+            Form::Separated { reader, record, names, quotes } => {
+                let row = separated_row(reader, record, names);
+                match quotes.borrow_mut().fault_before(reader.position().byte()) {
+                    None => row,
+                    Some(fault) if fault.is_open => {
+                        let line = fault.line + self.from.line;
+                        Err(RowError::Fatal(format!("line {line}: {}", misfit(fault))))
+                    }
+                    Some(fault) => Err(RowError::Bad { line: fault.line, reason: misfit(fault).to_owned() }),
+                }
+            }
+            Form::Lines { input, line, offset, json } => {
+                line_row(input, line, offset, *json, self.from.offset == 0)
+            }
         };
         match &mut row {
             Ok(Some(row)) => {
@@ -176,9 +243,37 @@ impl Rows {
     }
 }
 
-fn separated_reader(input: Box<dyn Read>, format: Format, headers: bool) -> csv::Reader<Box<dyn Read>> {
+/// The first bytes.
+fn head(input: &mut impl Read) -> io::Result<Vec<u8>> {
+    let mut head = Vec::new();
+    input.take(4).read_to_end(&mut head)?;
+    Ok(head)
+}
+
+/// Whether what begins so is text that is read here.
+fn readable(head: &[u8]) -> Result<(), String> {
+    match head {
+        [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => {
+            Err("the text is UTF-16; UTF-8 is read here: iconv -f UTF-16 -t UTF-8 makes it that".to_owned())
+        }
+        [0x1f, 0x8b, ..] => {
+            Err("the file is compressed: gzip -dc FILE | evenkeel load ... - reads it".to_owned())
+        }
+        _ => Ok(()),
+    }
+}
+
+/// What is wrong with quotes that do not fit.
+fn misfit(fault: Fault) -> &'static str {
+    match fault.is_open {
+        true => "the quote that begins there is never closed, and nothing behind it was read",
+        false => "other text behind a quoted field; a quote within one is written twice",
+    }
+}
+
+fn separated_reader<R: Read>(input: R, format: Format, headers: bool) -> csv::Reader<R> {
     csv::ReaderBuilder::new()
-        .delimiter(if format == Format::Tsv { b'\t' } else { b',' })
+        .delimiter(format.delimiter())
         .has_headers(headers)
         .flexible(true)
         .buffer_capacity(1 << 18)
@@ -187,7 +282,7 @@ fn separated_reader(input: Box<dyn Read>, format: Format, headers: bool) -> csv:
 
 fn header(file: &std::fs::File, format: Format) -> Result<Vec<String>, String> {
     let again = file.try_clone().map_err(|e| format!("cannot read the first line: {e}"))?;
-    let mut reader = separated_reader(Box::new(again), format, true);
+    let mut reader = separated_reader(again, format, true);
     names(reader.byte_headers().map_err(|e| format!("cannot read the first line: {e}"))?)
 }
 
@@ -204,7 +299,7 @@ fn names(record: &csv::ByteRecord) -> Result<Vec<String>, String> {
 }
 
 fn separated_row(
-    reader: &mut csv::Reader<Box<dyn Read>>,
+    reader: &mut csv::Reader<Watched>,
     record: &mut csv::ByteRecord,
     names: &std::sync::Arc<[String]>,
 ) -> Result<Option<Row>, RowError> {
@@ -227,6 +322,7 @@ fn line_row(
     line: &mut u64,
     offset: &mut u64,
     json: bool,
+    from_start: bool,
 ) -> Result<Option<Row>, RowError> {
     let mut text = Vec::new();
     loop {
@@ -235,6 +331,9 @@ fn line_row(
         let bytes = read.map_err(|e| RowError::Fatal(format!("cannot read: {e}")))?;
         if bytes == 0 {
             return Ok(None);
+        }
+        if from_start && *offset == 0 && text.starts_with(BYTE_ORDER_MARK) {
+            text.drain(..BYTE_ORDER_MARK.len());
         }
         *line += 1;
         *offset += bytes as u64;

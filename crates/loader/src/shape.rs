@@ -14,7 +14,7 @@
 use crate::options::{Existing, Kind, Load, Via};
 use crate::rows::Row;
 use crate::send::SMALL;
-use crate::template::Template;
+use crate::template::{Template, no_column};
 use crate::wire::{put_command, put_count, put_word};
 use std::collections::{HashMap, HashSet};
 
@@ -154,6 +154,15 @@ impl Shape {
         })
     }
 
+    /// Whether rows with these columns have those that are asked for.
+    pub fn check_columns(&self, columns: &[String]) -> Result<(), String> {
+        let score = Some(&*self.score).filter(|_| self.kind == Kind::Zset);
+        let value = self.value.as_deref().filter(|_| !matches!(self.kind, Kind::Hash | Kind::Json));
+        let wanted = self.key.columns().chain(value).chain(score);
+        let missing = wanted.into_iter().find(|name| !columns.iter().any(|column| column == name));
+        missing.map_or(Ok(()), |name| Err(no_column(name, columns)))
+    }
+
     /// Takes a row; pieces come out when they are complete. True if everything taken so far has come out.
     pub fn take(&mut self, row: &Row, out: &mut Vec<Piece>) -> Result<bool, String> {
         let key = self.key.fill(row)?;
@@ -198,7 +207,7 @@ impl Shape {
                 }
                 self.hash(key, &fields, &mut piece)?;
             }
-            Kind::Json => self.string(key, &row.json(), &mut piece),
+            Kind::Json => self.string(key, &row.json()?, &mut piece),
             _ => self.string(key, self.value(row)?, &mut piece),
         }
         Ok(piece)
@@ -357,7 +366,10 @@ impl Shape {
     /// The column of values: the one named, or the only one that is neither in the key nor the score.
     fn value<'r>(&self, row: &'r Row) -> Result<&'r [u8], String> {
         if let Some(name) = &self.value {
-            return row.field(name).ok_or_else(|| format!("no value for '{name}'"));
+            return row.field(name).ok_or_else(|| match row.columns().contains(name) {
+                true => format!("no value for '{name}'"),
+                false => no_column(name, row.columns()),
+            });
         }
         let mut left = row.fields().filter(|(name, _)| {
             !self.key.columns().any(|column| column == *name)

@@ -63,6 +63,7 @@ impl Template {
                 Part::Text(text) => out.extend_from_slice(text.as_bytes()),
                 Part::Column(name) => match row.field(name) {
                     Some(value) if !value.is_empty() => out.extend_from_slice(value),
+                    _ if !row.columns().contains(name) => return Err(no_column(name, row.columns())),
                     _ => return Err(format!("no value for '{name}', which the key needs")),
                 },
             }
@@ -70,6 +71,21 @@ impl Template {
         Ok(out)
     }
 }
+
+/// Says that there is no such column, and which there are.
+pub fn no_column(name: &str, columns: &[String]) -> String {
+    if columns.is_empty() {
+        return format!("no column '{name}': there are no columns");
+    }
+    let like = columns.iter().find(|column| column.trim().eq_ignore_ascii_case(name.trim()));
+    let meant = like.map_or_else(String::new, |column| format!("; did you mean '{column}'?"));
+    let (shown, more) = columns.split_at(columns.len().min(COLUMNS_SHOWN));
+    let more = if more.is_empty() { String::new() } else { format!(" and {} more", more.len()) };
+    format!("no column '{name}'; there are {}{more}{meant}", shown.join(", "))
+}
+
+/// Columns that an error names.
+const COLUMNS_SHOWN: usize = 30;
 
 #[cfg(test)]
 mod tests {
@@ -84,7 +100,13 @@ mod tests {
         assert_eq!(fill("user:{id}"), Ok(Ok("user:42".to_owned())));
         assert_eq!(fill("{group}:{{{id}}}"), Ok(Ok("a:{42}".to_owned())));
         assert_eq!(fill("all"), Ok(Ok("all".to_owned())));
-        assert_eq!(fill("x:{name}"), Ok(Err("no value for 'name', which the key needs".to_owned())));
+        let missing = "no column 'name'; there are id, group";
+        assert_eq!(fill("x:{name}"), Ok(Err(missing.to_owned())));
+        let meant = "no column 'ID'; there are id, group; did you mean 'id'?";
+        assert_eq!(fill("x:{ID}"), Ok(Err(meant.to_owned())));
+        let empty = Row::of(&[("id", "")]);
+        let filled = "x:{id}".parse::<Template>().unwrap().fill(&empty);
+        assert_eq!(filled, Err("no value for 'id', which the key needs".to_owned()));
         for wrong in ["", "a{", "a{}", "a}", "a{id"] {
             assert!(wrong.parse::<Template>().is_err(), "{wrong}");
         }

@@ -713,7 +713,7 @@ impl Conn {
         // HELLO may have come with it.
         self.out.set_resp3(self.session.resp3);
         if self.session.mutes_reply() {
-            return;
+            return self.session.take_told(&mut self.out);
         }
         self.stream = stream;
         if self.is_http() {

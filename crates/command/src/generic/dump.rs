@@ -49,8 +49,9 @@ const RESTORED: KeySpec = KeySpec {
 const RESTORED_STEP: usize = 3;
 
 const MOVED: Use = Use(&["RW", "access", "delete"]);
+const MIGRATE_OPTIONS: OptionWords = OptionWords { from: 6, takes: &[("auth", 1), ("auth2", 2)] };
 const MOVED_TOO: KeySpec = KeySpec {
-    begin: Begin::Keyword("KEYS", -2),
+    begin: Begin::Keyword { word: "KEYS", shown: -2, options: MIGRATE_OPTIONS },
     ..KeySpec::range(0, -1, 1, Use(&["RW", "access", "delete", "incomplete"]))
 };
 

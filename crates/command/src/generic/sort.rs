@@ -26,6 +26,16 @@ const fn unknown(uses: Use, notes: &'static str) -> KeySpec {
     KeySpec { uses, begin: Begin::Unknown, find: Find::Unknown, notes }
 }
 
+/// Of SORT: what follows an option is none. The last STORE counts.
+const SORT_OPTIONS: OptionWords =
+    OptionWords { from: 2, takes: &[("limit", 2), ("by", 1), ("get", 1), ("store", 1)] };
+
+const STORED: KeySpec = KeySpec {
+    begin: Begin::Last { word: "store", options: SORT_OPTIONS },
+    notes: STORE,
+    ..KeySpec::range(0, 0, 1, OW_UPDATE)
+};
+
 const CATEGORIES: u32 = acl::SET | acl::SORTEDSET | acl::LIST | acl::DANGEROUS;
 const COMPLEXITY: &str = "O(N+M*log(M)) for N elements of which M are sorted.";
 
@@ -37,7 +47,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         WRITE | DENYOOM | MOVABLEKEYS,
         CATEGORIES,
     )
-    .keys(&[KeySpec::one(1, RO_ACCESS), unknown(RO_ACCESS, BY_GET), unknown(OW_UPDATE, STORE)])
+    .keys(&[KeySpec::one(1, RO_ACCESS), unknown(RO_ACCESS, BY_GET), STORED])
     .cost(cost)
     .doc(
         "generic",

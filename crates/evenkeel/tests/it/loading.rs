@@ -438,3 +438,70 @@ fn keys_are_copied_between_redis_and_valkey() {
     copy(&ours, &valkey);
     holds(&valkey, ":5");
 }
+
+/// What does not fit is told with its line, and nothing is lost in silence.
+#[test]
+fn text_that_cannot_be_right_is_told() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    for (name, text, words, told, keys) in [
+        (
+            "open.csv",
+            "id,v\n1,a\n2,\"open\n3,c\n4,d\n",
+            "--key {id}",
+            "line 3: the quote that begins there",
+            1,
+        ),
+        ("behind.csv", "id,v\n1,a\n2,\"a\"b\n3,c\n", "--key {id}", "behind.csv:3: other text behind", 1),
+        ("behind.csv", "id,v\n1,a\n2,\"a\"b\n3,c\n", "--key {id} --on-error continue", "1 refused", 2),
+        ("head.csv", "\"id\"x,v\n1,a\n", "--key {id}", "line 1: other text behind", 0),
+        ("twice.csv", "id,v,id\n1,a,2\n", "--key {id}", "column 'id' twice", 0),
+        (
+            "name.csv",
+            "id,name\n1,a\n",
+            "--key {ID}",
+            "no column 'ID'; there are id, name; did you mean 'id'?",
+            0,
+        ),
+        ("name.csv", "id,name\n1,a\n", "--key {id} --as string --value Name", "did you mean 'name'?", 0),
+        ("name.ndjson", "{\"id\":1}\n", "--key {ID}", "name.ndjson:1: no column 'ID'; there are id", 0),
+        ("empty.csv", "", "--key {id}", "no column 'id': there are no columns", 0),
+        ("more.csv", "id,v\n1,a,b\n", "--key {id}", "more.csv:2: 3 columns where 2", 0),
+        ("list.ndjson", "{\"id\":1,\"v\":2}\n[1]\n", "--key {id}", "list.ndjson:2: no JSON object", 1),
+    ] {
+        client.expect("FLUSHALL", "+OK");
+        let (_folder, path) = Folder::new(name, text);
+        let (well, said) = load(&server, &path, words);
+        assert!(!well || words.contains("continue"), "{name} {words}: {said}");
+        assert!(said.contains(told) || words.contains("continue"), "{name} {words}: {said}");
+        client.expect("DBSIZE", &format!(":{keys}"));
+    }
+}
+
+#[test]
+fn a_byte_order_mark_is_no_part_of_the_first_line() {
+    let (server, mut client) = served();
+    if foreign() {
+        return;
+    }
+    for (name, text, words) in [
+        ("a.csv", "\u{feff}id,v\n1,a\n", "--key {id}"),
+        ("b.csv", "\u{feff}\"id\",v\r\n1,\"a\"\r\n", "--key {id}"),
+        ("c.ndjson", "\u{feff}{\"id\":1,\"v\":\"a\"}\n", "--key {id}"),
+        ("d.txt", "\u{feff}1", "--key {line} --as string --value line"),
+    ] {
+        client.expect("FLUSHALL", "+OK");
+        let (_folder, path) = Folder::new(name, text);
+        let (well, said) = load(&server, &path, words);
+        assert!(well && said.contains("1 rows as 1 values"), "{name}: {said}");
+        client.expect("EXISTS 1", ":1");
+    }
+    for (bytes, told) in [(&b"\xff\xfei\0d\0"[..], "UTF-16"), (b"\x1f\x8b\x08\0", "compressed")] {
+        let (_folder, path) = Folder::new("e.csv", "");
+        std::fs::write(&path, bytes).expect("written");
+        let (well, said) = load(&server, &path, "--key {id}");
+        assert!(!well && said.contains(told), "{said}");
+    }
+}

@@ -7,6 +7,7 @@
 //! A family's tests live in the file of its name: add `mod family;` below.
 
 mod acts;
+mod answers;
 mod attackers;
 mod backends;
 mod blocked;
@@ -39,6 +40,7 @@ mod paused;
 mod race_tables;
 mod races;
 mod renames;
+mod restarts;
 mod roaring;
 mod rows_kept;
 mod serialized;

@@ -137,6 +137,11 @@ impl Server {
         Server::try_start(&binary(), port, &[]).expect("the server starts on that port")
     }
 
+    /// The same with more words; None if it does not start.
+    pub fn start_on_with(port: u16, args: &[&str]) -> Option<Server> {
+        Server::try_start(&binary(), port, args)
+    }
+
     /// A real Redis to talk with; None, and said so, where there is none.
     pub fn redis(args: &[&str]) -> Option<Server> {
         let redis = Path::new("redis-server");
@@ -188,7 +193,10 @@ impl Server {
                 eprintln!("{}", server.output());
                 return None;
             }
-            if let Ok(stream) = TcpStream::connect(server.addr) {
+            // Another process has the port, and may be what answers.
+            let said = server.output();
+            let waits = said.contains("trying again for a moment") && !said.contains("started, process");
+            if !waits && let Ok(stream) = TcpStream::connect(server.addr) {
                 // Gone from the server's list of clients before the test begins.
                 let mut probe = Client::over(stream);
                 let first = if program == binary() { armed() } else { String::new() };

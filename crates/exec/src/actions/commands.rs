@@ -4,7 +4,8 @@ use super::{Act, PLAIN, Row, help};
 use crate::call::Flow;
 use command::options::is;
 use command::table::{
-    Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, RO_ACCESS, RW_ACCESS_UPDATE, Use,
+    Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE,
+    Use,
 };
 use command::{Command, Error, Stream, acl, registry};
 use resp::{Args, Reply};
@@ -157,19 +158,20 @@ fn key_spec(out: &mut Reply, spec: &KeySpec) {
     out.bulk(b"begin_search");
     match spec.begin {
         Begin::Index(at) => part(out, "index", &[("index", at as i64)]),
-        Begin::Keyword(word, from) => {
+        Begin::Keyword { word, shown, .. } => {
             out.map(2);
             pair(out, "type", "keyword");
             out.bulk(b"spec");
             out.map(2);
             pair(out, "keyword", word);
             out.bulk(b"startfrom");
-            out.int(from.into());
+            out.int(shown.into());
         }
-        Begin::Unknown => part(out, "unknown", &[]),
+        Begin::Last { .. } | Begin::Unknown => part(out, "unknown", &[]),
     }
     out.bulk(b"find_keys");
     match spec.find {
+        _ if matches!(spec.begin, Begin::Last { .. }) => part(out, "unknown", &[]),
         Find::Range { last, step, limit } => {
             part(
                 out,
@@ -290,11 +292,6 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
     let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.name == "sort" {
-        // The last STORE counts; the row cannot say so.
-        let store = (2..given.len().saturating_sub(1)).rev().find(|at| is(given.at(*at), "store"));
-        found.extend(store.map(|at| (at + 1, OW_UPDATE)));
-    }
     if command.name == "migrate" && given.at(3).is_empty() {
         // It stands for the keys behind KEYS.
         found.retain(|(at, _)| *at != 3);
@@ -318,6 +315,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     Ok(Flow::Done)
 }
 
+/// Of BITFIELD.
+const BITFIELD_OPTIONS: OptionWords =
+    OptionWords { from: 2, takes: &[("get", 2), ("set", 3), ("incrby", 3), ("overflow", 1)] };
+
 /// What a command whose options decide does with its key.
 fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
     // The value SET stores is no option, whatever it says.
@@ -326,7 +327,7 @@ fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
     match command.name {
         "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
         "set" => OW_UPDATE,
-        "bitfield" if has(&["set", "incrby"]) => RW_ACCESS_UPDATE,
+        "bitfield" if BITFIELD_OPTIONS.any(args, &["set", "incrby"]) => RW_ACCESS_UPDATE,
         "bitfield" => RO_ACCESS,
         _ => usage,
     }

@@ -105,6 +105,63 @@ pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
 
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
 
+type Collect = Box<dyn FnOnce(&mut Reply) + Send>;
+
+/// What becomes of an answer that is collected elsewhere.
+#[derive(Default)]
+pub(crate) enum Collected {
+    /// It goes to the client by mail.
+    #[default]
+    ByMail,
+    /// Who performs the action has it collected.
+    Wanted,
+    /// How.
+    Found(Collect),
+}
+
+impl Collected {
+    fn is_wanted(&self) -> bool {
+        matches!(self, Collected::Wanted)
+    }
+}
+
+/// Performs an action for a script that waits on its thread: `deliver` gets the answer, at once or from the clerk.
+pub(crate) fn perform_for_script(
+    act: &mut Act<'_, '_>,
+    command: &'static Command,
+    args: Args<'_>,
+    deliver: impl Fn(Vec<u8>) + Clone + Send + 'static,
+) {
+    act.local.collected = Collected::Wanted;
+    let flow = perform(act, command, args);
+    let collected = std::mem::take(&mut act.local.collected);
+    let mut out = Reply::new(act.out.resp3());
+    let rest: Collect = match (flow, collected) {
+        (Err(error), _) => {
+            out.error(&error.text());
+            return deliver(out.into_bytes());
+        }
+        (Ok(Flow::Parked(_)), Collected::Found(collect)) => collect,
+        (Ok(Flow::Stream(mut stream)), _) => {
+            out.encoded(act.out.as_bytes());
+            Box::new(move |out| while stream.fill(out, usize::MAX) {})
+        }
+        (Ok(Flow::Done | Flow::Close), _) => return deliver(act.out.as_bytes().to_vec()),
+        (Ok(Flow::Parked(_) | Flow::Held(_)), _) => {
+            out.error("ERR This Redis command is not allowed from script");
+            return deliver(out.into_bytes());
+        }
+    };
+    let answer = deliver.clone();
+    let sent = act.server.clerk.send(move || {
+        rest(&mut out);
+        answer(out.into_bytes());
+    });
+    if !sent {
+        deliver(b"-ERR no thread could be started\r\n".to_vec());
+    }
+}
+
 /// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait ([`Act::is_pressed`]) gets it at
 /// once.
 pub(crate) fn elsewhere(
@@ -114,6 +171,10 @@ pub(crate) fn elsewhere(
     if act.is_pressed() {
         collect(act.out);
         return Ok(Flow::Done);
+    }
+    if act.local.collected.is_wanted() {
+        act.local.collected = Collected::Found(Box::new(collect));
+        return Ok(Flow::Parked(None));
     }
     let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
@@ -157,6 +218,10 @@ pub(crate) fn aside(
     if act.is_pressed() {
         collect(act.out);
         return Ok(Flow::Done);
+    }
+    if act.local.collected.is_wanted() {
+        act.local.collected = Collected::Found(Box::new(collect));
+        return Ok(Flow::Parked(None));
     }
     if ASIDES.load(Relaxed) >= ASIDES_MAX {
         act.session.waits_for_itself(What::Thread, act.local.clock_ns);

@@ -205,7 +205,10 @@ fn database(server: &Server, number: usize) -> Database {
 
 fn count_clients(server: &Server, s: &mut Snapshot) {
     s.clients.max = server.config.live.maxclients.get() as u64;
-    s.clients.blocked = server.park.len() as u64;
+    s.clients.blocked = (server.park.len() + server.pause.waiting()) as u64;
+    let (timed, keys) = server.park.figures();
+    (s.clients.in_timeout_table, s.clients.blocking_keys) = (timed as u64, keys as u64);
+    s.clients.pause = server.pause.state(stdx::clock::wall_ms());
     s.clients.connected = server.clients.len() as u64;
     let (subscribed, watching, keys) = server.clients.engaged();
     s.clients.pubsub = subscribed as u64;

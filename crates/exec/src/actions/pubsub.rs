@@ -77,7 +77,7 @@ fn subscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, 
             act.server.pubsub.add(kind, &name, act.local.id);
             act.local.subscribers.add(kind, &name, act.session.id);
         }
-        confirm(act.out, words(kind).0, Some(&name), count(&act.session.subs, kind));
+        confirm(act, words(kind).0, Some(&name), kind);
     }
     show(act.server, act.session);
     Ok(if more { go_on(act, end) } else { Flow::Done })
@@ -107,14 +107,14 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
         _ => (from..end).map(|i| args.at(1 + i).into()).collect(),
     };
     if names.is_empty() && from == 0 {
-        confirm(act.out, word, None, count(&act.session.subs, kind));
+        confirm(act, word, None, kind);
     }
     for name in names {
         if set_of(&mut act.session.subs, kind).remove(&name) {
             act.server.pubsub.remove(kind, &name, act.local.id);
             act.local.subscribers.remove(kind, &name, act.session.id);
         }
-        confirm(act.out, word, Some(&name), count(&act.session.subs, kind));
+        confirm(act, word, Some(&name), kind);
     }
     show(act.server, act.session);
     Ok(if more { go_on(act, end) } else { Flow::Done })
@@ -159,11 +159,22 @@ pub(crate) fn leave_some(
     !subs.is_empty()
 }
 
-fn confirm(out: &mut Reply, word: &str, name: Option<&[u8]>, count: i64) {
-    out.push(3);
-    out.bulk(word.as_bytes());
-    out.bulk_or_null(name);
-    out.int(count);
+/// Tells a client what it listens to now. That is no reply but a message, which CLIENT REPLY does not leave out.
+fn confirm(act: &mut Act<'_, '_>, word: &str, name: Option<&[u8]>, kind: Kind) {
+    let count = count(&act.session.subs, kind);
+    let write = |out: &mut Reply| {
+        out.push(3);
+        out.bulk(word.as_bytes());
+        out.bulk_or_null(name);
+        out.int(count);
+    };
+    if act.session.is_muted() {
+        let mut told = Reply::with_buffer(std::mem::take(&mut act.session.told), act.out.resp3());
+        write(&mut told);
+        act.session.told = told.into_bytes();
+    } else {
+        write(act.out);
+    }
 }
 
 fn show(server: &Server, session: &Session) {

@@ -205,9 +205,10 @@ pub(super) fn sleep(
         act.out.encoded(answer.as_bytes());
         return Ok(Flow::Done);
     };
-    act.server.park.sleep(act.local.id, act.session.id, command, answer);
+    let timeout_ms = (ms > 0).then_some(ms);
+    act.server.park.sleep(act.local.id, act.session.id, command, timeout_ms, answer);
     act.session.set_flag(flag::BLOCKED, true);
-    Ok(Flow::Parked((ms > 0).then_some(ms)))
+    Ok(Flow::Parked(timeout_ms))
 }
 
 fn module_list(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {

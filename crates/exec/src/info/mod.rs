@@ -77,6 +77,8 @@ pub struct Clients {
     pub blocking_keys: u64,
     pub recent_max_input_bytes: u64,
     pub recent_max_output_bytes: u64,
+    /// CLIENT PAUSE: when it ends (milliseconds since 1970), and whether it holds writes only.
+    pub pause: Option<(u64, bool)>,
 }
 
 /// Bytes.
@@ -364,6 +366,15 @@ fn clients(s: &Snapshot, out: &mut Lines) {
         ("total_blocking_keys", clients.blocking_keys),
         ("total_blocking_keys_on_nokey", 0),
     ]);
+    let (reason, actions, until_ms) = match clients.pause {
+        None => ("none", "none", 0),
+        Some((until_ms, writes_only)) => {
+            ("client_pause", if writes_only { "write" } else { "all" }, until_ms)
+        }
+    };
+    out.line("paused_reason", reason);
+    out.line("paused_actions", actions);
+    out.line("paused_timeout_milliseconds", until_ms.saturating_sub(s.server.now_unix_us / 1000));
 }
 
 fn memory(s: &Snapshot, out: &mut Lines) {

@@ -14,7 +14,6 @@ use super::Waiter;
 use crate::job::{self, Body, Call};
 use crate::session::flag;
 use crate::waits::Spent;
-use crate::waits::request::Away;
 use crate::{Flow, Local, Server, Session};
 use command::{Block, Command, Run};
 use resp::{OwnedArgs, Reply};
@@ -36,6 +35,9 @@ pub fn serve(server: &Arc<Server>, local: &mut Local, session: &mut Session, wai
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
     let args = Arc::new(waiter.args.args().to_owned());
     session.set_flag(flag::BLOCKED, false);
+    if let Some(away) = &mut session.away {
+        away.goes_to_job(local.clock_ns);
+    }
     let body = Body::One(Call { command: waiter.command, handler, args });
     let job = job::Job::waiting(local, session, body, &Reply::new(waiter.resp3));
     job::submit(server, local, job);
@@ -50,7 +52,7 @@ pub fn wait(
     wait: Wait,
     until_ms: Option<u64>,
 ) -> (Flow, Vec<u8>) {
-    crate::waits::request::ended(server, local, session, Some(Box::new(wait.spent)), None);
+    session.away = crate::waits::request::waits_on(server, local, session, wait.spent);
     let elapsed_ms = stdx::clock::mono_ns().saturating_sub(wait.since_ns) / 1_000_000;
     let left = |ms: u64| match until_ms {
         Some(until) => until.saturating_sub(local.now_ms),
@@ -59,12 +61,10 @@ pub fn wait(
     // The time of one that is up comes with the next look at the clock.
     let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
     let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.resp3));
-    let began_ns = local.lap();
     let flow = crate::clients::park(server, local, session, wait.command, wait.args.args(), block, &mut out);
     if let Flow::Parked(_) = flow {
-        let counts = std::mem::take(&mut local.away);
-        let words = if counts { crate::calls::words(wait.command, wait.args.args()) } else { Vec::new() };
-        session.away = Some(Box::new(Away { command: wait.command, words, began_ns, inline_ns: 0, counts }));
+        let is_job = std::mem::take(&mut local.away);
+        session.away.iter_mut().for_each(|away| away.is_job = is_job);
         return (Flow::Parked(timeout_ms), Vec::new());
     }
     (flow, out.into_bytes())

@@ -143,7 +143,7 @@ impl Park {
     pub(super) fn forget(&self, server: &Server, local: &mut Local, waiter: &Arc<Waiter>) {
         let registering = {
             let mut tables = self.tables.lock();
-            tables.by_client.remove(&waiter.client);
+            tables.remove(waiter.client);
             waiter.registering.load(Ordering::Relaxed)
         };
         let keys = waiter.keys.len();

@@ -411,6 +411,11 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             }
             _ => {}
         }
+        if self.limit.until_ns.is_some() && crate::queue::is_slow_action(command) {
+            // A loop does not wait for an answer that is collected elsewhere; a script's thread does.
+            self.halt = Some(Halt::Elsewhere);
+            return Err(Error::new("ERR the script is being run again elsewhere"));
+        }
         let Some(act) = &mut self.ground.act else { return self.have_performed(args) };
         let mut inner = Act {
             server: act.server,

@@ -219,16 +219,50 @@ impl Bench {
     }
 }
 
-/// A request whose reply comes by mail.
+/// A request whose reply comes by mail. It is counted, and stands in the logs, when it is over.
 pub struct Away {
     pub command: &'static Command,
-    /// Of a job or a script: its words, for the log.
+    /// As the log shows them.
     pub words: Vec<Vec<u8>>,
     pub began_ns: u64,
     pub inline_ns: u64,
-    /// Whether it is counted when it is done: a job, or a script.
-    pub counts: bool,
+    /// How long it waited for a key before `began_ns`.
+    pub parked_ns: u64,
+    /// A job, or a script.
+    pub is_job: bool,
 }
+
+impl Away {
+    /// What it waited for is there, and a job serves it.
+    pub(crate) fn goes_to_job(&mut self, now_ns: u64) {
+        self.parked_ns += now_ns.saturating_sub(self.began_ns + self.inline_ns);
+        // The job's time begins here.
+        self.began_ns = now_ns.saturating_sub(self.inline_ns);
+        self.is_job = true;
+    }
+}
+
+/// The job of a request that waits for keys found nothing: the request goes on waiting, and is counted when that is over.
+pub(crate) fn waits_on(
+    server: &Server,
+    local: &mut Local,
+    session: &mut Session,
+    spent: Spent,
+) -> Option<Box<Away>> {
+    let mut away = session.away.take()?;
+    let now = local.lap();
+    for (phase, ns) in [(Phase::Queued, spent.queued_ns), (Phase::Thread, spent.thread_ns)] {
+        local.recorder.phase(phase, ns);
+    }
+    let waits = [(What::Thread, spent.queued_ns + spent.snapshot_ns, spent.behind), NO_WAIT, NO_WAIT];
+    note_waits(server, local, &session.info, away.command.name, waits);
+    away.inline_ns += spent.thread_ns;
+    away.began_ns = now.saturating_sub(away.inline_ns);
+    away.is_job = false;
+    Some(away)
+}
+
+const NO_WAIT: (What, u64, Option<Ahead>) = (What::Commit, 0, None);
 
 /// The reply of a request that was elsewhere has come. `spent`: it was a job or a script.
 pub fn ended(
@@ -241,7 +275,7 @@ pub fn ended(
     let Some(away) = session.away.take() else { return };
     let now = local.lap();
     let total_ns = now.saturating_sub(away.began_ns);
-    let is_job = spent.is_some() && away.counts;
+    let is_job = spent.is_some() && away.is_job;
     let Spent {
         queued_ns,
         snapshot_ns,
@@ -262,6 +296,7 @@ pub fn ended(
         unix_ms: local.now_ms,
         command: away.command.name,
         inline_ns: away.inline_ns,
+        parked_ns: away.parked_ns,
         queued_ns,
         snapshot_ns,
         guard_ns: line_ns,
@@ -279,9 +314,17 @@ pub fn ended(
             session.published.add(flooded, crate::flood::SHARE);
         }
     }
+    // A command that waits for keys was asked to wait.
+    let blocks = away.command.has(command::table::BLOCKING);
     if !is_job {
-        request.parked_ns = rest_ns;
+        request.parked_ns += rest_ns;
         local.recorder.phase(Phase::Parked, rest_ns);
+        let ns = if blocks { away.inline_ns } else { total_ns };
+        session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
+        let (command, words) = (away.command, away.words);
+        let finished =
+            Finished { command, ns, slow_ns: ns, words, failed, request: &request, on_loop: blocks };
+        server.stats.finished(local, &server.config.live, session, finished);
         if total_ns >= SLOW_NS {
             session.info.remember(request);
         }
@@ -317,10 +360,9 @@ pub fn ended(
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
     session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
-    // A command that waits for keys was asked to wait.
-    let slow_ns = if away.command.has(command::table::BLOCKING) { ns } else { total_ns };
-    let finished =
-        Finished { command: away.command, ns, slow_ns, words: away.words, failed, request: &request };
+    let slow_ns = if blocks { ns } else { total_ns };
+    let (command, words) = (away.command, away.words);
+    let finished = Finished { command, ns, slow_ns, words, failed, request: &request, on_loop: false };
     server.stats.finished(local, &server.config.live, session, finished);
     session.info.remember(request);
 }

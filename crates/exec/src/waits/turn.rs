@@ -516,6 +516,7 @@ impl Local {
     pub fn end_waits(&mut self, server: &Server, session: &mut Session, request: &mut Request) {
         let now = self.lap().saturating_sub(request.inline_ns);
         let client = session.info.clone();
+        session.postponed = None;
         if let Some((what, since_ns)) = session.held_back.take() {
             let ns = now.saturating_sub(since_ns);
             let (phase, place) = match what {

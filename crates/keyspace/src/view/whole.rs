@@ -247,7 +247,7 @@ impl View<'_> {
     fn exchange(&mut self, a: usize, b: usize) {
         let Store::Locked(guard) = &mut self.store else { return };
         self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
-        self.keyspace.swap_dbs(guard, a, b);
+        self.keyspace.swap_dbs(guard, a, b, self.now_ms);
         self.changes.ready.extend([a, b].map(Ready::Database));
         self.changes.dirty += 1;
     }
@@ -356,7 +356,7 @@ impl Keyspace {
     /// Who watches its keys is not told, however many they are: an EXEC looks itself (`watched.rs`).
     /// `removed`: see [`View::removed_in`].
     fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize, removed: &mut Removed) -> usize {
-        self.note_replaced(db, false);
+        self.note_replaced(db, None);
         let keys = self.len(db);
         if keys == 0 {
             // It has empty tables (W3), which may stay.
@@ -394,10 +394,10 @@ impl Keyspace {
         }
     }
 
-    fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize) {
+    fn swap_dbs(&self, guard: &mut Guard<'_, Shard>, a: usize, b: usize, now_ms: u64) {
         self.generation.fetch_add(1, Ordering::SeqCst);
         (0..SHARDS).for_each(|shard| guard.get_mut(shard).dbs.swap(a, b));
-        [a, b].iter().for_each(|db| self.note_replaced(*db, true));
+        [a, b].iter().for_each(|db| self.note_replaced(*db, Some(now_ms)));
         self.touched.fetch_max(a.max(b) + 1, Ordering::Relaxed);
         let [a, b] = [&self.counts[a], &self.counts[b]];
         for (x, y) in
