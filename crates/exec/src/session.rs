@@ -157,6 +157,8 @@ pub struct Watch {
     pub dirty: Arc<AtomicBool>,
     /// Database and key, and what was there. A tree, for it never grows by leaps.
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
+    /// Those that are rows of sources.
+    pub rows: crate::sources::Watched,
 }
 
 /// What a client listens to.

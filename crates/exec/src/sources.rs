@@ -27,6 +27,7 @@ mod removal;
 mod route;
 mod sizing;
 mod wait;
+mod watch;
 
 pub(crate) use fetch::{Fetch, first_key, run as fetch};
 pub use fill::Fill;
@@ -39,6 +40,7 @@ pub(crate) use route::{
 pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
 pub(crate) use wait::{Rows, after_write, before_write, is_known, look, look_within, removed_before};
+pub use watch::Watched;
 
 use crate::mail::Mail;
 use crate::works::Work;

@@ -195,6 +195,10 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
+    // Whoever watches the row by now has seen it as it was.
+    if let Some(id) = entry.spec().pattern.id(key) {
+        entry.source.marks.removes(id);
+    }
     let removed = view.remove_to_return(key);
     view.select(entry.absent_db());
     let known = view.remove(key);
@@ -212,6 +216,7 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
 pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
     for db in [entry.db, entry.absent_db()] {
         let mut view = View::whole(&server.keyspace, db, local.now_ms);
+        entry.source.marks.removes_all();
         view.flush(Some(db));
         server.after(local, view.finish());
     }

@@ -33,7 +33,8 @@ pub(crate) enum Plan {
 
 /// Chooses the plan. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
 pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
-    if session.db != 0 || command.keys.is_empty() || is_script(command) {
+    // WATCH looks at each of its keys in its own place.
+    if session.db != 0 || command.keys.is_empty() || is_script(command) || command.name == "watch" {
         return Plan::Own;
     }
     if session.fetch.is_some() {
