@@ -147,6 +147,8 @@ pub struct Multi {
     pub queue: Queue,
     /// A command names keys of sources.
     pub sources: bool,
+    /// What the last SELECT of the queue selects.
+    pub selected: Option<usize>,
     /// A command could not be queued: EXEC refuses the whole.
     pub broken: bool,
 }

@@ -67,6 +67,9 @@ pub(crate) fn queue(
 ) -> Flow {
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
+    if command.name == "select" {
+        multi.selected = args.get(1).and_then(|db| database(server, db).ok()).or(multi.selected);
+    }
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
         // The queue is bounded like the query buffer; beyond that the transaction cannot run.
@@ -306,7 +309,13 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         let mark = act.out.len();
         let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
-        let found = changed.map_or(Ok(()), |entry| sources::look_within(entry, view, command, args));
+        let found = match changed {
+            Some(entry) => sources::look_within(entry, view, command, args),
+            None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
+                Err(sources::came_since(act.server, command, args))
+            }
+            None => Ok(()),
+        };
         match found {
             Err(error) => act.out.error(&error.text()),
             Ok(()) => {
