@@ -35,6 +35,7 @@ mod zset;
 pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
 pub use error::Error;
 pub use generic::items::write_item;
+pub use generic::sort::sort_destination;
 pub use string::{getex_asks, write_string};
 pub use table::{Command, Effect, Handler, Run, acl};
 pub use value::Held;

@@ -267,7 +267,7 @@ pub(crate) fn go_on(server: &Arc<Server>, local: &mut Local, job: Box<BulkJob>) 
 
 /// Whether the commands of an EXEC can be a bulk: plain SETs, and nothing is watched.
 pub(crate) fn is_bulk(session: &Session, queue: &Queue) -> bool {
-    session.watch.keys.is_empty() && queue.is_sets()
+    session.watch.len() == 0 && queue.is_sets()
 }
 
 #[cfg(test)]

@@ -679,7 +679,7 @@ fn wait(server: &Server, local: &Local, mut job: Box<Job>, block: Block) -> Opti
 
 /// EXEC: whether something watched was touched before the snapshot or since.
 fn was_touched(job: &Job) -> bool {
-    job.watch.as_ref().is_some_and(|watch| watch.dirty.load(Ordering::Acquire))
+    job.watch.as_ref().is_some_and(Watch::is_marked)
 }
 
 /// The answer of an EXEC whose watched keys were touched.

@@ -149,6 +149,8 @@ pub struct Multi {
     pub queue: Queue,
     /// A command names keys of sources.
     pub sources: bool,
+    /// What the last SELECT of the queue selects.
+    pub selected: Option<usize>,
     /// A command could not be queued: EXEC refuses the whole.
     pub broken: bool,
 }
@@ -159,6 +161,8 @@ pub struct Watch {
     pub dirty: Arc<AtomicBool>,
     /// Database and key, and what was there. A tree, for it never grows by leaps.
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
+    /// Those that are rows of sources.
+    pub rows: crate::sources::Watched,
 }
 
 /// What a client listens to.

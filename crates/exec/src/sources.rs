@@ -27,6 +27,7 @@ mod removal;
 mod route;
 mod sizing;
 mod wait;
+mod watch;
 
 pub(crate) use fetch::{Fetch, first_key, run as fetch};
 pub use fill::Fill;
@@ -34,11 +35,13 @@ pub(crate) use removal::empty;
 pub use removal::{Dropping, Queue};
 pub use route::ask_ahead;
 pub(crate) use route::{
-    Plan, Routing, ask_ahead_for, db_for, keys_of, of_call, plan, preload, unfit_for_queue,
+    Plan, Routing, ask_ahead_for, came_since, db_for, keys_of, of_call, plan, preload, target,
+    unfit_for_queue,
 };
 pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
 pub(crate) use wait::{Rows, after_write, before_write, is_known, look, look_within, removed_before};
+pub use watch::Watched;
 
 use crate::mail::Mail;
 use crate::works::Work;
@@ -272,9 +275,21 @@ impl Sources {
         let entry = Arc::new(Entry { source, db, number: place.number, is_own, queue, seen, sizing });
         let more: Vec<_> = list.iter().cloned().chain([entry]).collect();
         server.http.show(&more);
-        self.list.store(Arc::new(more));
+        self.put(server, more);
         self.any.store(true, Ordering::Relaxed);
         Ok(())
+    }
+
+    /// These are the sources from now on, also to those who come upon keys while they run.
+    fn put(&self, server: &Server, list: Vec<Arc<Entry>>) {
+        let list = Arc::new(list);
+        self.list.store(list.clone());
+        let why = move |key: &[u8]| {
+            let entry = list.iter().find(|entry| entry.spec().pattern.id(key).is_some())?;
+            Some(route::not_together(entry, key).text().into_owned())
+        };
+        let any = !self.list().is_empty();
+        server.keyspace.set_elsewhere(any.then(|| Arc::new(why) as keyspace::Elsewhere));
     }
 
     /// What CONFIG REWRITE writes.
@@ -293,16 +308,32 @@ impl Sources {
 
     /// Ends a source; what is kept of it is given up (Z5). False if there is none of that name.
     pub fn remove(&self, server: &Server, local: &mut Local, name: &[u8]) -> bool {
+        self.remove_by(server, name, |entry| empty(server, local, entry))
+    }
+
+    /// The same where only the server is at hand. Not on a demoted thread: it takes locks.
+    pub(crate) fn take_back(&self, server: &Server, name: &[u8]) -> bool {
+        self.remove_by(server, name, |entry| {
+            removal::empty_by(server, entry, stdx::clock::wall_ms(), |changes| {
+                let ready = server.tell(changes);
+                if !ready.is_empty() {
+                    server.send(0, Mail::Ready(ready));
+                }
+            })
+        })
+    }
+
+    fn remove_by(&self, server: &Server, name: &[u8], empty: impl FnOnce(&Entry)) -> bool {
         let _one_at_a_time = self.changing.lock();
         let Some(entry) = self.by_name(name) else { return false };
         let rest: Vec<_> = self.list().iter().filter(|other| other.db != entry.db).cloned().collect();
         self.any.store(!rest.is_empty(), Ordering::Relaxed);
         server.http.show(&rest);
-        self.list.store(Arc::new(rest));
+        self.put(server, rest);
         entry.source.remove();
         let number = (entry.db - server.keyspace.databases()) / DATABASES;
         server.memory.limit_source(&server.keyspace, number, 0);
-        empty(server, local, &entry);
+        empty(&entry);
         true
     }
 }

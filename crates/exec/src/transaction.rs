@@ -44,6 +44,16 @@ impl Watch {
             view.is_touched_since(key, *then)
         })
     }
+
+    /// Keys and rows.
+    pub(crate) fn len(&self) -> usize {
+        self.keys.len() + self.rows.len()
+    }
+
+    /// Whether a key was touched in a way that sets a mark, or a row was told to have changed. O(rows)
+    pub(crate) fn is_marked(&self) -> bool {
+        self.dirty.load(Ordering::Acquire) || self.rows.is_told()
+    }
 }
 
 /// Queues a command of an open MULTI.
@@ -57,6 +67,9 @@ pub(crate) fn queue(
 ) -> Flow {
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
+    if command.name == "select" {
+        multi.selected = args.get(1).and_then(|db| database(server, db).ok()).or(multi.selected);
+    }
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
         // The queue is bounded like the query buffer; beyond that the transaction cannot run.
@@ -100,6 +113,10 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         if session.watch.has(session.db, key) {
             continue;
         }
+        let sources = &act.server.sources;
+        if session.db == 0 && sources.any() && session.watch.rows.begin(act.server, act.local, sources, key) {
+            continue;
+        }
         let mut view =
             View::locked(&act.server.keyspace, Keyspace::shards_of([key]), session.db, act.local.now_ms);
         // To watch a key is no use of it.
@@ -112,7 +129,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         act.server.after(act.local, view.finish());
         session.watch.keys.insert((session.db, key.into()), then);
     }
-    act.server.clients.note_watching(&session.info, session.watch.keys.len());
+    act.server.clients.note_watching(&session.info, session.watch.len());
     if from + AT_A_STRETCH < args.len() - 1 {
         session.done = from + AT_A_STRETCH;
         return Ok(crate::call::go_on(session, act.local));
@@ -155,10 +172,10 @@ pub(crate) fn forget(server: &Server, local: &mut Local, mut watch: Watch) {
 /// Forgets so many watched keys; true if some are left.
 pub(crate) fn forget_some(server: &Server, watch: &mut Watch, count: usize) -> bool {
     for _ in 0..count {
-        let Some(((db, key), _)) = watch.keys.pop_last() else { return false };
+        let Some(((db, key), _)) = watch.keys.pop_last() else { return watch.rows.forget_some(count) };
         server.keyspace.unwatch(db, &key, &watch.dirty);
     }
-    !watch.keys.is_empty()
+    !watch.keys.is_empty() || !watch.rows.is_empty()
 }
 
 /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
@@ -202,7 +219,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         return Err(Error::new("ERR the transaction is too long for one with keys of sources"));
     }
     let plain = multi.queue.is_keyed();
-    let long = multi.queue.words() + act.session.watch.keys.len() >= job::MANY_WORDS
+    let long = multi.queue.words() + act.session.watch.len() >= job::MANY_WORDS
         || multi.queue.bytes() >= job::MANY_BYTES;
     let slow = multi.queue.has_slow_actions() && !multi.sources;
     let slow = slow || passes_many_patterns(act.server, &multi.queue);
@@ -212,6 +229,12 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
     {
         return waits_for_rows(act, multi, result);
+    }
+    // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
+    if !act.session.watch.rows.is_empty() && act.session.watch.rows.is_changed(act.server, act.local) {
+        leave(act.server, act.local, act.session);
+        act.out.null_array();
+        return Ok(Flow::Done);
     }
     if plain && long && crate::bulk::is_bulk(act.session, &multi.queue) {
         // It never ends an older commit, so nobody has to be asked before.
@@ -286,7 +309,13 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         let mark = act.out.len();
         let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
-        let found = changed.map_or(Ok(()), |entry| sources::look_within(entry, view, command, args));
+        let found = match changed {
+            Some(entry) => sources::look_within(entry, view, command, args),
+            None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
+                Err(sources::came_since(act.server, command, args))
+            }
+            None => Ok(()),
+        };
         match found {
             Err(error) => act.out.error(&error.text()),
             Ok(()) => {
@@ -401,6 +430,9 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
 fn shards_needed(session: &Session, queue: &Queue) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
+    if !session.watch.rows.is_empty() {
+        shards = shards.union(&Keyspace::shards_of(session.watch.rows.keys()));
+    }
     for (command, args) in queue.iter() {
         let whole = match command.run {
             Run::Whole(_) => true,
@@ -417,7 +449,8 @@ fn shards_needed(session: &Session, queue: &Queue) -> Bits {
 
 /// Under the locks: was a watched key touched, be it that it expired?
 fn was_touched(session: &Session, view: &mut View<'_>) -> bool {
-    let touched = session.watch.is_touched(view);
+    let rows = &session.watch.rows;
+    let touched = session.watch.is_touched(view) || !rows.is_empty() && rows.is_changed_in(view);
     view.select(session.db);
     touched || session.watch.dirty.load(Ordering::Acquire)
 }

@@ -17,6 +17,7 @@
 //! - K5: a write is visible, kept for older snapshots, counted, and told to whoever watches, under the same locks.
 
 pub mod cursors;
+mod elsewhere;
 mod entry;
 mod evict;
 mod guard;
@@ -35,6 +36,7 @@ mod tests;
 mod underway;
 mod view;
 
+pub use elsewhere::Elsewhere;
 pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
 pub use evict::{Evicted, Policy};
 pub use guard::{Guarded, Protection};
@@ -128,6 +130,7 @@ pub struct Keyspace {
     /// Databases from this one on never had a key.
     touched: AtomicUsize,
     pub(crate) retained: retained::Retained,
+    pub(crate) elsewhere: elsewhere::Kept,
     closed: OnceLock<Box<dyn Fn() + Send + Sync>>,
 }
 
@@ -170,6 +173,7 @@ impl Keyspace {
             flushing: Arc::default(),
             touched: AtomicUsize::new(0),
             retained: retained::Retained::default(),
+            elsewhere: elsewhere::Kept::default(),
             closed: OnceLock::new(),
         })
     }

@@ -11,6 +11,8 @@
 //! - M2: of two loads of an id the one that began later is kept, whichever comes first: so nobody reads an older row after a newer
 //!   one, even while the news of the change is on its way.
 //! - M3: two ids may share a slot. Then a row is refused without need and loaded again: never the reverse.
+//! - M4: who takes [`Marks::now`] and then looks at an id learns of each change that what was found does not contain: it is marked
+//!   later, or its item, which was found, is removed later.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Mutex;
@@ -25,6 +27,9 @@ pub struct Marks {
     installed: Box<[AtomicU64]>,
     /// The last time everything was marked.
     all: AtomicU64,
+    /// When the item of a change that was told was removed.
+    removed: Box<[AtomicU64]>,
+    all_removed: AtomicU64,
     position: AtomicU64,
     marking: Mutex<()>,
     hasher: RandomState,
@@ -36,6 +41,8 @@ impl Default for Marks {
             marked: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             installed: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
             all: AtomicU64::new(0),
+            removed: (0..SLOTS).map(|_| AtomicU64::new(0)).collect(),
+            all_removed: AtomicU64::new(0),
             position: AtomicU64::new(0),
             marking: Mutex::new(()),
             hasher: RandomState::new(),
@@ -85,6 +92,25 @@ impl Marks {
         newest <= began
     }
 
+    /// The item of a change that was told is removed now, under the lock of its key.
+    pub fn removes(&self, id: &[u8]) {
+        let now = self.begin();
+        self.removed[self.slot(id)].fetch_max(now, Ordering::SeqCst);
+    }
+
+    /// The same of all items, under the locks of all keys.
+    pub fn removes_all(&self) {
+        let now = self.begin();
+        self.all_removed.fetch_max(now, Ordering::SeqCst);
+    }
+
+    /// Whether a change of this id was told after then, or had been and its item was removed only after then (M4).
+    pub fn was_touched(&self, id: &[u8], then: u64) -> bool {
+        let (slot, load) = (self.slot(id), |at: &AtomicU64| at.load(Ordering::SeqCst));
+        let told = load(&self.all).max(load(&self.marked[slot]));
+        told.max(load(&self.all_removed)).max(load(&self.removed[slot])) > then
+    }
+
     fn slot(&self, id: &[u8]) -> usize {
         self.hasher.hash_one(id) as usize % SLOTS
     }
@@ -107,6 +133,25 @@ mod tests {
         assert!(untouched >= 95, "{untouched}");
         marks.mark_all();
         assert!(!marks.admit(b"3", after) && marks.admit(b"3", marks.begin()));
+    }
+
+    #[test]
+    fn who_looks_between_news_and_removal_is_told_of_both() {
+        let marks = Marks::default();
+        let before = marks.now();
+        marks.mark([&b"1"[..]].into_iter());
+        let between = marks.now();
+        assert!(marks.was_touched(b"1", before) && !marks.was_touched(b"1", between));
+        marks.removes(b"1");
+        let after = marks.now();
+        assert!(marks.was_touched(b"1", between) && !marks.was_touched(b"1", after));
+        // A removal is no change: what was loaded since the news is kept.
+        assert!(marks.admit(b"1", between + 1));
+        marks.mark_all();
+        let between = marks.now();
+        marks.removes_all();
+        assert!(marks.was_touched(b"2", after) && marks.was_touched(b"2", between));
+        assert!(!marks.was_touched(b"2", marks.now()));
     }
 
     #[test]

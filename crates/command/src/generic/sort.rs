@@ -161,6 +161,7 @@ enum Weights<'v> {
 fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Error> {
     let options = Options::parse(args, may_store)?;
     let mut elements = elements(cx, args.at(1), &options)?;
+    look_out(cx.view, &mut cx.budget, &elements, &options)?;
     let must_sort = must_sort(cx, args.at(1), &options);
     let (view, budget): (&View<'_>, _) = (cx.view, &mut cx.budget);
     let weights = match must_sort {
@@ -208,6 +209,48 @@ fn sort(cx: &mut Cx<'_, '_>, args: Args<'_>, may_store: bool) -> Result<(), Erro
         }
         None => gotten.answer(cx.out, budget),
     }
+}
+
+/// Where the key stands that a SORT stores to, if it says so. O(words)
+pub fn sort_destination(args: Args<'_>) -> Option<usize> {
+    let (mut i, mut found) = (2, None);
+    while let Some(word) = args.get(i) {
+        match word {
+            w if is(w, "limit") => i += 3,
+            w if is(w, "by") || is(w, "get") => i += 2,
+            w if is(w, "store") => {
+                found = Some(i + 1);
+                i += 2;
+            }
+            _ => i += 1,
+        }
+    }
+    found.filter(|at| *at < args.len())
+}
+
+/// Looks whether BY and GET point to keys that are kept elsewhere: those are not to be taken for absent ones. O(n · patterns) if there
+/// are such keys.
+fn look_out(
+    view: &View<'_>,
+    budget: &mut Budget<'_>,
+    elements: &[Vec<u8>],
+    options: &Options<'_>,
+) -> Result<(), Error> {
+    let Some(elsewhere) = view.elsewhere() else { return Ok(()) };
+    let by = options.by.filter(|_| options.sorts());
+    let patterns: Vec<_> = by.into_iter().chain(options.get.iter().copied()).map(Pattern::parse).collect();
+    let mut name = Vec::new();
+    for element in elements {
+        for pattern in &patterns {
+            budget.charge(1)?;
+            if pattern.name(element, &mut name)
+                && let Some(why) = elsewhere(&name)
+            {
+                return Err(why.into());
+            }
+        }
+    }
+    Ok(())
 }
 
 /// A set has no order of its own: where the result must not depend on chance it is sorted even if that was not asked.
@@ -339,13 +382,20 @@ impl<'a> Pattern<'a> {
         }
     }
 
-    /// What it gives for an element; None: nothing there. `name` is room for the key's. O(1).
-    fn find<'v>(&self, view: &'v View<'_>, element: &'v [u8], name: &mut Vec<u8>) -> Option<Cow<'v, [u8]>> {
-        let Pattern::Key(before, behind, field) = self else {
-            return matches!(self, Pattern::Element).then_some(Cow::Borrowed(element));
-        };
+    /// Writes the name of the key it points to for an element; false if it points to none. O(1)
+    fn name(&self, element: &[u8], name: &mut Vec<u8>) -> bool {
+        let Pattern::Key(before, behind, _) = self else { return false };
         name.clear();
         [*before, element, *behind].iter().for_each(|part| name.extend_from_slice(part));
+        true
+    }
+
+    /// What it gives for an element; None: nothing there. `name` is room for the key's. O(1).
+    fn find<'v>(&self, view: &'v View<'_>, element: &'v [u8], name: &mut Vec<u8>) -> Option<Cow<'v, [u8]>> {
+        let Pattern::Key(_, _, field) = self else {
+            return matches!(self, Pattern::Element).then_some(Cow::Borrowed(element));
+        };
+        self.name(element, name);
         match (view.value(name)?, field) {
             (ValueRef::Hash(hash), Some(field)) => hash.get_at(field, view.now_ms()).map(Cow::Borrowed),
             (ValueRef::Str(StrRef::Flat(text)), None) => Some(Cow::Borrowed(text)),

@@ -3,18 +3,21 @@
 use super::{Act, elsewhere};
 use crate::Server;
 use crate::call::Flow;
+use crate::mail::Mail;
 use crate::sources::Entry;
-use command::Error;
 use command::options::is;
+use command::{Error, Stream};
+use keyspace::{Class, View};
 use resp::{Args, Reply};
-use source::Spec;
 use source::hub::FeedState;
+use source::{Pattern, Spec};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 pub(super) const HELP: &[&str] = &[
     "SOURCE ADD <name> <key-pattern> <url> [<option> <value> ...]",
     "    Reads keys such as item:{id} through to a table or collection. Options as those of the source directive.",
+    "    If there are such keys already it is refused, or with the option existing delete they are deleted.",
     "SOURCE LIST",
     "    The sources, as they are configured.",
     "SOURCE STATS [<name>]",
@@ -46,16 +49,142 @@ pub(super) fn source(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Erro
     }
 }
 
-/// Making a driver may take milliseconds: it happens on another thread.
+/// Making a driver may take milliseconds: it happens on another thread. Then the keys that the source would hide are looked for, in
+/// slices on the client's loop.
 fn add(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
+    if act.in_multi || act.in_script {
+        return Err(Error::new("ERR a source cannot be added in a transaction"));
+    }
     let words = args.from(3).iter().map(|word| std::str::from_utf8(word));
     let words = words.collect::<Result<Vec<_>, _>>().map_err(|_| Error::new("ERR a word is not UTF-8"))?;
+    let (words, deletes) = existing(words)?;
     let spec = Spec::parse(words).map_err(|e| Error::from(format!("ERR {}", one_line(&e))))?;
-    let server = act.server.clone();
-    elsewhere(act, move |out| match server.sources.add(&server, spec) {
-        Ok(()) => out.ok(),
-        Err(e) => out.error(&format!("ERR {}", one_line(&e))),
-    })
+    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let mut out = Reply::new(act.out.resp3());
+    let sent = act.server.clerk.send(move || {
+        let (name, pattern) = (spec.name.clone(), spec.pattern.clone());
+        let stream: Option<Box<dyn Stream>> = match server.sources.add(&server, spec) {
+            Ok(()) => Some(Box::new(Covered::new(server.clone(), name, pattern, deletes))),
+            Err(e) => {
+                out.error(&format!("ERR {}", one_line(&e)));
+                None
+            }
+        };
+        server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream });
+    });
+    if sent { Ok(Flow::Parked(None)) } else { Err(Error::new("ERR no thread could be started")) }
+}
+
+/// Takes the option `existing` out, which is none of the source's own: whether it says `delete`.
+fn existing(words: Vec<&str>) -> Result<(Vec<&str>, bool), Error> {
+    // Behind name, pattern and url come pairs.
+    let (own, options) = words.split_at(words.len().min(3));
+    let (mut rest, mut deletes) = (own.to_vec(), false);
+    for pair in options.chunks(2) {
+        match pair {
+            [option, what] if option.eq_ignore_ascii_case("existing") => {
+                deletes = match () {
+                    () if what.eq_ignore_ascii_case("delete") => true,
+                    () if what.eq_ignore_ascii_case("refuse") => false,
+                    () => return Err(Error::new("ERR existing must be refuse or delete")),
+                };
+            }
+            pair => rest.extend(pair),
+        }
+    }
+    Ok((rest, deletes))
+}
+
+/// Keys visited at a stretch, and deleted.
+const VISITED: usize = 200;
+
+/// Looks for the keys of database 0 that a new source covers. They would be shown by KEYS and not be found by GET: so they are deleted,
+/// or the source is taken back. Nobody makes more of them: it is served already. Cost: O(keys), [`VISITED`] at a time.
+struct Covered {
+    server: Arc<Server>,
+    name: String,
+    pattern: Pattern,
+    deletes: bool,
+    cursor: u64,
+    found: u64,
+    done: bool,
+}
+
+impl Covered {
+    fn new(server: Arc<Server>, name: String, pattern: Pattern, deletes: bool) -> Covered {
+        Covered { server, name, pattern, deletes, cursor: 0, found: 0, done: false }
+    }
+
+    fn tell(&self, view: View<'_>) {
+        let ready = self.server.tell(view.finish());
+        if !ready.is_empty() {
+            self.server.send(0, Mail::Ready(ready));
+        }
+    }
+
+    /// Visits some keys; true if those were the last.
+    fn advance(&mut self) -> bool {
+        let now_ms = stdx::clock::wall_ms();
+        let mut covered: Vec<Box<[u8]>> = Vec::new();
+        let mut view = View::open(&self.server.keyspace, 0, now_ms);
+        self.cursor = view.scan(self.cursor, VISITED, &mut |key, _| {
+            if self.pattern.id(key).is_some() {
+                covered.push(key.into());
+            }
+        });
+        self.tell(view);
+        if !self.deletes {
+            self.found += covered.len() as u64;
+        }
+        for key in covered.iter().filter(|_| self.deletes) {
+            let mut view = View::locked_one(&self.server.keyspace, key, 0, now_ms);
+            if view.has_intents() {
+                view.settle(&[(0, key)], true);
+            }
+            if view.remove(key) {
+                view.changed(key, Class::Generic, "del");
+                self.found += 1;
+            }
+            self.tell(view);
+        }
+        self.cursor == 0
+    }
+}
+
+impl Stream for Covered {
+    fn fill(&mut self, out: &mut Reply, _: usize) -> bool {
+        if !self.advance() {
+            return true;
+        }
+        if self.found == 0 || self.deletes {
+            self.done = true;
+            if self.found > 0 {
+                log::info!("source {}: {} keys of its pattern were deleted", self.name, self.found);
+            }
+            out.ok();
+            return false;
+        }
+        let (n, pattern) = (self.found, &self.pattern);
+        let (keys, are) = if n == 1 { ("key", "is") } else { ("keys", "are") };
+        out.error(&format!(
+            "ERR {n} {keys} of database 0 {are} called '{pattern}' and would be hidden: remove them, or add the source with \
+             the option existing delete"
+        ));
+        // The source goes with this.
+        false
+    }
+
+    fn has_effects(&self) -> bool {
+        true
+    }
+}
+
+impl Drop for Covered {
+    fn drop(&mut self) {
+        if !self.done {
+            self.server.sources.take_back(&self.server, self.name.as_bytes());
+        }
+    }
 }
 
 fn one_line(text: &str) -> String {

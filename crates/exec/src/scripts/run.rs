@@ -62,17 +62,6 @@ const KEPT: usize = 96;
 
 /// The key of another database that MOVE or COPY names. It must be known before they run: run again after they changed the
 /// overlay, they would find what they did themselves.
-fn elsewhere<'w>(server: &Server, command: &Command, args: resp::Args<'w>) -> Option<(usize, &'w [u8])> {
-    let (key, db) = match command.name {
-        "move" => (args.at(1), args.get(2)?),
-        "copy" => {
-            let option = (3..args.len()).rev().find(|i| args.at(*i).eq_ignore_ascii_case(b"db"))?;
-            (args.at(2), args.get(option + 1)?)
-        }
-        _ => return None,
-    };
-    Some((crate::actions::connection::database(server, db).ok()?, key))
-}
 
 /// The host of one run.
 pub(super) struct Runner<'a, 'b, 'k> {
@@ -309,7 +298,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 }
             });
         }
-        if let Some((db, key)) = elsewhere(self.server, command, args) {
+        if let Some((db, key)) = sources::target(self.server, command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
                 unknown.push((db, key.into()));

@@ -55,7 +55,7 @@ impl Transaction {
 
     /// Whether a watched key was touched.
     pub(super) fn is_touched(&self) -> bool {
-        self.watch.dirty.load(Ordering::Acquire)
+        self.watch.is_marked()
     }
 
     pub(super) fn has_scripts(&self) -> (bool, bool) {

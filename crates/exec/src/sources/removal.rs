@@ -195,6 +195,10 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
+    // Whoever watches the row by now has seen it as it was.
+    if let Some(id) = entry.spec().pattern.id(key) {
+        entry.source.marks.removes(id);
+    }
     let removed = view.remove_to_return(key);
     view.select(entry.absent_db());
     let known = view.remove(key);
@@ -210,10 +214,21 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
 
 /// Removes all of a source: O(1) under all locks, what was there is freed elsewhere.
 pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
+    empty_by(server, entry, local.now_ms, |changes| server.after(local, changes));
+}
+
+/// The same, whoever deals with what follows.
+pub(super) fn empty_by(
+    server: &Server,
+    entry: &Entry,
+    now_ms: u64,
+    mut after: impl FnMut(keyspace::Changes),
+) {
     for db in [entry.db, entry.absent_db()] {
-        let mut view = View::whole(&server.keyspace, db, local.now_ms);
+        let mut view = View::whole(&server.keyspace, db, now_ms);
+        entry.source.marks.removes_all();
         view.flush(Some(db));
-        server.after(local, view.finish());
+        after(view.finish());
     }
     log::trace!("source {}: emptied", entry.spec().name);
 }

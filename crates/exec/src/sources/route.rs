@@ -33,7 +33,22 @@ pub(crate) enum Plan {
 
 /// Chooses the plan. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
 pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
-    if session.db != 0 || command.keys.is_empty() || is_script(command) {
+    // WATCH looks at each of its keys in its own place.
+    if command.name == "swapdb"
+        && let Some(error) = swap_refusal(server, args)
+    {
+        return Plan::Refused(error);
+    }
+    // Within a transaction SELECT holds for what is behind it.
+    let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
+    if db != 0
+        && let Some((0, key)) = target(server, command, args)
+        && let Some(entry) = server.sources.of(key)
+    {
+        return Plan::Refused(not_together(&entry, key));
+    }
+    // WATCH looks at each of its keys in its own place.
+    if db != 0 || command.keys.is_empty() || is_script(command) || command.name == "watch" {
         return Plan::Own;
     }
     if session.fetch.is_some() {
@@ -92,7 +107,7 @@ struct Named {
 
 impl Named {
     fn look(&mut self, list: &[Arc<Entry>], command: &Command, args: Args<'_>, words: Range<usize>) {
-        command.each_key_within(args, words, &mut |i, _| {
+        let mut look = |i: usize| {
             let key = args.at(i);
             match list.iter().find(|entry| entry.spec().pattern.id(key).is_some()) {
                 None => self.others = true,
@@ -101,7 +116,10 @@ impl Named {
                     self.mixed |= first.db != entry.db;
                 }
             }
-        });
+        };
+        command.each_key_within(args, words, &mut |i, _| look(i));
+        // That no row of the table can name.
+        stored_to(command, args).into_iter().for_each(look);
     }
 
     fn plan(self, command: &Command, args: Args<'_>) -> Plan {
@@ -122,8 +140,48 @@ impl Named {
     }
 }
 
+/// Where the key stands that SORT stores to.
+fn stored_to(command: &Command, args: Args<'_>) -> Option<usize> {
+    if command.name == "sort" { command::sort_destination(args) } else { None }
+}
+
+/// The database, beside the current one, in which a command writes a key, and that key.
+pub(crate) fn target<'w>(server: &Server, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
+    let (key, db) = match command.name {
+        "move" => (args.at(1), args.get(2)?),
+        "copy" => {
+            let option = (3..args.len()).rev().find(|i| args.at(*i).eq_ignore_ascii_case(b"db"))?;
+            (args.at(2), args.get(option + 1)?)
+        }
+        _ => return None,
+    };
+    Some((crate::actions::connection::database(server, db).ok()?, key))
+}
+
+/// Whether databases may be exchanged: keys of another one could be those of rows, and would be found by KEYS and not by GET.
+fn swap_refusal(server: &Server, args: Args<'_>) -> Option<Error> {
+    let is_zero = |at| crate::actions::connection::database(server, args.at(at)).ok() == Some(0);
+    (server.sources.any() && is_zero(1) != is_zero(2))
+        .then(|| Error::new("ERR database 0 has keys of sources: it cannot be exchanged"))
+}
+
+/// The error of a command that was queued before its keys became a source's.
+#[cold]
+pub(crate) fn came_since(server: &Server, command: &Command, args: Args<'_>) -> Error {
+    let mut found = None;
+    command.each_key(args, &mut |i, _| {
+        found = found.take().or_else(|| Some((server.sources.of(args.at(i))?, i)));
+    });
+    let Some((entry, at)) = found else { return Error::new("ERR the source was removed") };
+    let (name, key) = (&entry.spec().name, String::from_utf8_lossy(args.at(at)));
+    format!("SOURCEBUSY source '{name}': key '{key}' was none of its rows when the command was queued").into()
+}
+
 /// Why a command may not be run on a source's key.
 fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Option<Error> {
+    if command.name.starts_with("sort") && crate::call::has_unknown_keys(command, args) {
+        return Some(not_together(entry, key));
+    }
     if !command.is_write() || command.name == "getex" {
         return None;
     }
@@ -135,7 +193,7 @@ fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Opti
     (args.len() >= MANY_WORDS).then(|| format!("ERR too many arguments for a key of source '{name}'").into())
 }
 
-fn not_together(entry: &Entry, key: &[u8]) -> Error {
+pub(super) fn not_together(entry: &Entry, key: &[u8]) -> Error {
     let (key, name) = (String::from_utf8_lossy(key), &entry.spec().name);
     format!(
         "ERR key '{key}' is a row of source '{name}' and cannot be used together with other keys, but by MGET and EXISTS"
@@ -160,13 +218,31 @@ pub(crate) fn of_call(
     command: &Command,
     args: Args<'_>,
 ) -> Result<Option<Arc<Entry>>, Error> {
-    if db != 0 || !server.sources.any() { Ok(None) } else { of_inner_call(server, command, args) }
+    if !server.sources.any() { Ok(None) } else { of_inner_call(server, db, command, args) }
 }
 
 #[cold]
-fn of_inner_call(server: &Server, command: &Command, args: Args<'_>) -> Result<Option<Arc<Entry>>, Error> {
+fn of_inner_call(
+    server: &Server,
+    db: usize,
+    command: &Command,
+    args: Args<'_>,
+) -> Result<Option<Arc<Entry>>, Error> {
+    if command.name == "swapdb"
+        && let Some(error) = swap_refusal(server, args)
+    {
+        return Err(error);
+    }
     let mut keys = Vec::new();
-    command.each_key(args, &mut |i, _| keys.push((args.at(i), server.sources.of(args.at(i)))));
+    if db == 0 {
+        command.each_key(args, &mut |i, _| keys.push((args.at(i), server.sources.of(args.at(i)))));
+        let stored = stored_to(command, args).map(|i| (args.at(i), server.sources.of(args.at(i))));
+        keys.extend(stored);
+    } else if let Some((0, key)) = target(server, command, args)
+        && let Some(entry) = server.sources.of(key)
+    {
+        return Err(not_together(&entry, key));
+    }
     let Some((key, Some(entry))) = keys.iter().find(|(_, entry)| entry.is_some()) else { return Ok(None) };
     let same = |other: &Option<Arc<Entry>>| other.as_ref().is_some_and(|other| other.db == entry.db);
     if !keys.iter().all(|(_, other)| same(other)) {

@@ -26,6 +26,8 @@ pub(super) struct Table {
     in_primary_key: bool,
     in_identity: bool,
     is_logged: bool,
+    /// A partition of it whose changes cannot be followed: it is not logged, or is another server's.
+    unfit_partition: Option<String>,
     pub wal_level: String,
 }
 
@@ -56,6 +58,11 @@ const INDEXES: &str = "\
     SELECT coalesce(bool_or(indisunique AND indisvalid AND indpred IS NULL AND indnatts = 1), false), \
         coalesce(bool_or(indisprimary AND indimmediate), false), coalesce(bool_or(indisreplident), false) \
     FROM pg_index WHERE indrelid = $1 AND $2::int2 = ANY(indkey)";
+
+/// The first partition whose changes are in no log of this server.
+const UNFIT: &str = "\
+    SELECT min(t.relid::regclass::text) FROM pg_partition_tree($1::oid) t JOIN pg_class c ON c.oid = t.relid \
+    WHERE c.relpersistence <> 'p' OR c.relkind NOT IN ('r', 'p')";
 
 impl Table {
     pub async fn inspect(client: &Client, spec: &Spec) -> Result<Table, Failure> {
@@ -95,11 +102,17 @@ impl Table {
         };
         let number: i16 = value(ids, 1)?;
         let indexes = client.query_one(INDEXES, &[&oid, &number]).await.map_err(failure)?;
+        let is_partitioned = kind as u8 == b'p';
+        let unfit_partition = match is_partitioned {
+            true => value(&client.query_one(UNFIT, &[&oid]).await.map_err(failure)?, 0)?,
+            false => None,
+        };
         let table = Table {
             oid,
             schema,
             name,
-            is_partitioned: kind as u8 == b'p',
+            is_partitioned,
+            unfit_partition,
             id_type,
             id_sql_type,
             modified,
@@ -174,6 +187,11 @@ impl Table {
         if !self.is_logged {
             return refused(format!("table {table} is not logged, so its changes cannot be followed"));
         }
+        if let Some(partition) = &self.unfit_partition {
+            return refused(format!(
+                "partition {partition} of {table} is not logged here, so its changes cannot be followed"
+            ));
+        }
         let named = match self.identity as u8 {
             b'f' => true,
             b'd' => self.in_primary_key,
@@ -190,14 +208,15 @@ impl Table {
     }
 
     /// A query whose answer changes with whatever makes rows other ones without a change that is told: another table under the
-    /// name, other columns, another publication; of a partitioned table other partitions, or one that was emptied by itself, for that is
+    /// name or a table that is not logged any more, other columns, other indexes, other policies, another schema (which a publication
+    /// may be for), another publication; of a partitioned table other partitions, or one that was emptied by itself, for that is
     /// told of the whole only. O(partitions) there.
     pub fn identity_sql(&self, spec: &Spec, publication: &str) -> String {
         let (asked, publication) = (literal(&spec.table), literal(publication));
         let partitions = match self.is_partitioned {
             true => format!(
-                ", (SELECT md5(string_agg(concat(t.relid::oid, '.', pg_relation_filenode(t.relid)), ' ' ORDER BY t.relid::oid)) \
-                 FROM pg_partition_tree({}) t)",
+                ", (SELECT md5(string_agg(concat(t.relid::oid, '.', pg_relation_filenode(t.relid), '.', k.relpersistence), ' ' \
+                 ORDER BY t.relid::oid)) FROM pg_partition_tree({}) t JOIN pg_class k ON k.oid = t.relid)",
                 self.oid
             ),
             false => String::new(),
@@ -211,7 +230,11 @@ impl Table {
         };
         format!(
             "concat_ws(' ', coalesce(to_regclass({asked}), to_regclass(quote_ident({asked})))::oid::text, \
-             (SELECT c.relreplident FROM pg_class c WHERE c.oid = {oid}), \
+             (SELECT concat_ws('.', c.relreplident, c.relpersistence, c.relnamespace, c.relrowsecurity, c.relforcerowsecurity) \
+              FROM pg_class c WHERE c.oid = {oid}), \
+             (SELECT string_agg(concat_ws('.', i.indexrelid, i.indisunique, i.indisprimary, i.indimmediate, i.indisvalid, \
+              i.indisreplident), ' ' ORDER BY i.indexrelid) FROM pg_index i WHERE i.indrelid = {oid}), \
+             (SELECT string_agg(y.oid || '.' || y.xmin, ' ' ORDER BY y.oid) FROM pg_policy y WHERE y.polrelid = {oid}), \
              (SELECT string_agg(a.attnum || '.' || a.xmin, ' ' ORDER BY a.attnum) FROM pg_attribute a \
               WHERE a.attrelid = {oid} AND a.attnum > 0), \
              (SELECT p.oid || '.' || p.xmin FROM pg_publication p WHERE p.pubname = {publication}), \

@@ -1,0 +1,159 @@
+//! WATCH of rows: EXEC is refused if the row was told to have changed since, or is seen to be another one.
+//!
+//! - H1: a change counts from its telling to the removal of its item: whoever watches between the two may still have read the older
+//!   row ([`source::Marks::was_touched`]).
+//! - H2: what is cached at EXEC is compared with what was cached at WATCH: a row can be loaded before its change is told. An item that
+//!   was evicted, or had come to its time, says nothing.
+//! - H3: two ids may share a slot of the marks: then EXEC is refused without need, never the reverse.
+//!
+//! Cost: O(1) memory for a row, however large it is; a short lock at WATCH and at EXEC, and a look at [`COMPARED`] bytes.
+
+use super::wait::{Known, known};
+use super::{Entry, Sources};
+use crate::{Local, Server};
+use keyspace::View;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use stdx::hash::hash_bytes;
+use value::{StrRef, ValueRef};
+
+/// Bytes of a row that are compared; of a longer one only the news counts.
+const COMPARED: usize = 16 * 1024;
+
+/// Rows that a client watches, by their keys.
+#[derive(Default)]
+pub struct Watched(BTreeMap<Box<[u8]>, Row>);
+
+struct Row {
+    entry: Arc<Entry>,
+    /// When it was looked at (`source::Marks`).
+    at: u64,
+    seen: Seen,
+}
+
+/// What is cached of a row.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Seen {
+    Nothing,
+    /// It is known that there is no such row.
+    Absent,
+    /// A hash of it, unless it is long.
+    There(Option<u64>),
+}
+
+impl Seen {
+    /// In a view that holds the key's shard and is in the source's database.
+    fn of(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Seen {
+        match known(entry, view, key) {
+            Known::Absent => Seen::Absent,
+            Known::Item | Known::Stale => Seen::There(view.value(key).and_then(print)),
+            Known::Nothing => Seen::Nothing,
+        }
+    }
+
+    fn differs(self, before: Seen) -> bool {
+        match (before, self) {
+            (Seen::Nothing, _) | (_, Seen::Nothing) => false,
+            (Seen::There(then), Seen::There(now)) => then.zip(now).is_some_and(|(then, now)| then != now),
+            (then, now) => then != now,
+        }
+    }
+}
+
+fn print(value: ValueRef<'_>) -> Option<u64> {
+    match value {
+        ValueRef::Str(StrRef::Flat(text)) if text.len() <= COMPARED => Some(hash_bytes(text)),
+        ValueRef::Hash(hash) if hash.mem_bytes() <= COMPARED => {
+            // In whatever order they come.
+            let field = |(name, value): (&[u8], &[u8])| hash_bytes(name).rotate_left(1) ^ hash_bytes(value);
+            Some(hash.iter().map(field).fold(hash.len() as u64, u64::wrapping_add))
+        }
+        _ => None,
+    }
+}
+
+impl Watched {
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Begins to watch a key if it is a row's. Cost: a short lock.
+    #[cold]
+    pub(crate) fn begin(&mut self, server: &Server, local: &Local, sources: &Sources, key: &[u8]) -> bool {
+        let Some(entry) = sources.of(key) else { return false };
+        if self.0.contains_key(key) {
+            return true;
+        }
+        // Before the look (H1).
+        let at = entry.source.marks.now();
+        let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+        // To watch a key is no use of it.
+        view.set_quiet(true);
+        let seen = Seen::of(&entry, &mut view, key);
+        drop(view.finish());
+        self.0.insert(key.into(), Row { entry, at, seen });
+        true
+    }
+
+    /// Whether a change of one was told, or its source has ended. O(rows · sources of one), without a lock.
+    pub(crate) fn is_told(&self) -> bool {
+        self.0.iter().any(|(key, row)| {
+            let (source, id) = (&row.entry.source, row.entry.spec().pattern.id(key));
+            source.is_removed() || id.is_none_or(|id| source.marks.was_touched(id, row.at))
+        })
+    }
+
+    /// The same, and whether what is cached of one is not what was (H2). O(rows), a short lock each.
+    pub(crate) fn is_changed(&self, server: &Server, local: &Local) -> bool {
+        let differs = |(key, row): (&Box<[u8]>, &Row)| {
+            let mut view = View::locked_one(&server.keyspace, key, row.entry.db, local.now_ms);
+            view.set_quiet(true);
+            let now = Seen::of(&row.entry, &mut view, key);
+            drop(view.finish());
+            now.differs(row.seen)
+        };
+        self.is_told() || self.0.iter().any(differs)
+    }
+
+    /// The same in a view that holds the shards of all of them; it is left in any database.
+    pub(crate) fn is_changed_in(&self, view: &mut View<'_>) -> bool {
+        let differs = |view: &mut View<'_>, (key, row): (&Box<[u8]>, &Row)| {
+            view.select(row.entry.db);
+            Seen::of(&row.entry, view, key).differs(row.seen)
+        };
+        self.is_told() || self.0.iter().any(|row| differs(view, row))
+    }
+
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+        self.0.keys().map(|key| &**key)
+    }
+
+    /// Forgets some; true if some are left.
+    pub(crate) fn forget_some(&mut self, count: usize) -> bool {
+        for _ in 0..count {
+            if self.0.pop_last().is_none() {
+                return false;
+            }
+        }
+        !self.0.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_cached_says_nothing() {
+        let (one, other) = (Seen::There(Some(1)), Seen::There(Some(2)));
+        for seen in [Seen::Absent, one, Seen::There(None), Seen::Nothing] {
+            assert!(!seen.differs(seen) && !Seen::Nothing.differs(seen) && !seen.differs(Seen::Nothing));
+        }
+        assert!(one.differs(other) && one.differs(Seen::Absent) && Seen::Absent.differs(one));
+        assert!(!one.differs(Seen::There(None)) && Seen::There(None).differs(Seen::Absent));
+    }
+}
