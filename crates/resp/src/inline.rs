@@ -6,6 +6,7 @@
 //! (Observed on Redis 7.0.15, including that a vertical tab separates words only before a word starts.)
 
 use crate::{OwnedArgs, ProtocolError, Span};
+use stdx::progress::shorter;
 
 /// Split `line` into words, or `None` when its quotes do not balance. O(bytes).
 pub fn split_line(line: &[u8]) -> Option<OwnedArgs> {
@@ -28,7 +29,7 @@ pub(crate) fn split_into(
             return Ok(());
         }
         let start = text.len();
-        rest = word(rest, text)?;
+        rest = shorter(rest, word(rest, text)?);
         spans.push(Span::new(start, text.len()));
     }
 }
@@ -119,6 +120,16 @@ fn hex(digit: u8) -> u8 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_to_their_end(line in prop::collection::vec(prop::sample::select(&b"\0\r\n\t \x0b\x0c\"'\\xa1\xff"[..]), 0..40)) {
+            if let Some(words) = words(&line) {
+                prop_assert!(words.len() <= line.len() && words.concat().len() <= line.len());
+            }
+        }
+    }
 
     fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
         split_line(line).map(|owned| owned.args().iter().map(<[u8]>::to_vec).collect())

@@ -1,5 +1,7 @@
 //! The first line of scripts and libraries: `#!lua name=… flags=…`.
 
+use stdx::progress::shorter;
+
 /// What a script declares about itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScriptFlags {
@@ -114,26 +116,38 @@ fn strip_prefix_nocase<'a>(text: &'a [u8], prefix: &[u8]) -> Option<&'a [u8]> {
     head.eq_ignore_ascii_case(prefix).then_some(tail)
 }
 
-/// Splits at blanks, with quotes as in redis-cli: `"a\x41\n"` and `'a\'b'`. `None` when they do not match.
+/// Splits at blanks, with quotes as in redis-cli: `"a\x41\n"` and `'a\'b'`. `None` when they do not match. A NUL ends the line.
 fn words(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let line = line.split(|c| *c == 0).next().unwrap_or_default();
     let mut words = Vec::new();
-    let mut rest = line.trim_ascii();
+    let mut rest = skip_blanks(line);
     while !rest.is_empty() {
         let (word, tail) = word(rest)?;
         words.push(word);
-        rest = tail.trim_ascii_start();
+        rest = skip_blanks(shorter(rest, tail));
     }
     Some(words)
 }
 
-fn word(mut rest: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+fn skip_blanks(text: &[u8]) -> &[u8] {
+    let blanks = text.iter().take_while(|c| is_blank(**c)).count();
+    &text[blanks..]
+}
+
+fn is_blank(c: u8) -> bool {
+    c.is_ascii_whitespace() || c == 0x0b
+}
+
+/// One word, of a text that begins with no blank, and what follows it.
+fn word(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let mut word = Vec::new();
+    let mut rest = text;
     while let Some((&c, tail)) = rest.split_first() {
         match c {
-            b' ' | b'\t' | b'\r' | b'\n' | 0 => break,
+            b' ' | b'\t' | b'\r' | b'\n' => break,
             b'"' | b'\'' => {
                 rest = quoted(tail, c, &mut word)?;
-                if rest.first().is_some_and(|c| !c.is_ascii_whitespace()) {
+                if rest.first().is_some_and(|c| !is_blank(*c)) {
                     return None;
                 }
                 break;
@@ -175,6 +189,53 @@ fn quoted<'a>(mut rest: &'a [u8], quote: u8, word: &mut Vec<u8>) -> Option<&'a [
                 rest = tail;
             }
             _ => word.push(c),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn split(line: &[u8]) -> Option<Vec<String>> {
+        Some(words(line)?.iter().map(|word| word.escape_ascii().to_string()).collect())
+    }
+
+    #[test]
+    fn a_nul_ends_a_header_and_the_reading_of_it() {
+        for (line, right) in [
+            (&b"lua \0"[..], Some(vec!["lua"])),
+            (b"\0", Some(vec![])),
+            (b"lua\0name=x", Some(vec!["lua"])),
+            (b"lua \0\0 name=x", Some(vec!["lua"])),
+            (b"lua 'a'\0b", Some(vec!["lua", "a"])),
+            (b"lua 'a\0b'", None),
+            (b"lua \x0b\x0c name=x\r", Some(vec!["lua", "name=x"])),
+            (b"lua a\x0bb", Some(vec!["lua", "a\\x0bb"])),
+            (b"'a'b", None),
+            (b"\"\\x41\\n\\q\" '\\''", Some(vec!["A\\nq", "\\'"])),
+        ] {
+            let right = right.map(|words| words.into_iter().map(str::to_owned).collect::<Vec<_>>());
+            assert_eq!(split(line), right, "{}", line.escape_ascii());
+        }
+        assert_eq!(script(b"#!lua \0\nreturn 1").map(|(flags, code)| (flags.compat, code)), Ok((false, &b"\nreturn 1"[..])));
+        assert_eq!(library(b"#!lua \0 name=x\nreturn 1"), Err("Library name was not given".to_owned()));
+    }
+
+    proptest! {
+        /// Every header ends, in words that are no longer than it.
+        #[test]
+        fn any_bytes_are_read_to_their_end(line in prop::collection::vec(prop::sample::select(&b"\0\r\n\t \x0b\x0c\"'\\xa1=,#\xff"[..]), 0..40)) {
+            if let Some(words) = words(&line) {
+                prop_assert!(words.iter().map(Vec::len).sum::<usize>() <= line.len());
+                prop_assert!(words.len() <= line.len());
+            }
+            let mut header = b"#!".to_vec();
+            header.extend(&line);
+            let _ = (script(&header), library(&header));
+            header.push(b'\n');
+            let _ = (script(&header), library(&header));
         }
     }
 }

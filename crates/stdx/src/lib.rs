@@ -14,6 +14,7 @@ pub mod num;
 pub mod pages;
 pub mod panics;
 pub mod points;
+pub mod progress;
 pub mod queue;
 pub mod reclaim;
 pub mod sched;

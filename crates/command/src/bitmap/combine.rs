@@ -19,6 +19,7 @@ use keyspace::{Class, View};
 use resp::Args;
 use smallvec::SmallVec;
 use std::ops::Range;
+use stdx::progress::further;
 use value::str::{Run as Piece, Runs};
 use value::{Str, StrRef, Value};
 
@@ -126,7 +127,7 @@ fn result(op: Op, sources: &mut [Source<'_>], len: usize, budget: &mut Budget<'_
             budget.charge(1 + step * sources.len() / BYTES_PER_STEP)?;
         }
         sources.iter_mut().for_each(|source| source.skip(step));
-        at += step;
+        at = further(at, at + step);
     }
     Ok(result)
 }

@@ -7,6 +7,8 @@
 //!
 //! Source: the format of redis.conf, checked on Redis 7.0.
 
+use stdx::progress::further;
+
 /// Splits a line into words. `None` if a quote does not close or is followed by more text.
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
@@ -20,7 +22,7 @@ pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
         }
         let (word, next) = word(line, at)?;
         words.push(word);
-        at = next;
+        at = further(at, next);
     }
 }
 
@@ -145,6 +147,23 @@ mod tests {
         for line in [r#"port "1"#, "port 'a", r#"a "b"c"#, r#"a "\"#] {
             assert_eq!(words(line), None, "{line}");
         }
+    }
+
+    #[test]
+    fn any_bytes_are_read_to_their_end() {
+        let hard = b"\0\r\n\t \x0b\x0c\"'\\xa1=#\xff";
+        let mut seed = 1;
+        let mut random = |below: usize| {
+            seed = stdx::hash::hash_u64(seed);
+            seed as usize % below
+        };
+        for _ in 0..20_000 {
+            let line: Vec<u8> = (0..random(30)).map(|_| hard[random(hard.len())]).collect();
+            if let Some(words) = split(&line) {
+                assert!(words.len() + words.iter().map(Vec::len).sum::<usize>() <= 2 * line.len());
+            }
+        }
+        assert_eq!(words("a\0b\0\0\u{b}c\0").unwrap(), ["a", "b", "c"]);
     }
 
     #[test]
