@@ -29,6 +29,11 @@ impl Error {
         Error::Text(Cow::Borrowed(text))
     }
 
+    /// What a piece of work holds beside the data would be more than `stdx::budget` allows: it fails, and nothing of it was done.
+    pub const fn work_memory() -> Error {
+        Error::new("ERR this command needs more memory than 'work-max-memory' allows")
+    }
+
     pub fn text(&self) -> Cow<'_, str> {
         match self {
             Error::WrongType => "WRONGTYPE Operation against a key holding the wrong kind of value".into(),

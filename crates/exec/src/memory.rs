@@ -6,8 +6,9 @@
 //!   bytes of entries (each write) ───┘                             who writes far above it waits, what has no victim is OOM
 //! ```
 //!
-//! - R1: `used` is what the allocator and the segments have, less what waits for the reclaimer and what only snapshots and
-//!   replies being streamed keep alive. Between two looks at the allocator only entries come and go, and those are counted.
+//! - R1: `used` is what the allocator and the segments have, less what waits for the reclaimer, what only snapshots and
+//!   replies being streamed keep alive, and what work holds beside the data (`work-max-memory`). Between two looks at the
+//!   allocator only entries come and go, and those are counted.
 //! - R2: what tables, dead entries and half-full pages take grows only slowly in the eyes of this file while keys are evicted:
 //!   taken as it is at a moment, a page that an eviction has half emptied would call for the next eviction.
 //! - R3: nobody but a writer pays, with [`AT_ONCE`] evictions at most; the rest is the loops' debt, paid in slices of
@@ -172,7 +173,7 @@ impl Memory {
     /// when the allocator was just asked; of what came or went since, entries are counted. O(databases in use).
     pub(crate) fn handed_out(&self, keyspace: &Keyspace, streamed: u64) -> u64 {
         let outside = keyspace.all_entry_bytes().1 + Keyspace::segment_bytes() as u64;
-        let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed;
+        let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed + self.work.used();
         (self.rest.load(Relaxed) + (outside + waiting) as i64).max(0) as u64
     }
 
@@ -337,7 +338,7 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
         let pinned = keyspace.retained().0 + server.snapshots.streamed();
         // Little segments are the allocator's, and are counted as segments.
         let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
-        (outside, (stdx::reclaim::pending_bytes() + pinned) as i64)
+        (outside, (stdx::reclaim::pending_bytes() + pinned + memory.work.used()) as i64)
     };
     let before = apart();
     let said = server.allocator();

@@ -229,7 +229,9 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     m.peak = server.stats.peak_bytes.load(Relaxed).max(m.used);
     m.startup = server.stats.startup_bytes.load(Relaxed);
     m.source_changes = server.sources.list().iter().map(|entry| entry.queue.waiting().1).sum();
-    m.overhead = m.startup + m.clients + m.source_changes;
+    let work = &server.memory.work;
+    (m.work, m.work_max, m.work_refused) = (work.used(), work.limit(), work.refused());
+    m.overhead = m.startup + m.clients + m.source_changes + m.work;
     m.resident = server.measured.resident_bytes();
     m.system = HOST.memory_bytes;
     m.max = live.maxmemory_bytes.get() as u64;

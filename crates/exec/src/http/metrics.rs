@@ -96,6 +96,8 @@ fn whole(s: &Snapshot, page: &mut Page) {
         ("memory_max_bytes", "The limit maxmemory; 0: none", s.memory.max),
         ("memory_reclaim_pending_bytes", "Dropped and not given back yet", s.memory.reclaim_pending),
         ("memory_clients_bytes", "Held for clients", s.memory.clients),
+        ("memory_work_bytes", "Held by long work beside the data", s.memory.work),
+        ("memory_work_max_bytes", "The most that may be (work-max-memory); 0: no limit", s.memory.work_max),
     ];
     for (name, help, value) in gauges {
         page.single(&format!("evenkeel_{name}"), "gauge", help, value);
@@ -106,6 +108,7 @@ fn whole(s: &Snapshot, page: &mut Page) {
         ("connections_refused_total", "Refused connections", stats.rejected_connections),
         ("input_bytes_total", "Received from clients", stats.input_bytes),
         ("output_bytes_total", "Sent to clients", stats.output_bytes),
+        ("work_refused_total", "Work that failed for want of memory", s.memory.work_refused),
         ("reads_total", "Reads from sockets", stats.reads),
         ("writes_total", "Writes to sockets", stats.writes),
         ("keyspace_hits_total", "Keys found by reads", stats.keyspace_hits),

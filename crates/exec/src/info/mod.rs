@@ -107,6 +107,10 @@ pub struct Memory {
     pub clients: u64,
     /// Keys of sources' rows that changed and wait to be removed.
     pub source_changes: u64,
+    /// Held by long work beside the data, the most that may be (0: no limit), and how often there was no room for more.
+    pub work: u64,
+    pub work_max: u64,
+    pub work_refused: u64,
     /// Dropped values whose memory is not yet given back.
     pub reclaim_pending: u64,
     pub reclaimed_objects: u64,
@@ -420,13 +424,16 @@ fn memory(s: &Snapshot, out: &mut Lines) {
     out.line("mem_fragmentation_ratio", format_args!("{:.2}", ratio(m.resident, m.used)));
     out.line("mem_fragmentation_bytes", m.resident as i64 - m.used as i64);
     out.lines(&[
-        ("mem_not_counted_for_evict", 0),
+        ("mem_not_counted_for_evict", m.work),
         ("mem_replication_backlog", 0),
         ("mem_total_replication_buffers", 0),
         ("mem_clients_slaves", 0),
         ("mem_clients_normal", m.clients),
         ("mem_cluster_links", 0),
         ("mem_source_changes", m.source_changes),
+        ("used_memory_work", m.work),
+        ("work_max_memory", m.work_max),
+        ("work_refused", m.work_refused),
         ("mem_aof_buffer", 0),
     ]);
     out.line("mem_allocator", "jemalloc");
