@@ -209,18 +209,26 @@ pub fn text(rng: &mut Rng) -> Word {
     }
 }
 
-/// One call of one function.
+/// Calls of functions, each in its own protection.
 fn function(rng: &mut Rng) -> String {
+    if rng.percent(40) {
+        return format!("return {}", call(rng));
+    }
+    let calls: Vec<String> = (0..rng.between(2, 12)).map(|_| call(rng)).collect();
+    let lines = calls.iter().map(|call| format!("pcall(function() return {call} end)"));
+    format!("{} return 1", lines.collect::<Vec<_>>().join(" "))
+}
+
+/// One call of one function.
+fn call(rng: &mut Rng) -> String {
     let (name, usual) = *rng.pick(FUNCTIONS);
     let count = if rng.percent(80) { usual } else { rng.below(6) };
     let args: Vec<String> = (0..count).map(|_| argument(rng)).collect();
-    let call = format!("{name}({})", args.join(", "));
-    match rng.below(5) {
-        0 => format!("return {call}"),
-        1 => format!("return select('#', {call})"),
-        2 => format!("return {{pcall({})}}", [&[name.to_owned()], &args[..]].concat().join(", ")),
-        3 => format!("for i = 1, 20 do pcall(function() return {call} end) end return 1"),
-        _ => format!("local a, b = pcall(function() return {call} end) return tostring(b)"),
+    match rng.below(4) {
+        0 => format!("select('#', {name}({}))", args.join(", ")),
+        1 => format!("pcall({})", [&[name.to_owned()], &args[..]].concat().join(", ")),
+        2 => format!("{{{name}({})}}", args.join(", ")),
+        _ => format!("{name}({})", args.join(", ")),
     }
 }
 
@@ -264,32 +272,34 @@ fn large(rng: &mut Rng) -> String {
     }
 }
 
+/// Parts of first lines.
+const HEADERS: &[&[u8]] = &[
+    b" ",
+    b"  ",
+    b"\t",
+    b"\0",
+    b" \0",
+    b"\r",
+    b"\x0b",
+    b"\x0c ",
+    b" flags=no-writes",
+    b" flags=",
+    b" flags=allow-oom,x",
+    b" name=lib",
+    b" name=",
+    b"=",
+    b"\xff",
+    b"\"",
+    b"'",
+    b" \" ",
+    b" name=\"",
+];
+
 /// A first line as scripts and libraries have it, with odd bytes.
 fn header(rng: &mut Rng) -> Word {
     let mut line = b"#!lua".to_vec();
     for _ in 0..rng.below(5) {
-        let part: &&[u8] = rng.pick(&[
-            &b" "[..],
-            b"  ",
-            b"\t",
-            b"\0",
-            b" \0",
-            b"\r",
-            b"\x0b",
-            b"\x0c ",
-            b" flags=no-writes",
-            b" flags=",
-            b" flags=allow-oom,x",
-            b" name=lib",
-            b" name=",
-            b"=",
-            b"\xff",
-            b"\"",
-            b"'",
-            b" \" ",
-            b" name=\"",
-        ]);
-        line.extend_from_slice(part);
+        line.extend_from_slice(HEADERS[rng.below(HEADERS.len())]);
     }
     line.extend_from_slice(b"\nreturn 1");
     line
