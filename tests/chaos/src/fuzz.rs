@@ -123,6 +123,9 @@ fn arguments(options: &Options, http_port: u16) -> Vec<String> {
         &http_port.to_string(),
         "--http-timeout",
         "10",
+        // As many players may each have so much: together with the data less than the cap.
+        "--lua-memory-limit",
+        "64mb",
     ];
     words.iter().map(|word| (*word).to_owned()).collect()
 }
@@ -513,6 +516,9 @@ fn bystand(stage: &Stage<'_>) {
 /// Directives that would lock the judges out, or close them.
 const NOT_SET: &[&str] = &["requirepass", "client-output-buffer-limit", "dir", "logfile", "loglevel"];
 
+/// Directives without which memory has no bound, so that the cap would say nothing.
+const SMALL: &[&str] = &["lua-memory-limit", "work-max-memory"];
+
 /// Sets every directive to something, and back.
 fn set(stage: &Stage<'_>) {
     let Ok(mut conn) = Conn::open(stage.addr) else { return };
@@ -530,7 +536,10 @@ fn set(stage: &Stage<'_>) {
     let all: Vec<_> = all.into_iter().filter(|(name, _)| !NOT_SET.contains(&name.as_str())).collect();
     while stage.on() && !all.is_empty() {
         let (name, value) = rng.pick(&all).clone();
-        let other = setting(&value, &all, &mut rng);
+        let other = match SMALL.contains(&name.as_str()) {
+            true => rng.pick(&["0x", "1mb", "10mb", "64mb", "-1"]).as_bytes().to_vec(),
+            false => setting(&value, &all, &mut rng),
+        };
         let was_set = conn.call_bytes(&["CONFIG".into(), "SET".into(), name.clone().into(), other.clone()]);
         if matches!(was_set, Frame::Simple(_)) {
             std::thread::sleep(Duration::from_millis(rng.below(40) as u64));

@@ -201,12 +201,26 @@ const TEXTS: &[&str] = &[
 /// A text for EVAL.
 pub fn text(rng: &mut Rng) -> Word {
     match rng.below(10) {
-        0..=3 => function(rng).into_bytes(),
+        0 | 1 => function(rng).into_bytes(),
+        2 | 3 => sweep(rng).into_bytes(),
         4 => nested(rng).into_bytes(),
         5 => large(rng).into_bytes(),
         6 => header(rng),
         _ => rng.pick(TEXTS).as_bytes().to_vec(),
     }
+}
+
+/// One function with all pairs of numbers at the edges of what fits into an int, behind something else.
+fn sweep(rng: &mut Rng) -> String {
+    let (name, _) = *rng.pick(FUNCTIONS);
+    let first = rng.pick(VALUES);
+    let form = *rng.pick(&["f(a, b)", "f(x, a, b)", "f(x, a, b)", "f(x, '', a, b)", "f(a, x, b)"]);
+    format!(
+        "local f, x = {name}, {first} \
+         local e = {{-2147483648, -2147483647, -1, 0, 1, 7999, 8000, 2147483646, 2147483647, 1/0, -1/0, 0/0}} \
+         for _, a in ipairs(e) do for _, b in ipairs(e) do \
+         pcall(function() return select('#', {form}) end) end end return 1"
+    )
 }
 
 /// Calls of functions, each in its own protection.
