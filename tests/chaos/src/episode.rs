@@ -108,7 +108,7 @@ pub fn show(words: &[Word]) -> String {
 
 /// Scripts are what is looked for: they are shown up to a length that one can still read.
 fn quote_long(word: &[u8]) -> String {
-    if word.len() <= 700 { word.chunks(150).map(quote).collect::<Vec<_>>().join("") } else { quote(word) }
+    if word.len() <= 2000 { word.chunks(150).map(quote).collect::<Vec<_>>().join("") } else { quote(word) }
 }
 
 fn bytes_of(requests: &[Vec<Word>]) -> Vec<u8> {

@@ -210,16 +210,18 @@ pub fn text(rng: &mut Rng) -> Word {
     }
 }
 
-/// One function with all pairs of numbers at the edges of what fits into an int, behind something else.
+/// Some functions with all pairs of numbers at the edges of what fits into an int, behind some other values.
 fn sweep(rng: &mut Rng) -> String {
-    let (name, _) = *rng.pick(FUNCTIONS);
-    let first = rng.pick(VALUES);
+    let functions: Vec<&str> = (0..8).map(|_| rng.pick(FUNCTIONS).0).collect();
+    let values: Vec<&str> = (0..3).map(|_| *rng.pick(VALUES)).collect();
     let form = *rng.pick(&["f(a, b)", "f(x, a, b)", "f(x, a, b)", "f(x, '', a, b)", "f(a, x, b)"]);
     format!(
-        "local f, x = {name}, {first} \
-         local e = {{-2147483648, -2147483647, -1, 0, 1, 7999, 8000, 2147483646, 2147483647, 1/0, -1/0, 0/0}} \
+        "local e = {{-2147483648, -2147483647, -1, 0, 1, 7999, 8000, 2147483646, 2147483647, 1/0, -1/0, 0/0}} \
+         for _, f in ipairs({{{}}}) do for _, x in ipairs({{{{}}, {}}}) do \
          for _, a in ipairs(e) do for _, b in ipairs(e) do \
-         pcall(function() return select('#', {form}) end) end end return 1"
+         pcall(function() return select('#', {form}) end) end end end end return 1",
+        functions.join(", "),
+        values.iter().filter(|value| **value != "nil").copied().collect::<Vec<_>>().join(", ")
     )
 }
 
