@@ -7,7 +7,7 @@ use crate::grammar::{Table, is_forbidden};
 use crate::scripts;
 use crate::words::{self, Word};
 use support::rng::Rng;
-use support::wire::{encode, quote};
+use support::wire::{encode, quote, quote_all};
 
 pub struct Episode {
     /// How it is sent, for people.
@@ -108,7 +108,7 @@ pub fn show(words: &[Word]) -> String {
 
 /// Scripts are what is looked for: they are shown up to a length that one can still read.
 fn quote_long(word: &[u8]) -> String {
-    if word.len() <= 2000 { word.chunks(150).map(quote).collect::<Vec<_>>().join("") } else { quote(word) }
+    if word.len() <= 2000 { quote_all(word) } else { quote(word) }
 }
 
 fn bytes_of(requests: &[Vec<Word>]) -> Vec<u8> {

@@ -266,6 +266,12 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
     let mut faults = stage.faults.into_inner().unwrap_or_else(|e| e.into_inner());
     let log = server.log();
     drop(server);
+    // What others noticed of a server that ended is no fault of its own.
+    let is_end =
+        |fault: &Fault| ["the server ended", "more than"].iter().any(|start| fault.title.starts_with(start));
+    if faults.iter().any(is_end) {
+        faults.retain(is_end);
+    }
     faults.dedup_by(|a, b| a.title == b.title);
     for fault in &mut faults {
         if known.contains_key(&fault.title) {
@@ -283,7 +289,10 @@ fn round(options: &Options, nr: u64, time: Duration, known: &Found) -> Result<(T
 fn cause(log: &str, how: &str) -> String {
     let place = log.lines().rev().find_map(|line| line.split("panicked at ").nth(1));
     let place = place.map(|rest| rest.chars().take(160).collect::<String>());
-    place.unwrap_or_else(|| how.lines().next().unwrap_or("").to_owned())
+    let refused =
+        log.lines().rev().find_map(|line| Some(line.split_at(line.find(": Assertion")? + 2).1.to_owned()));
+    let how = how.lines().next().unwrap_or("").trim_start_matches("the server ended ").to_owned();
+    place.or(refused).unwrap_or(how)
 }
 
 fn note_panics(stage: &Stage<'_>, control: &mut Conn, server: &Server) {
@@ -546,7 +555,7 @@ fn set(stage: &Stage<'_>) {
             let restored = conn.call(&["CONFIG", "SET", &name, &value]);
             let reads = conn.call(&["CONFIG", "GET", &name]);
             let now = reads.items().and_then(|pair| pair.get(1)).map(text);
-            if now.as_deref() != Some(&value) && stage.on() {
+            if now.as_deref() != Some(&value) && stage.on() && !conn.is_gone() {
                 stage.fault(
                     format!("CONFIG SET {name} does not come back"),
                     format!("{value:?}, set to {}: restored {restored}, reads {reads}", show(&[other])),
