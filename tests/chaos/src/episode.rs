@@ -7,7 +7,7 @@ use crate::grammar::{Table, is_forbidden};
 use crate::scripts;
 use crate::words::{self, Word};
 use support::rng::Rng;
-use support::wire::{encode, quote};
+use support::wire::{encode, quote, quote_all};
 
 pub struct Episode {
     /// How it is sent, for people.
@@ -62,23 +62,23 @@ fn is_stateful(words: &[Word]) -> bool {
 impl Episode {
     pub fn draw(table: &Table, rng: &mut Rng) -> Episode {
         match rng.below(100) {
-            0..=24 => pipeline("alone", vec![table.call(rng)]),
-            25..=49 => pipeline("in a pipeline", (0..rng.between(2, 30)).map(|_| table.call(rng)).collect()),
-            50..=61 => transaction(table, rng),
-            62..=73 => by_script(table, rng),
-            74..=76 => {
+            0..=21 => pipeline("alone", vec![table.call(rng)]),
+            22..=43 => pipeline("in a pipeline", (0..rng.between(2, 30)).map(|_| table.call(rng)).collect()),
+            44..=55 => transaction(table, rng),
+            56..=67 => by_script(table, rng),
+            68..=71 => {
                 let calls = (0..rng.between(1, 10)).map(|_| table.call(rng)).collect::<Vec<_>>();
                 let hello = vec![b"HELLO".to_vec(), b"3".to_vec()];
                 let mut episode = pipeline("with RESP3", [&[hello], &calls[..]].concat());
                 episode.end = End::Reset;
                 episode
             }
-            77..=79 => inline(table, rng),
-            80..=84 => subscriber(table, rng),
-            85..=89 => half(table, rng),
-            90..=93 => garbage(table, rng),
-            94..=96 => http(rng),
-            97 => flush(rng),
+            72..=74 => inline(table, rng),
+            75..=79 => subscriber(table, rng),
+            80..=84 => half(table, rng),
+            85..=88 => garbage(table, rng),
+            89..=91 => http(rng),
+            92 => flush(rng),
             _ => {
                 let text = scripts::text(rng);
                 pipeline("a script", vec![vec![b"EVAL".to_vec(), text, b"0".to_vec()]])
@@ -108,7 +108,7 @@ pub fn show(words: &[Word]) -> String {
 
 /// Scripts are what is looked for: they are shown up to a length that one can still read.
 fn quote_long(word: &[u8]) -> String {
-    if word.len() <= 700 { word.chunks(150).map(quote).collect::<Vec<_>>().join("") } else { quote(word) }
+    if word.len() <= 2000 { quote_all(word) } else { quote(word) }
 }
 
 fn bytes_of(requests: &[Vec<Word>]) -> Vec<u8> {

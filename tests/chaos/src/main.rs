@@ -37,7 +37,7 @@ Tries to break Evenkeel, and says whether it held.
   --cap-mb N          resident memory that counts as a fault (default 1024)
   --data-mb N         RLIMIT_DATA of the server, a last resort for the machine; 0: none (default 6144)
   --slack-mb N        more memory in use at the end than at the start (default 32; three times that resident)
-  --hang S            silence that counts as a fault (default 60)
+  --hang S            silence that counts as a fault (default 120)
   --patience S        how long what is left over may take to go (default 60)
 
 fuzz only:
@@ -157,7 +157,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         cap_mb: 1024,
         data_mb: 6144,
         slack_mb: 32,
-        hang: Duration::from_secs(60),
+        hang: Duration::from_secs(120),
         patience: Duration::from_secs(60),
         round: 0,
         round_time: Duration::from_secs(60),

@@ -220,7 +220,7 @@ mod tests {
     fn whole_replies_are_told_apart() {
         let wire = b"+OK\r\n*2\r\n$3\r\na\r\n\r\n*0\r\n$-1\r\n%1\r\n+k\r\n,-inf\r\n>2\r\n+a\r\n:1\r\n|1\r\n+a\r\n+b\r\n=7\r\ntxt:abc\r\n_\r\n";
         let marks: Vec<u8> = read(wire).unwrap().iter().map(|(mark, _)| *mark).collect();
-        assert_eq!(marks, b"+*$%>|_");
+        assert_eq!(marks, b"+*$%>=_");
         assert_eq!(read(b"$5\r\nhello\r\n").unwrap(), [(b'$', "hello".to_owned())]);
     }
 

@@ -201,7 +201,8 @@ const TEXTS: &[&str] = &[
 /// A text for EVAL.
 pub fn text(rng: &mut Rng) -> Word {
     match rng.below(10) {
-        0..=3 => function(rng).into_bytes(),
+        0 | 1 => function(rng).into_bytes(),
+        2 | 3 => sweep(rng).into_bytes(),
         4 => nested(rng).into_bytes(),
         5 => large(rng).into_bytes(),
         6 => header(rng),
@@ -209,18 +210,41 @@ pub fn text(rng: &mut Rng) -> Word {
     }
 }
 
-/// One call of one function.
+/// Some functions with all pairs of numbers at the edges of what fits into an int, behind some other values.
+fn sweep(rng: &mut Rng) -> String {
+    let functions: Vec<&str> = (0..8).map(|_| rng.pick(FUNCTIONS).0).collect();
+    let values: Vec<&str> = (0..3).map(|_| *rng.pick(VALUES)).collect();
+    let form = *rng.pick(&["f(a, b)", "f(x, a, b)", "f(x, a, b)", "f(x, '', a, b)", "f(a, x, b)"]);
+    format!(
+        "local e = {{-2147483648, -2147483647, -1, 0, 1, 7999, 8000, 2147483646, 2147483647, 1/0, -1/0, 0/0}} \
+         for _, f in ipairs({{{}}}) do for _, x in ipairs({{{{}}, {}}}) do \
+         for _, a in ipairs(e) do for _, b in ipairs(e) do \
+         pcall(function() return select('#', {form}) end) end end end end return 1",
+        functions.join(", "),
+        values.iter().filter(|value| **value != "nil").copied().collect::<Vec<_>>().join(", ")
+    )
+}
+
+/// Calls of functions, each in its own protection.
 fn function(rng: &mut Rng) -> String {
+    if rng.percent(40) {
+        return format!("return {}", call(rng));
+    }
+    let calls: Vec<String> = (0..rng.between(2, 12)).map(|_| call(rng)).collect();
+    let lines = calls.iter().map(|call| format!("pcall(function() return {call} end)"));
+    format!("{} return 1", lines.collect::<Vec<_>>().join(" "))
+}
+
+/// One call of one function.
+fn call(rng: &mut Rng) -> String {
     let (name, usual) = *rng.pick(FUNCTIONS);
     let count = if rng.percent(80) { usual } else { rng.below(6) };
     let args: Vec<String> = (0..count).map(|_| argument(rng)).collect();
-    let call = format!("{name}({})", args.join(", "));
-    match rng.below(5) {
-        0 => format!("return {call}"),
-        1 => format!("return select('#', {call})"),
-        2 => format!("return {{pcall({})}}", [&[name.to_owned()], &args[..]].concat().join(", ")),
-        3 => format!("for i = 1, 20 do pcall(function() return {call} end) end return 1"),
-        _ => format!("local a, b = pcall(function() return {call} end) return tostring(b)"),
+    match rng.below(4) {
+        0 => format!("select('#', {name}({}))", args.join(", ")),
+        1 => format!("pcall({})", [&[name.to_owned()], &args[..]].concat().join(", ")),
+        2 => format!("{{{name}({})}}", args.join(", ")),
+        _ => format!("{name}({})", args.join(", ")),
     }
 }
 
@@ -264,32 +288,34 @@ fn large(rng: &mut Rng) -> String {
     }
 }
 
+/// Parts of first lines.
+const HEADERS: &[&[u8]] = &[
+    b" ",
+    b"  ",
+    b"\t",
+    b"\0",
+    b" \0",
+    b"\r",
+    b"\x0b",
+    b"\x0c ",
+    b" flags=no-writes",
+    b" flags=",
+    b" flags=allow-oom,x",
+    b" name=lib",
+    b" name=",
+    b"=",
+    b"\xff",
+    b"\"",
+    b"'",
+    b" \" ",
+    b" name=\"",
+];
+
 /// A first line as scripts and libraries have it, with odd bytes.
 fn header(rng: &mut Rng) -> Word {
     let mut line = b"#!lua".to_vec();
     for _ in 0..rng.below(5) {
-        let part: &&[u8] = rng.pick(&[
-            &b" "[..],
-            b"  ",
-            b"\t",
-            b"\0",
-            b" \0",
-            b"\r",
-            b"\x0b",
-            b"\x0c ",
-            b" flags=no-writes",
-            b" flags=",
-            b" flags=allow-oom,x",
-            b" name=lib",
-            b" name=",
-            b"=",
-            b"\xff",
-            b"\"",
-            b"'",
-            b" \" ",
-            b" name=\"",
-        ]);
-        line.extend_from_slice(part);
+        line.extend_from_slice(HEADERS[rng.below(HEADERS.len())]);
     }
     line.extend_from_slice(b"\nreturn 1");
     line

@@ -109,7 +109,8 @@ pub fn quote(text: &[u8]) -> String {
     quote_all(text)
 }
 
-fn quote_all(text: &[u8]) -> String {
+/// The same, however long.
+pub fn quote_all(text: &[u8]) -> String {
     let plain = |b: &u8| b.is_ascii_graphic() && !b"\"'\\".contains(b);
     if !text.is_empty() && text.iter().all(plain) {
         return String::from_utf8_lossy(text).into_owned();

@@ -203,7 +203,7 @@ const SETTINGS: &[(&str, &[&str])] = &[
     ("latency-monitor-threshold", &["1", "0"]),
     ("lua-memory-limit", &["1mb", "20mb", "1gb"]),
     ("script-max-time", &["100", "0"]),
-    ("snapshot-max-retained", &["1mb", "0"]),
+    ("snapshot-max-retained", &["20mb", "0"]),
     ("reclaim-max-pending", &["1mb", "0"]),
     ("work-max-memory", &["1mb", "0"]),
     ("active-expire-effort", &["10", "1"]),
