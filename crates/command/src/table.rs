@@ -141,10 +141,12 @@ impl OptionWords {
         place.map(|(at, _)| at)
     }
 
-    /// Whether one of these options is there. O(words).
-    pub fn any(self, args: Args<'_>, names: &[&str]) -> bool {
-        self.places(args)
-            .any(|(at, _)| names.iter().any(|name| args.at(at).eq_ignore_ascii_case(name.as_bytes())))
+    /// Whether there is nothing but these options, with all the words that they take. O(words).
+    pub fn are_only(self, args: Args<'_>, names: &[&str]) -> bool {
+        self.places(args).all(|(at, takes)| {
+            at + takes < args.len()
+                && names.iter().any(|name| args.at(at).eq_ignore_ascii_case(name.as_bytes()))
+        })
     }
 }
 

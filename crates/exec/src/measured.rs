@@ -41,7 +41,7 @@ pub(crate) struct Measured {
     resident: AtomicU64,
     /// Of the process.
     process: AtomicU64,
-    speeds: [Float; 4],
+    speeds: [Float; 5],
     cpu_ms: AtomicU64,
     /// The part of the processor time that the kernel used for this process.
     system_share: Float,
@@ -58,7 +58,7 @@ impl Measured {
     }
 
     pub(crate) fn note_speeds(&self, now: Speeds) {
-        let all = [now.commands, now.input_kb, now.output_kb, now.cycles];
+        let all = [now.commands, now.input_kb, now.output_kb, now.cycles, now.cycle_us];
         self.speeds.iter().zip(all).for_each(|(kept, now)| kept.set(now));
     }
 
@@ -92,8 +92,9 @@ impl Measured {
     }
 
     pub(crate) fn speeds(&self) -> Speeds {
-        let [commands, input_kb, output_kb, cycles] = std::array::from_fn(|at| self.speeds[at].value());
-        Speeds { commands, input_kb, output_kb, cycles }
+        let [commands, input_kb, output_kb, cycles, cycle_us] =
+            std::array::from_fn(|at| self.speeds[at].value());
+        Speeds { commands, input_kb, output_kb, cycles, cycle_us }
     }
 
     /// Processor time: the sum is that of this moment, how it is split is older.
@@ -119,7 +120,7 @@ mod tests {
         measured.note_allocator(said);
         let now = measured.allocator();
         assert_eq!((now.allocated, now.active, now.resident), (1, 2, 3));
-        let speeds = Speeds { commands: 1.5, input_kb: 2.5, output_kb: 3.5, cycles: 4.5 };
+        let speeds = Speeds { commands: 1.5, input_kb: 2.5, output_kb: 3.5, cycles: 4.5, cycle_us: 5.5 };
         measured.note_speeds(speeds);
         assert_eq!(measured.speeds(), speeds);
     }

@@ -609,7 +609,7 @@ pub struct Rates {
 }
 
 const SAMPLES: usize = 16;
-const RATES: usize = 4;
+const RATES: usize = 5;
 
 impl Rates {
     /// Looks at the counters; call about ten times a second. `now_ms` never runs backwards.
@@ -619,6 +619,7 @@ impl Rates {
             Counter::NetInputBytes,
             Counter::NetOutputBytes,
             Counter::LoopCycles,
+            Counter::LoopDurationNs,
         ];
         let now = counters.map(|counter| registry.counter(counter));
         if let Some((then_ms, then)) = self.last {
@@ -637,7 +638,14 @@ impl Rates {
     /// The rates now.
     pub fn speeds(&self) -> Speeds {
         let mean = |rate: usize| self.samples.iter().map(|s| s[rate]).sum::<f64>() / SAMPLES as f64;
-        Speeds { commands: mean(0), input_kb: mean(1) / 1024.0, output_kb: mean(2) / 1024.0, cycles: mean(3) }
+        let (cycles, loops_ns) = (mean(3), mean(4));
+        Speeds {
+            commands: mean(0),
+            input_kb: mean(1) / 1024.0,
+            output_kb: mean(2) / 1024.0,
+            cycles,
+            cycle_us: if cycles > 0.0 { loops_ns / cycles / 1000.0 } else { 0.0 },
+        }
     }
 }
 
@@ -648,6 +656,8 @@ pub struct Speeds {
     pub input_kb: f64,
     pub output_kb: f64,
     pub cycles: f64,
+    /// How long one took.
+    pub cycle_us: f64,
 }
 
 #[cfg(test)]

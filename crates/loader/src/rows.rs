@@ -166,6 +166,7 @@ impl Rows {
             Input::File(mut file) => {
                 file.rewind()
                     .and_then(|()| head(&mut file))
+                    .and_then(|head| file.rewind().map(|()| head))
                     .map_err(|e| format!("cannot read: {e}"))
                     .and_then(|head| readable(&head))?;
                 if from.offset > 0 && separated && columns.is_none() {

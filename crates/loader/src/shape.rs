@@ -447,7 +447,7 @@ mod tests {
             text(&out[2])
         );
         let mut wrong = |words: &str, row: &Row| shape(words).take(row, &mut out).expect_err("wrong");
-        assert_eq!(wrong("--key u:{x}", &row), "no value for 'x', which the key needs");
+        assert_eq!(wrong("--key u:{x}", &row), "no column 'x'; there are id, name");
         assert_eq!(
             wrong("--key all --as set", &row),
             "which column is the value, 'id' or 'name'? Say --value"

@@ -170,11 +170,6 @@ fn who_waits_for_the_end_of_a_pause_is_blocked_and_info_tells_of_the_pause() {
         held.expect_reply("+OK");
         eventually_says(&mut control, "INFO clients", "blocked_clients:0");
     }
-    control.expect("CLIENT PAUSE 100000 WRITE", "+OK");
-    held.send("SET k v\r\n");
-    eventually_says(&mut control, "INFO clients", "blocked_clients:1");
-    drop(held);
-    eventually_says(&mut control, "INFO clients", "blocked_clients:0");
 }
 
 #[test]
@@ -269,7 +264,7 @@ fn scripts_are_told_what_takes_long() {
         "EVAL \"return redis.pcall('PUBSUB', 'CHANNELS', 'a', 'b')\" 0",
         "-ERR unknown subcommand or wrong number of arguments for 'CHANNELS'. Try PUBSUB HELP.",
     );
-    client.expect("EVAL \"return #redis.call('SLOWLOG', 'GET', '-1')\" 0", ":0");
+    client.expect("EVAL \"return type(redis.call('SLOWLOG', 'GET', '-1'))\" 0", "\"table\"");
     client.expect("MULTI", "+OK");
     client.expect("MEMORY MALLOC-STATS", "+QUEUED");
     client.expect("SET k 2", "+QUEUED");

@@ -292,7 +292,7 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
     let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.name == "migrate" && given.at(3).is_empty() {
+    if command.name == "migrate" && given.at(3).is_empty() && found.len() > 1 {
         // It stands for the keys behind KEYS.
         found.retain(|(at, _)| *at != 3);
     }
@@ -327,8 +327,8 @@ fn settled(command: &Command, args: Args<'_>, usage: Use) -> Use {
     match command.name {
         "set" if has(&["get", "ifeq", "ifne", "ifdeq", "ifdne"]) => RW_ACCESS_UPDATE,
         "set" => OW_UPDATE,
-        "bitfield" if BITFIELD_OPTIONS.any(args, &["set", "incrby"]) => RW_ACCESS_UPDATE,
-        "bitfield" => RO_ACCESS,
+        "bitfield" if BITFIELD_OPTIONS.are_only(args, &["get", "overflow"]) => RO_ACCESS,
+        "bitfield" => RW_ACCESS_UPDATE,
         _ => usage,
     }
 }

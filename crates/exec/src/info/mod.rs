@@ -156,6 +156,7 @@ pub struct Stats {
     pub loop_duration_us: u64,
     pub loop_commands_us: u64,
     pub cycles_per_s: f64,
+    pub cycle_us: f64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -194,6 +195,7 @@ impl Stats {
             loop_duration_us: count(Counter::LoopDurationNs) / 1000,
             loop_commands_us: count(Counter::LoopCommandsNs) / 1000,
             cycles_per_s: speeds.cycles,
+            cycle_us: speeds.cycle_us,
             ..Stats::default()
         }
     }
@@ -427,6 +429,8 @@ fn memory(s: &Snapshot, out: &mut Lines) {
         ("mem_not_counted_for_evict", m.work),
         ("mem_replication_backlog", 0),
         ("mem_total_replication_buffers", 0),
+        ("mem_replicas_repl_buffer", 0),
+        ("mem_overhead_db_hashtable_rehashing", 0),
         ("mem_clients_slaves", 0),
         ("mem_clients_normal", m.clients),
         ("mem_cluster_links", 0),
@@ -548,6 +552,7 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("eventloop_duration_sum", stats.loop_duration_us),
         ("eventloop_duration_cmd_sum", stats.loop_commands_us),
         ("instantaneous_eventloop_cycles_per_sec", stats.cycles_per_s.round() as u64),
+        ("instantaneous_eventloop_duration_usec", stats.cycle_us.round() as u64),
         ("acl_access_denied_auth", stats.auth_denied),
         ("acl_access_denied_cmd", 0),
         ("acl_access_denied_key", 0),
@@ -558,6 +563,7 @@ fn stats(s: &Snapshot, out: &mut Lines) {
 fn replication(s: &Snapshot, out: &mut Lines) {
     out.line("role", "master");
     out.line("connected_slaves", 0);
+    out.lines(&[("replicas_waiting_psync", 0), ("replicas_repl_buffer_size", 0)]);
     out.line("master_failover_state", "no-failover");
     out.line("master_replid", &s.server.replication_id);
     out.line("master_replid2", "0".repeat(40));

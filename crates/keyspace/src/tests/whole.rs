@@ -198,6 +198,28 @@ fn what_came_and_went_again_is_noticed() {
     assert!(!is_touched(&keyspace, 1, "k", &(mark, then), 100));
 }
 
+/// As absent as before to who did not find one.
+#[test]
+fn a_key_that_had_expired_when_it_came_is_no_touch() {
+    for removed in [false, true] {
+        let keyspace = Keyspace::new(2);
+        put_in(&keyspace, 1, "k", Some(50));
+        let watched = watch(&keyspace, 0, "k");
+        let mut view = View::open(&keyspace, 0, 60);
+        view.swap(0, 1);
+        view.finish();
+        if removed {
+            let mut view = View::locked(&keyspace, all(), 0, 100);
+            view.expire_if_due(b"k");
+            view.finish();
+            assert_eq!(keyspace.len(0), 0);
+        }
+        assert!(!is_touched(&keyspace, 0, "k", &watched, 100), "{removed}");
+        put_in(&keyspace, 0, "k", None);
+        assert!(is_touched(&keyspace, 0, "k", &watched, 100), "{removed}");
+    }
+}
+
 const DATABASES: usize = 3;
 type Databases = [BTreeMap<String, String>; DATABASES];
 
