@@ -288,7 +288,7 @@ pub(crate) fn lent_for_ever() {
     two_commands(Fault::LentForEver);
 }
 
-/// A list of two rows, of which the first is asked for again while the second is loaded; another client reads the first.
+/// A list of two rows, of which the first has to be loaded and the second is cached; another client reads the first.
 fn list(fault: Fault) {
     let source = Source::new(1, fault);
     let writer = thread::spawn({
@@ -297,13 +297,13 @@ fn list(fault: Fault) {
     });
     let other = thread::spawn({
         let source = source.clone();
-        move || source.read(0, PUNCTUAL_MS)
+        move || source.read(0, LATE_MS)
     });
     // What a connection that kept something would have from before.
     let kept = if fault == Fault::ListKept { source.ask(0, LATE_MS, &mut None) } else { None };
     let before = source.before();
-    let first = kept.or_else(|| source.ask(0, LATE_MS, &mut None));
-    let second = source.ask(1, PUNCTUAL_MS, &mut None);
+    let first = kept.or_else(|| source.ask(0, PUNCTUAL_MS, &mut None));
+    let second = source.ask(1, LATE_MS, &mut None);
     source.judge(0, before[0], first);
     source.judge(1, before[1], second);
     writer.join().unwrap();
