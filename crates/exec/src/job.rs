@@ -35,7 +35,7 @@ use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Strea
 use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::turns::Turn;
@@ -743,6 +743,7 @@ mod tests {
     use super::*;
     use crate::session::ClientInfo;
     use crate::works;
+    use std::sync::atomic::Ordering;
 
     const KEYS: usize = 1_000;
 

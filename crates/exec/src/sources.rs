@@ -25,6 +25,7 @@ mod fetch;
 mod fill;
 mod removal;
 mod route;
+mod shelf;
 mod sizing;
 mod wait;
 mod watch;
@@ -114,6 +115,10 @@ impl Entry {
     /// Where ids are kept that have no row.
     pub fn absent_db(&self) -> usize {
         self.db + 1
+    }
+
+    fn shelf(&self) -> shelf::Shelf {
+        shelf::Shelf { rows: self.db, absent: self.absent_db() }
     }
 
     /// Bytes of its items, as they are counted for its budget.

@@ -114,7 +114,10 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
             continue;
         }
         let sources = &act.server.sources;
-        if session.db == 0 && sources.any() && session.watch.rows.begin(act.server, act.local, sources, key) {
+        if session.db == 0
+            && sources.any()
+            && session.watch.rows.begin(act.server, act.local, sources, key)?
+        {
             continue;
         }
         let mut view =

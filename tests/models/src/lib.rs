@@ -226,6 +226,23 @@ macro_rules! commit_world {
     };
 }
 
+/// A world of the way of a row: the directory of its files, and the models over them.
+macro_rules! row_world {
+    ($world:ident, $dir:literal) => {
+        mod $world {
+            mod marks {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/marks.rs"));
+            }
+            mod shelf {
+                include!(concat!(env!("OUT_DIR"), "/", $dir, "/shelf.rs"));
+            }
+            pub(crate) mod rows {
+                include!("rows.rs");
+            }
+        }
+    };
+}
+
 /// Tests that a model holds in the real world, and that it catches a mistake.
 macro_rules! models {
     ($($model:ident :: $name:ident, not $($world:ident),*;)*) => {
@@ -282,6 +299,12 @@ commit_world!(exchanged_unsaid, "exchanged_unsaid");
 commit_world!(exchanged_undecided, "exchanged_undecided");
 commit_world!(exchanged_before_it_began, "exchanged_before_it_began");
 
+row_world!(real_rows, "real");
+row_world!(kept_unlooked, "kept_unlooked");
+row_world!(lent_stays, "lent_stays");
+row_world!(absence_stays, "absence_stays");
+row_world!(removal_unseen, "removal_unseen");
+
 models! {
     snapshots::a_snapshot_is_one_moment, not drawn_before_published;
     snapshots::two_snapshots_see_their_own_moments, not kept_once;
@@ -316,6 +339,43 @@ models! {
     commits::two_bulks_are_one_after_the_other,
         not older_not_spared, younger_not_ended, set_beside_another;
     commits::a_dropped_commit_leaves_nothing_half_done, not withdrawn_undecided;
+}
+
+models! {
+    real_rows
+    rows::no_answer_is_older_than_one_before, not kept_unlooked, lent_stays;
+    rows::no_absence_is_older_than_a_row, not absence_stays;
+    rows::what_is_lent_is_for_one_command, not lent_stays;
+    rows::a_list_is_no_older_than_what_was_known, not kept_unlooked;
+    rows::what_nobody_recorded_is_given_up_first, not;
+    rows::who_watches_is_told, not removal_unseen;
+}
+
+/// What is played of a row's way, done wrong.
+mod played_rows {
+    #[test]
+    #[should_panic(expected = "after")]
+    fn a_change_that_is_marked_after_its_removal() {
+        crate::check(crate::real_rows::rows::marked_after_removal);
+    }
+
+    #[test]
+    #[should_panic(expected = "after")]
+    fn a_row_that_is_lent_for_ever() {
+        crate::check(crate::real_rows::rows::lent_for_ever);
+    }
+
+    #[test]
+    #[should_panic(expected = "after")]
+    fn a_list_with_a_row_from_before() {
+        crate::check(crate::real_rows::rows::list_kept);
+    }
+
+    #[test]
+    #[should_panic(expected = "after")]
+    fn a_changelog_that_is_read_behind_its_schema() {
+        crate::check(crate::real_rows::rows::schema_first);
+    }
 }
 
 /// M4 says why the bell must ring for edges: over a level this fails.

@@ -45,6 +45,7 @@ mod roaring;
 mod rows_kept;
 mod serialized;
 mod sources;
+mod sources_keys;
 mod sources_mongodb;
 mod sources_postgres;
 mod startup;

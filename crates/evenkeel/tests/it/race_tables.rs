@@ -10,7 +10,9 @@
 //! - J1: a reader finds a state that is in the log, and none before one that a read found that had ended before, or that was told
 //!   and dealt with.
 //! - J2: events are told in the order of commits, so their number tells which. Some may never be told, because everything was given
-//!   up instead; then more have happened than are counted, and less is asked of readers than could be.
+//!   up instead; then more have happened than are counted, and less is asked of readers than could be. That relies on a source to give
+//!   up what was not recorded before it tells what was recorded later (`changelog.rs`, L6): else what is counted would be taken for
+//!   something that nobody dealt with.
 
 use crate::races::{Found, Judge, ROWS, Rows, Shop};
 use crate::sources::random;

@@ -250,7 +250,7 @@ fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values:
         true => Slot::There(values.then(|| view.owned(key)).flatten()),
         false => Slot::Nil,
     };
-    view.remove(key);
+    entry.shelf().take_back(view, key);
     slot
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Cost: a short lock per row; building the value happened on the thread of the sources.
 
+use super::shelf::Found;
 use super::{Arrival, Entry, Place};
 use crate::{Local, Server};
 use keyspace::{Payload, Times, View};
@@ -35,6 +36,15 @@ enum Made {
     Value(Value),
 }
 
+impl Made {
+    fn payload<'a>(&'a self, key: &[u8]) -> Payload<'a> {
+        match self {
+            Made::Text(text) => Payload::text(key, text),
+            Made::Value(value) => Payload::value(key, value),
+        }
+    }
+}
+
 /// A row that is not kept, for those who had asked for it before it was loaded.
 pub struct Lent {
     place: Place,
@@ -65,11 +75,7 @@ impl Lent {
         let key = &*self.key;
         let times =
             Times { expire_ms: Some(entry.expire_ms(key, view.now_ms())), changed_ms: self.changed_ms };
-        match &self.row {
-            Some(Made::Text(text)) => view.put_with(key, Payload::text(key, text), times),
-            Some(Made::Value(value)) => view.put_with(key, Payload::value(key, value), times),
-            None => _ = view.remove(key),
-        }
+        entry.shelf().show(view, key, self.row.as_ref().map(|row| (row.payload(key), times)));
     }
 }
 
@@ -129,12 +135,13 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     }
     // Looked at under the lock: whoever ends a source empties it after having said so (Z5).
     let ended = entry.source.is_removed();
-    let allowed = !ended && entry.source.marks.admit(&item.id, began);
+    let marks = &entry.source.marks;
+    let found = found(entry, key, item.row.as_ref(), item.changed_ms, view.now_ms());
+    let allowed = !ended && entry.shelf().install(&mut view, marks, (&item.id, key), began, found);
     // Under the lock, so that lines come in the order of what they tell: about a microsecond, and only with `loglevel debug`.
     log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });
     if allowed {
         server.memory.stir();
-        put(&mut view, entry, key, item.row, item.changed_ms);
         server.after(local, view.finish());
         return wake(server, local, &entry.source.settle(&item.id), Arrival::Loaded);
     }
@@ -152,19 +159,18 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     }
 }
 
-fn put(view: &mut View<'_>, entry: &Entry, key: &[u8], row: Option<Made>, changed_ms: Option<NonZeroU64>) {
-    let now_ms = view.now_ms();
+fn found<'a>(
+    entry: &Entry,
+    key: &[u8],
+    row: Option<&'a Made>,
+    changed_ms: Option<NonZeroU64>,
+    now_ms: u64,
+) -> Found<'a> {
     let times = Times { expire_ms: Some(entry.expire_ms(key, now_ms)), changed_ms };
     let absent_ms = (entry.spec().negative_ttl.as_millis() as u64).max(ABSENT_MIN_MS);
-    match &row {
-        Some(Made::Text(text)) => view.put_with(key, Payload::text(key, text), times),
-        Some(Made::Value(value)) => view.put_with(key, Payload::value(key, value), times),
-        None => _ = view.remove(key),
-    }
-    view.select(entry.absent_db());
     match row {
-        Some(_) => _ = view.remove(key),
-        None => view.put_string(key, b"", Some(now_ms + absent_ms)),
+        Some(row) => Found::Row(row.payload(key), times),
+        None => Found::Nothing { until_ms: now_ms + absent_ms },
     }
 }
 

@@ -515,8 +515,7 @@ impl<'a> Rows<'a> {
     /// Takes them away again.
     pub(crate) fn give_back(self, view: &mut View<'_>) {
         for (entry, lent) in self.lent {
-            view.select(entry.db);
-            view.remove(lent.key());
+            entry.shelf().take_back(view, lent.key());
         }
     }
 }

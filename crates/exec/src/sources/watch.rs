@@ -11,6 +11,7 @@
 use super::wait::{Known, known};
 use super::{Entry, Sources};
 use crate::{Local, Server};
+use command::Error;
 use keyspace::View;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,6 +20,9 @@ use value::{StrRef, ValueRef};
 
 /// Bytes of a row that are compared; of a longer one only the news counts.
 const COMPARED: usize = 16 * 1024;
+
+/// Rows of one client: they are all looked at in one go.
+const ROWS_MAX: usize = 1000;
 
 /// Rows that a client watches, by their keys.
 #[derive(Default)]
@@ -81,12 +85,21 @@ impl Watched {
         self.0.is_empty()
     }
 
-    /// Begins to watch a key if it is a row's. Cost: a short lock.
+    /// Begins to watch a key if it is a row's; false if it is none. Error: there are too many. Cost: a short lock.
     #[cold]
-    pub(crate) fn begin(&mut self, server: &Server, local: &Local, sources: &Sources, key: &[u8]) -> bool {
-        let Some(entry) = sources.of(key) else { return false };
+    pub(crate) fn begin(
+        &mut self,
+        server: &Server,
+        local: &Local,
+        sources: &Sources,
+        key: &[u8],
+    ) -> Result<bool, Error> {
+        let Some(entry) = sources.of(key) else { return Ok(false) };
         if self.0.contains_key(key) {
-            return true;
+            return Ok(true);
+        }
+        if self.0.len() >= ROWS_MAX {
+            return Err(format!("ERR a client can watch at most {ROWS_MAX} rows of sources").into());
         }
         // Before the look (H1).
         let at = entry.source.marks.now();
@@ -96,7 +109,7 @@ impl Watched {
         let seen = Seen::of(&entry, &mut view, key);
         drop(view.finish());
         self.0.insert(key.into(), Row { entry, at, seen });
-        true
+        Ok(true)
     }
 
     /// Whether a change of one was told, or its source has ended. O(rows · sources of one), without a lock.

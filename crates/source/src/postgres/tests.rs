@@ -266,6 +266,63 @@ async fn another_table_is_not_the_same() {
     assert_eq!(load(&database, &["2"]).await.len(), 1);
 }
 
+/// What leaves a publication FOR ALL TABLES, or is seen with other eyes, without a word in the stream.
+#[tokio::test]
+async fn a_table_that_is_not_followed_any_more_ends_what_is_cached() {
+    let shop = Shop::new(shared(), "silent", "id int PRIMARY KEY, other int NOT NULL UNIQUE").await;
+    shop.run(
+        "INSERT INTO @ VALUES (1, 1); CREATE PUBLICATION of_all FOR ALL TABLES WITH (publish_via_partition_root = true); \
+         CREATE SCHEMA elsewhere",
+    )
+    .await;
+    let database = shop.open("publication of_all");
+    let (feed, mut following) = follow(&database).await;
+    for (ddl, undo, refused) in [
+        ("ALTER TABLE @ SET UNLOGGED", "ALTER TABLE @ SET LOGGED", "is not logged"),
+        (
+            "ALTER TABLE @ SET SCHEMA elsewhere",
+            "ALTER TABLE elsewhere.@ SET SCHEMA public",
+            "there is no table",
+        ),
+        ("ALTER TABLE @ RENAME TO silenced", "ALTER TABLE silenced RENAME TO @", "there is no table"),
+        (
+            "ALTER TABLE @ REPLICA IDENTITY USING INDEX silent_other_key",
+            "ALTER TABLE @ REPLICA IDENTITY DEFAULT",
+            "do not name column 'id'",
+        ),
+        ("ALTER TABLE @ ENABLE ROW LEVEL SECURITY", "ALTER TABLE @ DISABLE ROW LEVEL SECURITY", ""),
+    ] {
+        feed.forget();
+        shop.run(ddl).await;
+        let why = following.failure().await;
+        assert!(matches!(why, Failure::Lost(_)), "{ddl}: {why}");
+        if !refused.is_empty() {
+            let why = shop.refusal("publication of_all").await;
+            assert!(why.contains(refused), "{ddl}: {why}");
+        }
+        shop.run(undo).await;
+        following = Following::start(&database, &feed);
+        feed.until_opened().await;
+    }
+    shop.run("DROP PUBLICATION of_all; DROP SCHEMA elsewhere").await;
+}
+
+/// A partition that is not logged, or is another server's, tells nothing of its rows.
+#[tokio::test]
+async fn a_partition_that_is_not_logged_is_named() {
+    let shop = Shop::new(shared(), "halflogged", "id int PRIMARY KEY) PARTITION BY RANGE (id").await;
+    shop.run("CREATE UNLOGGED TABLE halflogged_1 PARTITION OF @ FOR VALUES FROM (0) TO (100)").await;
+    let why = shop.refusal("").await;
+    assert!(why.contains("partition halflogged_1 of ") && why.contains("not logged"), "{why}");
+    shop.run("ALTER TABLE halflogged_1 SET LOGGED").await;
+    let database = shop.open("");
+    let (feed, following) = follow(&database).await;
+    feed.forget();
+    shop.run("ALTER TABLE halflogged_1 SET UNLOGGED").await;
+    let why = following.failure().await;
+    assert!(matches!(why, Failure::Lost(_)), "{why}");
+}
+
 #[tokio::test]
 async fn partitions_are_told_as_their_table() {
     let shop =

@@ -14,6 +14,8 @@
 //!   given up.
 //! - L5: REPLACE removes rows that stand in its way without running their delete triggers; another unique index is the way to that.
 //!   For each such index the entries are written before. Unique indexes over expressions are not covered.
+//! - L6: what was not recorded is given up before anything later is told: entries are read together with the schema, in which a
+//!   trigger that is gone shows.
 //!
 //! Cost: to a writer one entry per changed row. A poll reads a number in shared memory (WAL) or in the file's first page, whatever the
 //! size of the database: 500 times a second that is 1 to 2 % of a core. So a change is told after 1 ms on average.
@@ -175,30 +177,36 @@ impl<'a> Follower<'a> {
         if now == self.data_version {
             return Ok(());
         }
-        let schema = version(&self.connection, "schema_version")?;
-        if schema != self.schema_version {
-            let table = self.set_up().inspect_err(|failure| {
-                if let Failure::Refused(_) = failure {
-                    self.tell(Event::Lost("the table is not what it was"));
-                }
-            })?;
-            if table != self.position.table {
-                self.position.table = table;
-                self.tell(Event::Lost("the table was altered"));
-            }
-            // The one from before: what was altered since is looked at again, and so is what was made here.
-            self.schema_version = schema;
-        }
         self.read()?;
         // Only now: whatever was committed after the number was read moves it again.
         self.data_version = now;
         Ok(())
     }
 
-    /// Tells the entries after the last one.
-    fn read(&mut self) -> Result<(), Failure> {
+    /// The schema is not what it was: makes sure that changes are recorded.
+    fn alter(&mut self, schema: i64) -> Result<(), Failure> {
+        let table = self.set_up().inspect_err(|failure| {
+            if let Failure::Refused(_) = failure {
+                self.tell(Event::Lost("the table is not what it was"));
+            }
+        })?;
+        if table != self.position.table {
+            self.position.table = table;
+            self.tell(Event::Lost("the table was altered"));
+        }
+        // The one from before: what was altered since is looked at again, and so is what was made here.
+        self.schema_version = schema;
+        Ok(())
+    }
+
+    /// Tells the entries after the last one (L6).
+    pub(super) fn read(&mut self) -> Result<(), Failure> {
         loop {
-            let entries = self.entries()?;
+            let (entries, schema) = self.entries()?;
+            if schema != self.schema_version {
+                self.alter(schema)?;
+                continue;
+            }
             let Some(newest) = entries.last().map(|entry| entry.seq) else { break };
             let expected = self.position.seq + 1;
             let whole = entries[0].seq == expected && newest - expected + 1 == entries.len() as i64;
@@ -221,7 +229,9 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn entries(&self) -> Result<Vec<Entry>, Failure> {
+    /// The next entries, and the schema as it was when the last of them was written.
+    fn entries(&self) -> Result<(Vec<Entry>, i64), Failure> {
+        let _one_moment = self.connection.unchecked_transaction().map_err(failure)?;
         let sql = format!("SELECT seq, id, at FROM {} WHERE seq > ?1 ORDER BY seq LIMIT {SLICE}", self.log);
         let mut statement = self.connection.prepare_cached(&sql).map_err(failure)?;
         let entry = |row: &rusqlite::Row<'_>| {
@@ -232,7 +242,8 @@ impl<'a> Follower<'a> {
             Ok(Entry { seq: row.get(0)?, all, change: spelled(id).map(change) })
         };
         let entries = statement.query_map([self.position.seq], entry).map_err(failure)?;
-        entries.collect::<Result<_, _>>().map_err(failure)
+        let entries = entries.collect::<Result<_, _>>().map_err(failure)?;
+        Ok((entries, version(&self.connection, "schema_version")?))
     }
 
     /// Entries with an id after this one.
