@@ -52,7 +52,7 @@ LUA_TARGET = $$($(CARGO) -vV | sed -n 's/^host: //p')
 LUA_COLLECTED = edges spans written_as_ever share any_form brackets taking_over panic computes arrive become upvalues leaves
 LUA_TESTS = $(CARGO) test --quiet -p script --lib --target $(LUA_TARGET)
 .PHONY: lua-sanitize
-lua-sanitize: export RUSTFLAGS = -Clink-arg=-fsanitize=address,undefined
+lua-sanitize: export RUSTFLAGS = -Cdefault-linker-libraries=yes -Clink-arg=-fsanitize=address,undefined
 lua-sanitize: export ASAN_OPTIONS = detect_stack_use_after_return=0:allocator_may_return_null=1
 lua-sanitize: export RUST_TEST_THREADS = 2
 lua-sanitize: ## the tests of C Lua under ASan and UBSan, and collecting always (some minutes)

@@ -5,7 +5,7 @@ use super::{Map, eval, once};
 use crate::{Engine, Limits};
 
 /// With a collection wherever memory may be taken, some things are done on a smaller scale (`make lua-sanitize`).
-const COLLECTS: bool = matches!(option_env!("EVENKEEL_LUA").map(str::as_bytes), Some(b"collect"));
+const COLLECTS: bool = cfg!(lua_collects);
 
 /// Numbers that become ints, and some near a limit of the interpreter.
 const EDGES: &str =
