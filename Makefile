@@ -60,6 +60,20 @@ soak: ## everything at once, with sums that must hold and nothing left at the en
 	@$(CARGO) build --quiet -p evenkeel -p chaos
 	@$(CARGO) run --quiet -p chaos -- soak --seconds $(SOAK_SECONDS) $(CHAOS_ARGS)
 
+# C Lua as scripts reach it, under AddressSanitizer and UndefinedBehaviorSanitizer with Lua's own assertions: all tests of the
+# crate, then some of them, of hostile numbers, of the compiler and of the basics, with a collection wherever memory may be taken.
+# The runtime of the sanitizers comes with gcc.
+LUA_TARGET = $$($(CARGO) -vV | sed -n 's/^host: //p')
+LUA_COLLECTED = edges spans written_as_ever share any_form brackets taking_over panic computes arrive become upvalues leaves
+LUA_TESTS = $(CARGO) test --quiet -p script --lib --target $(LUA_TARGET)
+.PHONY: lua-sanitize
+lua-sanitize: export RUSTFLAGS = -Cdefault-linker-libraries=yes -Clink-arg=-fsanitize=address,undefined
+lua-sanitize: export ASAN_OPTIONS = detect_stack_use_after_return=0:allocator_may_return_null=1
+lua-sanitize: export RUST_TEST_THREADS = 2
+lua-sanitize: ## the tests of C Lua under ASan and UBSan, and collecting always (some minutes)
+	@EVENKEEL_LUA=sanitize nice $(LUA_TESTS)
+	@EVENKEEL_LUA=collect nice $(LUA_TESTS) -- $(LUA_COLLECTED)
+
 # --- bench --------------------------------------------------------------------
 
 .PHONY: peers

@@ -584,6 +584,7 @@ fn main() -> io::Result<()> {
             sanitize(&mut build);
             build.define("HARDSTACKTESTS", None);
             changes.extend(COLLECT);
+            println!("cargo:rustc-cfg=lua_collects");
         }
         Ok(other) if !other.is_empty() => panic!("EVENKEEL_LUA is neither sanitize nor collect: {other}"),
         _ => {}
@@ -601,6 +602,7 @@ fn main() -> io::Result<()> {
     build.compile("lua5.1");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=EVENKEEL_LUA");
+    println!("cargo:rustc-check-cfg=cfg(lua_collects)");
     Ok(())
 }
 

@@ -12,6 +12,7 @@ mod attackers;
 mod backends;
 mod blocked;
 mod company;
+mod compiling;
 mod connections;
 mod crowd;
 mod docs;

@@ -68,6 +68,24 @@ fn a_compilation_can_be_ended() {
     }
 }
 
+/// What the compiler holds is found by the collector, also when the host has it end.
+#[test]
+fn texts_of_any_form_compile_or_are_refused() {
+    for (what, text) in texts(60) {
+        for hook_every in [1, 7, 1000] {
+            let mut engine = Engine::new(Limits { hook_every, ..Limits::default() });
+            let made = engine.load(text.as_bytes());
+            assert_eq!(made.is_err(), ["equals", "name"].contains(&what), "{what}: {made:?}");
+            for patience in [0, 3, 20] {
+                let mut host = Map { patience: Some(patience), ..Map::default() };
+                let _ = Engine::new(Limits { hook_every, ..Limits::default() })
+                    .load_for(text.as_bytes(), &mut host);
+            }
+            assert_eq!(eval(&mut engine, &mut Map::default(), "return 5", &[], &[]), ":5\r\n");
+        }
+    }
+}
+
 /// Counted in questions: a text of twice the length is asked about twice as often.
 #[test]
 fn compiling_grows_with_the_text() {

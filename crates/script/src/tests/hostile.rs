@@ -4,6 +4,9 @@
 use super::{Map, eval, once};
 use crate::{Engine, Limits};
 
+/// With a collection wherever memory may be taken, some things are done on a smaller scale (`make lua-sanitize`).
+const COLLECTS: bool = cfg!(lua_collects);
+
 /// Numbers that become ints, and some near a limit of the interpreter.
 const EDGES: &str =
     "local edges = {-2147483648, -2147483647, -1, 0, 1, 2, 7999, 8000, 2147483646, 2147483647, 2147483648,
@@ -61,13 +64,14 @@ fn numbers_at_the_edges_give_a_result_or_an_error() {
                    local a = edges[i]
                    pcall(f, {before}{comma} a)
                    pcall(function() return select('#', f({before}{comma} a)) end)
-                   for j = 1, #edges do
+                   for j = 1, #edges, {} do
                      local b = edges[j]
                      pcall(f, {before}{comma} a, b)
                      pcall(f, {before}{comma} a, b, edges[(i * 7 + j * 3) % #edges + 1])
                    end
                  end
-                 return 1"
+                 return 1",
+                if COLLECTS { 7 } else { 1 }
             );
             let mut host = Map { patience: Some(3_000), ..Map::default() };
             let reply = eval(&mut engine, &mut host, &script, &[], &[]);
@@ -274,11 +278,6 @@ fn loops_within_one_call_can_be_ended() {
         ),
         ("local s = ('x'):rep(1000000)", "for i = 1, 5 do s:upper() end"),
         ("local s = ('x'):rep(1000000)", "for i = 1, 5 do s:reverse() end"),
-        // Doubles whose two halves have the same sum: all are in one chain.
-        (
-            "local t, k = {}, {} for i = 1, 2000 do k[i] = (2 ^ 32 + i) * 2 ^ -20 t[k[i]] = i end ",
-            "for i = 1, 5 do for j = 1, 2000 do t[k[j]] = j end end",
-        ),
     ] {
         let run = |script: &str, patience| {
             let mut host = Map { patience, ..Map::default() };
@@ -290,9 +289,6 @@ fn loops_within_one_call_can_be_ended() {
         let script = format!("{before} pcall(function() {work} end) return 1");
         let (reply, with) = run(&script, None);
         assert_eq!(reply, ":1\r\n", "{work}");
-        if work.contains("k[j]") {
-            continue;
-        }
         assert!(with >= without + 20, "{work}: {without} and {with}");
         assert_eq!(run(&script, Some(without + 10)), ("stopped: Killed".into(), without + 11), "{work}");
     }
