@@ -208,7 +208,8 @@ LUA_API int evenkeel_wanted (lua_State *L) {
 LUA_API int lua_gettop (lua_State *L) {";
 
 /// What allocates for a script is known by the first words behind the allocator's pointer: what is said when there is nothing left, and
-/// who is told before something large is made. Who reads a string as a number looks at all of it.
+/// who is told before something large is made. Who reads a string as a number looks at all of it. A step of the collector is a step
+/// here, whatever Lua thinks it owes.
 const ROOM: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
 void evenkeel_room (lua_State *L, size_t bytes);
@@ -224,6 +225,13 @@ void evenkeel_number (lua_State *L, const TValue *o) {
 
 #undef tonumber
 #define tonumber(o,n) (ttype(o) == LUA_TNUMBER || (evenkeel_number(L, o), ((o) = luaV_tonumber(o,n)) != NULL))
+
+LUA_API int evenkeel_collect (lua_State *L);
+LUA_API int evenkeel_collect (lua_State *L) {
+  G(L)->GCthreshold = G(L)->totalbytes;
+  luaC_step(L);
+  return G(L)->gcstate == GCSpause;
+}
 
 LUA_API int lua_checkstack (lua_State *L, int size) {";
 

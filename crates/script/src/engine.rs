@@ -166,12 +166,12 @@ impl Room {
         self.vm.used_bytes().saturating_sub(self.live)
     }
 
-    /// Takes a step of a collection of about so many KB. True: no more is to be had.
+    /// Takes so many steps of a collection. True: no more is to be had.
     ///
     /// Several cycles: what died after the first had begun is left over, and Lua's buffer shrinks by half in each.
-    fn collect_step(&mut self, kb: u32) -> bool {
+    fn collect_step(&mut self, steps: u32) -> bool {
         let before = *self.cycle.get_or_insert(usize::MAX);
-        if !self.vm.collect_step(kb) {
+        if !self.vm.collect_step(steps) {
             return false;
         }
         let now = self.vm.used_bytes();
@@ -458,12 +458,12 @@ impl Engine {
         self.scripts.len()
     }
 
-    /// Does about `kb` KB of the garbage collection of a state that has much of it. True when nothing is left to do.
-    pub fn collect_step(&mut self, kb: u32) -> bool {
+    /// Takes so many steps, a few microseconds each, of the collection of a state that has much garbage. True when nothing is left to do.
+    pub fn collect_step(&mut self, steps: u32) -> bool {
         let littered = |room: &&mut Room| room.cycle.is_some() || room.litter() > LITTER;
         match self.eval.iter_mut().chain(&mut self.functions).find(littered) {
             Some(room) => {
-                room.collect_step(kb);
+                room.collect_step(steps);
                 !self.is_littered()
             }
             None => true,

@@ -232,10 +232,10 @@ impl Vm {
         });
     }
 
-    /// A slice of collection work of about `kb` KB. True when a cycle ended.
-    pub(crate) fn collect_step(&mut self, kb: u32) -> bool {
+    /// So many steps of a collection, a few microseconds each. True when a cycle ended.
+    pub(crate) fn collect_step(&mut self, steps: u32) -> bool {
         // SAFETY: as `collect`.
-        self.with(|s| unsafe { ffi::lua_gc(s.l, ffi::LUA_GCSTEP, kb.min(1 << 20) as c_int) != 0 })
+        self.with(|s| (0..steps).any(|_| unsafe { evenkeel_collect(s.l) != 0 }))
     }
 
     /// Works on the state from outside of any script. The stack is back where it was afterwards.
@@ -630,6 +630,8 @@ unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
 unsafe extern "C-unwind" {
     /// Counts work on so many bytes as instructions (`build.rs`).
     fn evenkeel_charge(l: *mut lua_State, bytes: usize);
+    /// A step of the collector; not 0 when a cycle ended.
+    fn evenkeel_collect(l: *mut lua_State) -> c_int;
 }
 
 /// Calls upvalue 1 with all arguments, the table behind in place of a read-only one as the first. A long string or table
