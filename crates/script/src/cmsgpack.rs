@@ -8,7 +8,9 @@ use crate::reply::ONE;
 /// A number, or what comes before a string or a table, is not longer.
 const HEAD: usize = 16;
 /// Room is made for so many elements at once; a head may lie.
-const AHEAD: usize = 1024;
+const AHEAD: usize = 64;
+/// Elements that are as much work as making a table.
+const TABLE: u32 = 16;
 
 const NESTING_MAX: u32 = 16;
 const DEPTH_MAX: u32 = 3_500;
@@ -279,6 +281,7 @@ impl<'a> Reader<'a> {
     }
 
     fn array(&mut self, s: &mut State<'_>, len: usize, depth: u32) -> Result<(), Raise> {
+        s.ticks(TABLE)?;
         s.push_table(len.min(self.data.len() - self.at).min(AHEAD), 0);
         for i in 0..len {
             self.value(s, depth + 1)?;
@@ -288,6 +291,7 @@ impl<'a> Reader<'a> {
     }
 
     fn map(&mut self, s: &mut State<'_>, len: usize, depth: u32) -> Result<(), Raise> {
+        s.ticks(TABLE)?;
         s.push_table(0, len.min((self.data.len() - self.at) / 2).min(AHEAD));
         for _ in 0..len {
             self.value(s, depth + 1)?;

@@ -41,6 +41,7 @@ mod races;
 mod renames;
 mod roaring;
 mod rows_kept;
+mod script_memory;
 mod serialized;
 mod sources;
 mod sources_mongodb;

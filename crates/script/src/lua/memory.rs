@@ -122,7 +122,7 @@ impl Memory {
 
     #[cold]
     fn may_pass(&self, bytes: usize) -> bool {
-        if self.fits(bytes) {
+        if self.grants(bytes) {
             return true;
         }
         self.short.set(true);
@@ -130,11 +130,19 @@ impl Memory {
             0 => self.granted.get(),
             limit => limit.min(self.granted.get()),
         };
-        self.total() + bytes <= bound
-            || (bytes < SMALL && self.total() + bytes <= bound.saturating_add(SLACK))
+        bytes < SMALL && self.total() + bytes <= bound.saturating_add(SLACK)
     }
 
-    /// Whether so many bytes more may be had without a collection.
+    /// Whether so many bytes more may be had where nothing can be collected.
+    fn grants(&self, bytes: usize) -> bool {
+        let total = self.total().saturating_add(bytes);
+        if total > self.collect_at.get() {
+            self.short.set(true);
+        }
+        self.grant(total)
+    }
+
+    /// Whether so many bytes more may be had, and it is not time for a collection.
     #[inline]
     pub(super) fn fits(&self, bytes: usize) -> bool {
         let total = self.total().saturating_add(bytes);
@@ -314,7 +322,7 @@ impl Buffer<'_> {
     fn try_grow(&mut self, more: usize) -> bool {
         let (now, need) = (self.bytes.capacity(), self.bytes.len().saturating_add(more));
         let wishes = [need.max(2 * now), need.max(now + now / 8), need];
-        let Some(capacity) = wishes.into_iter().find(|bytes| *bytes < SMALL || self.memory.fits(*bytes))
+        let Some(capacity) = wishes.into_iter().find(|bytes| *bytes < SMALL || self.memory.grants(*bytes))
         else {
             return false;
         };
