@@ -14,6 +14,9 @@
 //! takes that long counts as so many instructions (`evenkeel_charge`). Strings are compared by `memcmp`: piece by piece between
 //! zeros, as `strcoll` needs it, 200 KB of zeros took 4 ms. The order is the same, since nobody sets a locale.
 //!
+//! Who makes a long string asks for memory before, where garbage can be collected (`evenkeel_room`). When there is none, Lua says which
+//! directive did not allow it.
+//!
 //! A C function cannot ask how many results its caller wants. Here it can: the reply of a `redis.call` that stands alone is
 //! not made into values that nobody sees.
 //!
@@ -310,6 +313,43 @@ void luaX_next (LexState *ls) {\n  evenkeel_step(ls->L, 96);",
     ),
 ];
 
+/// Memory that a script asks for, and long numerals.
+const MEMORY: [(&str, &str, &str); 8] = [
+    (
+        "ldo.c",
+        "setsvalue2s(L, oldtop, luaS_newliteral(L, MEMERRMSG));",
+        "setsvalue2s(L, oldtop, luaS_new(L, *(const char **)G(L)->ud));",
+    ),
+    ("lapi.c", "LUA_API int lua_checkstack (lua_State *L, int size) {", ROOM),
+    (
+        "lapi.c",
+        "LUA_API void lua_pushlstring (lua_State *L, const char *s, size_t len) {\n  lua_lock(L);",
+        "LUA_API void lua_pushlstring (lua_State *L, const char *s, size_t len) {\n  lua_lock(L);\n  evenkeel_room(L, len);",
+    ),
+    (
+        "lvm.c",
+        "void luaV_concat (lua_State *L, int total, int last) {",
+        "void evenkeel_room (lua_State *L, size_t bytes);\n\nvoid luaV_concat (lua_State *L, int total, int last) {",
+    ),
+    (
+        "lvm.c",
+        "      buffer = luaZ_openspace(L, &G(L)->buff, tl);",
+        "      evenkeel_room(L, 2 * tl);\n      top = L->base + last + 1;\n      buffer = luaZ_openspace(L, &G(L)->buff, tl);",
+    ),
+    ("lvm.c", "const TValue *luaV_tonumber (const TValue *obj, TValue *n) {", NUMBER),
+    (
+        "lvm.c",
+        "  TValue tempb, tempc;\n  const TValue *b, *c;",
+        "  TValue tempb, tempc;\n  const TValue *b, *c;\n  evenkeel_number(L, rb);\n  evenkeel_number(L, rc);",
+    ),
+    (
+        "lbaselib.c",
+        "    n = strtoul(s1, &s2, base);",
+        "    {\n      void evenkeel_charge (lua_State *L, size_t bytes);
+      evenkeel_charge(L, lua_objlen(L, 1) * 4);\n    }\n    n = strtoul(s1, &s2, base);",
+    ),
+];
+
 /// The hash of a string, for who has many at once.
 const HASH: &str = "
 void evenkeel_charge (lua_State *L, size_t bytes);
@@ -422,6 +462,41 @@ LUA_API int evenkeel_wanted (lua_State *L) {
 }
 
 LUA_API int lua_gettop (lua_State *L) {";
+
+/// What allocates for a script is known by the first words behind the allocator's pointer: what is said when there is nothing left, and
+/// who is told before something large is made. Who reads a string as a number looks at all of it. A step of the collector is a step
+/// here, whatever Lua thinks it owes.
+const ROOM: &str = "
+void evenkeel_charge (lua_State *L, size_t bytes);
+void evenkeel_room (lua_State *L, size_t bytes);
+void evenkeel_room (lua_State *L, size_t bytes) {
+  struct first { const char *said; void (*room) (lua_State *L, size_t bytes); };
+  if (bytes >= 65536) ((struct first *)G(L)->ud)->room(L, bytes);
+}
+
+void evenkeel_number (lua_State *L, const TValue *o);
+void evenkeel_number (lua_State *L, const TValue *o) {
+  if (ttype(o) == LUA_TSTRING && tsvalue(o)->len >= 256) evenkeel_charge(L, tsvalue(o)->len * 4);
+}
+
+#undef tonumber
+#define tonumber(o,n) (ttype(o) == LUA_TNUMBER || (evenkeel_number(L, o), ((o) = luaV_tonumber(o,n)) != NULL))
+
+LUA_API int evenkeel_collect (lua_State *L);
+LUA_API int evenkeel_collect (lua_State *L) {
+  G(L)->GCthreshold = G(L)->totalbytes;
+  luaC_step(L);
+  return G(L)->gcstate == GCSpause;
+}
+
+LUA_API int lua_checkstack (lua_State *L, int size) {";
+
+const NUMBER: &str = "
+void evenkeel_number (lua_State *L, const TValue *o);
+#undef tonumber
+#define tonumber(o,n) (ttype(o) == LUA_TNUMBER || (evenkeel_number(L, o), ((o) = luaV_tonumber(o,n)) != NULL))
+
+const TValue *luaV_tonumber (const TValue *obj, TValue *n) {";
 
 /// Zeros are characters like others. A sort compares very often between two instructions, so the hook is called here.
 const COMPARE: &str = "
@@ -577,7 +652,7 @@ fn main() -> io::Result<()> {
     if env::var("PROFILE").is_ok_and(|profile| profile == "debug") {
         build.define("LUA_USE_APICHECK", None);
     }
-    let mut changes = CHANGES.to_vec();
+    let mut changes = [&CHANGES[..], &MEMORY].concat();
     match env::var("EVENKEEL_LUA").as_deref() {
         Ok("sanitize") => sanitize(&mut build),
         Ok("collect") => {

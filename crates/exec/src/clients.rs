@@ -378,7 +378,8 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         }
     }
     server.pause.goes_on(local.now_ms);
-    if let Some(lua) = &local.lua {
+    if let Some(lua) = &mut local.lua {
+        lua.heed();
         let (scripts, functions) = lua.bytes();
         local.recorder.set(Counter::LuaBytes, scripts as u64);
         local.recorder.set(Counter::LuaFunctionBytes, functions as u64);

@@ -311,6 +311,7 @@ impl Server {
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
         });
+        server.scripts.take_from(&server.memory.work);
         let weak = Arc::downgrade(&server);
         server.keyspace.on_snapshot_closed(move || {
             if let Some(server) = weak.upgrade() {

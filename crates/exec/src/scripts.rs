@@ -251,6 +251,9 @@ struct Told {
     bytes: usize,
     /// With their databases.
     effects: Vec<(usize, OwnedArgs)>,
+    /// What that takes from the budget of long work, and whether there was not enough.
+    shares: Vec<stdx::budget::Share>,
+    short: bool,
     /// EXEC: the database it leaves its client in.
     selected: Option<usize>,
     /// EXEC: the version of the libraries it began to change.
@@ -267,7 +270,20 @@ impl Told {
     fn append(&mut self, mut next: Told) {
         self.deeds.append(&mut next.deeds);
         self.bytes += next.bytes;
+        self.shares.append(&mut next.shares);
+        self.short |= next.short;
         self.effects.append(&mut next.effects);
+    }
+
+    /// Counts so many bytes that are kept. Errors: there is no memory for them; they count as missing until the end.
+    fn grow(&mut self, server: &Server, bytes: usize) -> Result<(), Error> {
+        self.bytes += bytes;
+        if self.shares.is_empty() {
+            self.shares.push(server.memory.work.share());
+        }
+        let grown = self.shares.iter_mut().take(1).all(|share| share.grow(bytes as u64).is_ok());
+        self.short |= !grown;
+        if grown { Ok(()) } else { Err(Error::work_memory()) }
     }
 
     fn tell_effects(&mut self, sink: &dyn keyspace::CommitSink, lsn: keyspace::Lsn) {
@@ -398,11 +414,48 @@ impl Default for Scripts {
     }
 }
 
-/// Bytes that the engines of threads hold: for scripts, and for functions.
+/// The engines of threads, and the bytes they hold: for scripts, and for functions.
 #[derive(Default)]
 struct Engines {
     scripts: AtomicU64,
     functions: AtomicU64,
+    all: Mutex<Vec<Weak<Mutex<Desk>>>>,
+}
+
+/// The engine of a thread. The thread has it locked while it works; others may tidy it meanwhile.
+struct Desk {
+    lua: LuaState,
+    share: Share,
+}
+
+impl Desk {
+    fn count(&mut self) {
+        self.share.set(self.lua.bytes());
+    }
+}
+
+impl Engines {
+    /// An engine for a thread.
+    fn add(self: &Arc<Engines>, code: &Arc<Code>) -> Arc<Mutex<Desk>> {
+        let share = Share { of: self.clone(), bytes: (0, 0) };
+        let desk = Arc::new(Mutex::new(Desk { lua: LuaState::new(code.clone()), share }));
+        let mut all = self.all.lock();
+        all.retain(|desk| desk.strong_count() > 0);
+        all.push(Arc::downgrade(&desk));
+        desk
+    }
+
+    /// Has engines of threads without work heed what is asked of all; the others do when they are done.
+    fn heed(&self) {
+        let all: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
+        for desk in all {
+            if let Some(mut desk) = desk.try_lock() {
+                desk.lua.heed();
+                desk.count();
+            }
+        }
+        stdx::reclaim::flush();
+    }
 }
 
 /// What of that is one thread's, until it ends.
@@ -435,6 +488,22 @@ impl Scripts {
         self.has_long.store(false, Ordering::Release);
     }
 
+    /// Has all engines give up what scripts and functions left, and, behind a flush, what is compiled: loops before long, threads that
+    /// have no work now, if this is called where one may wait.
+    pub(crate) fn tidy_idle(&self) {
+        self.engines.heed();
+    }
+
+    /// MEMORY PURGE: asks for it ([`Scripts::tidy_idle`]).
+    pub(crate) fn purge(&self) {
+        self.code.purge();
+    }
+
+    /// Has engines take their memory from there.
+    pub(crate) fn take_from(&self, work: &Arc<stdx::budget::Budget>) {
+        self.code.take_from(work);
+    }
+
     /// Long scripts that wait for a thread, and all others that are not over. A script whose turn in the line of its kind has not come
     /// counts to the latter.
     pub(crate) fn load(&self) -> (usize, usize) {
@@ -451,24 +520,37 @@ impl Scripts {
         let (weak, engines) = (Arc::downgrade(server), self.engines.clone());
         self.threads.submit(job, server.crowd.rank(), move |taker| {
             let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
-            let mut lua = LuaState::new(code.clone());
-            let mut share = Share { of: engines, bytes: (0, 0) };
+            let engine = engines.add(&code);
             let mut bench = Bench::default();
             while let Some(mut job) = taker.take() {
                 let Some(server) = weak.upgrade() else { return };
+                let mut desk = engine.lock();
                 bench.begin(&mut job.spent);
                 crate::waits::works_for(job.run.client);
                 // A script changes nothing but what it owns (C1), and its engine.
-                let run = || run_on_thread(&server, &mut lua, &mut bench, &mut job);
+                let run = || run_on_thread(&server, &mut desk.lua, &mut bench, &mut job);
                 if stdx::panics::contain(run).is_err() {
                     job.fail();
-                    lua = LuaState::new(code.clone());
+                    desk.lua = LuaState::new(code.clone());
                 }
-                share.set(lua.bytes());
+                desk.lua.tidy();
+                desk.count();
                 let (client, command, loop_id) = job.who();
                 bench.end(&mut job.spent, client, command);
                 server.send(loop_id, Mail::Script(job));
                 stdx::reclaim::flush();
+                if desk.lua.engine.is_littered() {
+                    let turn = server.turns.enter();
+                    desk.lua.collect(|| turn.check());
+                    desk.count();
+                }
+                drop(desk);
+                // Who asked while it was locked went on.
+                while let Some(mut desk) = engine.try_lock().filter(|desk| !desk.lua.has_heeded()) {
+                    desk.lua.tidy();
+                    desk.count();
+                    stdx::reclaim::flush();
+                }
             }
         });
     }
@@ -536,9 +618,17 @@ fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     engine(act.server, act.local);
     let Some(mut lua) = act.local.lua.take() else { return Started::Done };
     let started = run_inline(act, &mut lua, run);
+    if lua.wants_collection() {
+        act.local.works.push(Work::Collect);
+    }
     act.local.lua = Some(lua);
     load_libraries(act.local);
     started
+}
+
+/// Collects some of what scripts left in a loop's engine; true if some is left.
+pub(crate) fn collect_some(local: &mut Local) -> bool {
+    local.lua.as_mut().is_some_and(|lua| lua.collect_some())
 }
 
 /// Has the libraries loaded in slices if a function was called that is not there (K4).

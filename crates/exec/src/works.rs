@@ -66,6 +66,8 @@ pub enum Work {
     Announce,
     /// Libraries of functions to be loaded into the loop's engine.
     Libraries,
+    /// What scripts left in it.
+    Collect,
 }
 
 impl Work {
@@ -350,6 +352,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             }
             more(!local.announced.is_empty(), || Work::Announce)
         }
+        Work::Collect => more(scripts::collect_some(local), || Work::Collect),
         Work::Libraries => more(scripts::load_some_libraries(local), || Work::Libraries),
         Work::Commit { mut commit, owner } => {
             if let Owner::Script(job) = &owner

@@ -4,9 +4,8 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
-use crate::lua::{NativeFn, Outcome, Raise, State, Type, native};
+use crate::lua::{Held, NativeFn, Outcome, Raise, State, Type, native};
 use crate::reply::{self, ONE, push_error};
-use crate::session::give_back;
 use crate::{library, text};
 
 /// Which of the three `redis` tables.
@@ -88,8 +87,9 @@ const WORD_BYTES: usize = 200;
 /// `redis.call` and `redis.pcall`. Cost beside the command: about 100 ns plus the conversion of the reply; nothing is
 /// allocated once the session's buffers have grown. The reply is not converted if the script does nothing with it.
 fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
-    let mut out = s.session().reply.take();
+    let mut out = s.buffer(|session| &session.reply);
     out.clear();
+    let held = hold_arguments(s)?;
     let mut words = 0;
     let refused = match with_arguments(s, |s, args| {
         let resp3 = s.session().resp3.get();
@@ -100,6 +100,10 @@ fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
         Ok(None) => return s.raise("script stopped"),
         Err(text) => Some(text),
     };
+    drop(held);
+    // It was made without asking; what comes of it is asked for.
+    out.count();
+    s.room(out.capacity() / 2)?;
     s.tick_bytes(CALL_BYTES + words + out.len())?;
     if let Some(text) = refused {
         push_error(s, text.as_bytes());
@@ -107,13 +111,16 @@ fn run_command(s: &mut State<'_>, raise: bool) -> Outcome {
     }
     let failed = out.first() == Some(&b'-');
     if !failed && !s.is_heard() {
-        give_back(&s.session().reply, out);
         return Ok(0);
     }
-    let pushed = reply::push(s, &out);
-    give_back(&s.session().reply, out);
-    pushed?;
+    reply::push(s, &out)?;
     if failed && raise { Err(Raise) } else { ONE }
+}
+
+/// Holds what the host copies of the arguments.
+fn hold_arguments<'a>(s: &mut State<'a>) -> Result<Held<'a>, Raise> {
+    let bytes = (1..=s.top()).map(|i| if s.type_of(i) == Type::String { s.len(i) } else { 0 }).sum();
+    s.hold(bytes)
 }
 
 type Spans = SmallVec<[Option<Range<usize>>; 16]>;
@@ -124,7 +131,7 @@ fn with_arguments<R>(s: &State<'_>, f: impl FnOnce(&State<'_>, &[&[u8]]) -> R) -
         return Err("Please specify at least one argument for this redis lib call");
     }
     const BAD: &str = "Lua redis lib command arguments must be strings or integers";
-    let mut numbers = s.session().numbers.take();
+    let mut numbers = s.buffer(|session| &session.numbers);
     let mut spans = Spans::new();
     for i in 1..=s.top() {
         spans.push(match s.type_of(i) {
@@ -145,8 +152,6 @@ fn with_arguments<R>(s: &State<'_>, f: impl FnOnce(&State<'_>, &[&[u8]]) -> R) -
         })
         .collect();
     let result = f(s, &args);
-    drop(args);
-    give_back(&s.session().numbers, numbers);
     Ok(result)
 }
 
@@ -160,6 +165,9 @@ fn write_number(value: f64, out: &mut Vec<u8>) {
 }
 
 fn acl_check_cmd(s: &mut State<'_>) -> Outcome {
+    let _held = hold_arguments(s)?;
+    let words = (1..=s.top()).map(|i| WORD_BYTES + s.len(i)).sum();
+    s.tick_bytes(words)?;
     match with_arguments(s, |s, args| s.host_borrowed(|host| host.acl_check(args))) {
         Ok(Some(Ok(allowed))) => {
             s.push_bool(allowed);
@@ -172,20 +180,24 @@ fn acl_check_cmd(s: &mut State<'_>) -> Outcome {
 }
 
 fn error_reply(s: &mut State<'_>) -> Outcome {
+    let _held = s.hold(4 * s.len(1))?;
     let Some(text) = one_string(s) else {
         push_error(s, b"wrong number or type of arguments");
         return ONE;
     };
+    s.tick_bytes(4 * text.len())?;
     let text = if text.starts_with(b"-") { text } else { [b"-", &text[..]].concat() };
     push_error(s, &text);
     ONE
 }
 
 fn status_reply(s: &mut State<'_>) -> Outcome {
+    let _held = s.hold(2 * s.len(1))?;
     let Some(text) = one_string(s) else {
         push_error(s, b"wrong number or type of arguments");
         return ONE;
     };
+    s.tick_bytes(2 * text.len())?;
     s.push_table(0, 1);
     s.push_bytes(&text);
     s.set_field(-2, "ok");
@@ -196,18 +208,29 @@ fn one_string(s: &State<'_>) -> Option<Vec<u8>> {
     if s.top() == 1 { s.bytes(1).map(<[u8]>::to_vec) } else { None }
 }
 
+/// Bytes that are hashed between two questions to the host.
+const HASHED: usize = 16 << 10;
+
 fn sha1hex(s: &mut State<'_>) -> Outcome {
     if s.top() != 1 {
         return raise_error(s, "wrong number of arguments");
     }
+    s.text(1);
     let bytes = s.len(1);
     s.heavy(bytes)?;
-    // Some nanoseconds a byte.
-    s.tick_bytes(4 * bytes)?;
-    let digest = sha1_smol::Sha1::from(s.text(1).unwrap_or_default()).digest().bytes();
-    s.push_bytes(&crate::Sha(digest).hex());
+    let mut sha = sha1_smol::Sha1::new();
+    for start in (0..bytes).step_by(HASHED) {
+        // Some nanoseconds a byte.
+        s.tick_bytes(4 * HASHED.min(bytes - start))?;
+        let text = s.bytes(1).unwrap_or_default();
+        sha.update(&text[start..bytes.min(start + HASHED)]);
+    }
+    s.push_bytes(&crate::Sha(sha.digest().bytes()).hex());
     ONE
 }
+
+/// No host writes more of a line than so much.
+const LOGGED_MAX: usize = 32 << 10;
 
 fn log(s: &mut State<'_>) -> Outcome {
     if s.top() < 2 {
@@ -226,7 +249,8 @@ fn log(s: &mut State<'_>) -> Outcome {
             if i > 2 {
                 message.push(b' ');
             }
-            message.extend_from_slice(text);
+            let left = LOGGED_MAX.saturating_sub(message.len());
+            message.extend_from_slice(&text[..text.len().min(left)]);
         }
     }
     let bytes = message.len();
@@ -264,6 +288,9 @@ fn set_repl(s: &mut State<'_>) -> Outcome {
     Ok(0)
 }
 
+/// So much of a long error is kept if there is no memory for all of it.
+const CUT: usize = 1024;
+
 /// What a run's error passes through on its way out: makes it a table and notes where it happened.
 pub(crate) fn error_handler(s: &mut State<'_>) -> Outcome {
     let mut frame = s.frame(1);
@@ -273,7 +300,12 @@ pub(crate) fn error_handler(s: &mut State<'_>) -> Outcome {
     s.set_top(1);
     if s.type_of(1) != Type::Table {
         let mut message = b"ERR ".to_vec();
-        describe(s, 1, &mut message);
+        if s.has_room(2 * s.len(1)) {
+            describe(s, 1, &mut message);
+        } else {
+            let text = s.bytes(1).unwrap_or_default();
+            message.extend_from_slice(&text[..text.len().min(CUT)]);
+        }
         s.push_table(0, 3);
         s.push_bytes(&message);
         s.set_field(-2, "err");

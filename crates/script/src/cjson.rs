@@ -9,9 +9,9 @@
 //! * **J1** Nesting is bounded by `DEPTH_MAX` whatever the settings say (S4).
 //! * **J2** A text is encoded or decoded in O(length); the host is asked every thousand elements, and every 64 KB of texts.
 
-use crate::lua::{NativeFn, Outcome, Raise, State, Type, View, native};
+use crate::lua::{Buffer, NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
-use crate::session::{InvalidNumbers, JsonSettings, give_back};
+use crate::session::{InvalidNumbers, JsonSettings};
 use crate::text;
 
 /// The recursion's frames stay below a megabyte.
@@ -178,24 +178,29 @@ fn encode(s: &mut State<'_>) -> Outcome {
     if s.top() != 1 {
         return s.raise_arg(1, "expected 1 argument");
     }
-    let mut out = s.session().buffer.take();
+    let mut out = s.buffer(|session| &session.buffer);
     out.clear();
     let settings = s.session().json.get();
     let mut encoder = Encoder { out, settings };
     encoder.value(s, 0)?;
-    s.push_bytes(&encoder.out);
-    give_back(&s.session().buffer, encoder.out);
+    s.push_long(&encoder.out)?;
     ONE
 }
 
-struct Encoder {
-    out: Vec<u8>,
+/// What is written for anything but a string, and between two values, is not longer.
+const TOKEN: usize = 64;
+/// Each byte of a string becomes so many at most.
+const ESCAPED: usize = 6;
+
+struct Encoder<'a> {
+    out: Buffer<'a>,
     settings: JsonSettings,
 }
 
-impl Encoder {
+impl Encoder<'_> {
     /// Writes the value on top of the stack, which stays there.
     fn value(&mut self, s: &mut State<'_>, depth: i32) -> Result<(), Raise> {
+        self.out.fit(s, TOKEN)?;
         let other = match s.view(-1) {
             View::String(_) => return self.string(s, -1),
             View::Number(value) => return self.number(s, value),
@@ -214,22 +219,23 @@ impl Encoder {
     /// Writes the string there, and counts its bytes.
     #[inline]
     fn string(&mut self, s: &mut State<'_>, at: i32) -> Result<(), Raise> {
-        match s.bytes(at) {
-            Some(bytes) if bytes.len() <= PIECE => {
-                let len = bytes.len();
-                write_string(bytes, &mut self.out);
-                if len < SHORT { Ok(()) } else { s.tick_bytes(len) }
-            }
-            _ => self.long_string(s, at),
+        let len = s.len(at);
+        if len > PIECE {
+            return self.long_string(s, at);
         }
+        self.out.fit(s, ESCAPED * len + TOKEN)?;
+        write_string(s.bytes(at).unwrap_or_default(), &mut self.out);
+        if len < SHORT { Ok(()) } else { s.tick_bytes(len) }
     }
 
     #[cold]
     fn long_string(&mut self, s: &mut State<'_>, at: i32) -> Result<(), Raise> {
         let len = s.len(at);
         s.heavy(len)?;
+        self.out.fit(s, len + TOKEN)?;
         self.out.push(b'"');
         for start in (0..len).step_by(PIECE) {
+            self.out.fit(s, ESCAPED * PIECE + TOKEN)?;
             let bytes = s.bytes(at).unwrap_or_default();
             write_escaped(&bytes[start..len.min(start + PIECE)], &mut self.out);
             s.check_stop()?;
@@ -490,21 +496,27 @@ fn decode(s: &mut State<'_>) -> Outcome {
     }
     s.arg_text(1)?;
     s.heavy(s.len(1))?;
-    let mut data = s.session().buffer.take();
+    let mut data = s.buffer(|session| &session.buffer);
     data.clear();
+    data.fit(s, s.len(1))?;
+    s.tick_bytes(s.len(1))?;
     data.extend_from_slice(s.bytes(1).unwrap_or_default());
     if data.len() >= 2 && (data[0] == 0 || data[1] == 0) {
         return s.raise_here("JSON parser does not support UTF-16 or UTF-32");
     }
-    let mut parser =
-        Parser { data: &data, at: 0, settings: s.session().json.get(), text: Vec::new(), pause_at: PIECE };
+    let mut parser = Parser {
+        data: &data,
+        at: 0,
+        settings: s.session().json.get(),
+        text: s.borrow_buffer(Vec::new()),
+        pause_at: PIECE,
+    };
     let token = parser.token(s);
     parser.value(s, token, 0)?;
     let token = parser.token(s);
     if token.kind != Kind::End {
         return parser.unexpected(s, "the end", &token);
     }
-    give_back(&s.session().buffer, data);
     ONE
 }
 
@@ -528,6 +540,7 @@ enum Kind {
     Comma,
     End,
     Bad(&'static str),
+    NoMemory,
 }
 
 #[derive(Debug)]
@@ -538,6 +551,9 @@ struct Token {
 
 /// The script must end: what is said of this is heard by nobody.
 const STOPPED: Token = Token { kind: Kind::Bad("script stopped"), at: 0 };
+
+/// What is said of this is which directive does not allow more.
+const NO_MEMORY: Token = Token { kind: Kind::NoMemory, at: 0 };
 
 impl Kind {
     fn name(self) -> &'static str {
@@ -554,6 +570,7 @@ impl Kind {
             Kind::Comma => "T_COMMA",
             Kind::End => "T_END",
             Kind::Bad(why) => why,
+            Kind::NoMemory => "T_ERROR",
         }
     }
 }
@@ -562,13 +579,16 @@ struct Parser<'a> {
     data: &'a [u8],
     at: usize,
     settings: JsonSettings,
-    text: Vec<u8>,
+    text: Buffer<'a>,
     /// Where the host is asked next whether to go on (J2).
     pause_at: usize,
 }
 
 impl Parser<'_> {
     fn unexpected<T>(&self, s: &mut State<'_>, expected: &str, token: &Token) -> Result<T, Raise> {
+        if token.kind == Kind::NoMemory {
+            return s.raise_short();
+        }
         s.raise_here(format!(
             "Expected {expected} but found {} at character {}",
             token.kind.name(),
@@ -652,6 +672,9 @@ impl Parser<'_> {
         let mut from = start;
         let mut at = plain;
         loop {
+            if !self.text.try_fit(at - from + TOKEN) {
+                return NO_MEMORY;
+            }
             self.text.extend_from_slice(&self.data[from..at]);
             match self.byte(at) {
                 b'"' => {
@@ -730,8 +753,8 @@ impl Parser<'_> {
     /// Pushes the value that starts with `token`.
     fn value(&mut self, s: &mut State<'_>, token: Token, depth: i32) -> Result<(), Raise> {
         match token.kind {
-            Kind::Plain { start, end } => s.push_bytes(&self.data[start..end]),
-            Kind::Escaped => s.push_bytes(&self.text),
+            Kind::Plain { start, end } => s.push_long(&self.data[start..end])?,
+            Kind::Escaped => s.push_long(&self.text)?,
             Kind::Number(value) => s.push_number(value),
             Kind::Bool(value) => s.push_bool(value),
             Kind::Null => s.push_light(0),

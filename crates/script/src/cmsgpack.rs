@@ -2,9 +2,15 @@
 //!
 //! Cost: O(size). Decoding recurses at most `DEPTH_MAX` deep (S4).
 
-use crate::lua::{NativeFn, Outcome, Raise, State, Type, View, native};
+use crate::lua::{Buffer, NativeFn, Outcome, Raise, State, Type, View, native};
 use crate::reply::ONE;
-use crate::session::give_back;
+
+/// A number, or what comes before a string or a table, is not longer.
+const HEAD: usize = 16;
+/// Room is made for so many elements at once; a head may lie.
+const AHEAD: usize = 64;
+/// Elements that are as much work as making a table.
+const TABLE: u32 = 16;
 
 const NESTING_MAX: u32 = 16;
 const DEPTH_MAX: u32 = 3_500;
@@ -32,7 +38,7 @@ fn pack(s: &mut State<'_>) -> Outcome {
     if args == 0 {
         return s.raise_arg(0, "MessagePack pack needs input.");
     }
-    let mut out = s.session().buffer.take();
+    let mut out = s.buffer(|session| &session.buffer);
     out.clear();
     for i in 1..=args {
         if !s.reserve(2) {
@@ -41,14 +47,15 @@ fn pack(s: &mut State<'_>) -> Outcome {
         s.push_value(i);
         write_value(s, &mut out, 0)?;
     }
-    s.push_bytes(&out);
-    give_back(&s.session().buffer, out);
+    s.push_long(&out)?;
     ONE
 }
 
 /// Writes the value on top and pops it.
-fn write_value(s: &mut State<'_>, out: &mut Vec<u8>, level: u32) -> Result<(), Raise> {
+fn write_value(s: &mut State<'_>, out: &mut Buffer<'_>, level: u32) -> Result<(), Raise> {
     let mut bytes = 0;
+    let len = if s.type_of(-1) == Type::String { s.len(-1) } else { 0 };
+    out.fit(s, len + HEAD)?;
     match s.view(-1) {
         View::String(text) => {
             match text.len() {
@@ -102,7 +109,7 @@ fn write_integer(value: i64, out: &mut Vec<u8>) {
     }
 }
 
-fn write_table(s: &mut State<'_>, out: &mut Vec<u8>, level: u32) -> Result<(), Raise> {
+fn write_table(s: &mut State<'_>, out: &mut Buffer<'_>, level: u32) -> Result<(), Raise> {
     if !s.reserve(4) {
         return s.raise_here("stack overflow (in function lua_table_to_msgpack)");
     }
@@ -163,6 +170,8 @@ fn unpack_limit(s: &mut State<'_>) -> Outcome {
 fn unpack_from(s: &mut State<'_>, limit: i64, offset: i64) -> Outcome {
     s.arg_text(1)?;
     s.heavy(s.len(1))?;
+    let _held = s.hold(s.len(1))?;
+    s.tick_bytes(s.len(1))?;
     let data = s.bytes(1).unwrap_or_default().to_vec();
     if limit < 0 || offset < 0 {
         return s.raise_here(format!(
@@ -267,12 +276,13 @@ impl<'a> Reader<'a> {
 
     fn string(&mut self, s: &mut State<'_>, len: usize) -> Result<(), Raise> {
         let bytes = self.take(s, len)?;
-        s.push_bytes(bytes);
+        s.push_long(bytes)?;
         s.tick_bytes(len)
     }
 
     fn array(&mut self, s: &mut State<'_>, len: usize, depth: u32) -> Result<(), Raise> {
-        s.push_table(len.min(self.data.len() - self.at), 0);
+        s.ticks(TABLE)?;
+        s.push_table(len.min(self.data.len() - self.at).min(AHEAD), 0);
         for i in 0..len {
             self.value(s, depth + 1)?;
             s.raw_set_i(-2, i as i32 + 1);
@@ -281,7 +291,8 @@ impl<'a> Reader<'a> {
     }
 
     fn map(&mut self, s: &mut State<'_>, len: usize, depth: u32) -> Result<(), Raise> {
-        s.push_table(0, len.min((self.data.len() - self.at) / 2));
+        s.ticks(TABLE)?;
+        s.push_table(0, len.min((self.data.len() - self.at) / 2).min(AHEAD));
         for _ in 0..len {
             self.value(s, depth + 1)?;
             self.value(s, depth + 1)?;

@@ -2,6 +2,9 @@
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
+use std::sync::Arc;
+
+use stdx::budget::Budget;
 
 use crate::api::Table;
 use crate::lua::{Failure, NO_MEMORY, Ref, State, Type, Vm};
@@ -59,9 +62,11 @@ impl Hasher for DigestHasher {
 
 #[derive(Clone, Debug)]
 pub struct Limits {
-    /// Bytes one Lua state may hold (for moments twice that, garbage included); 0: no limit. A script that needs more gets
-    /// "not enough memory".
+    /// Bytes one Lua state may hold, with what is held beside it for its script, and garbage; 0: no limit. A script that needs more
+    /// gets "not enough memory".
     pub memory_bytes: usize,
+    /// What each state takes its memory from, but for what it has when it is set up.
+    pub budget: Option<Arc<Budget>>,
     /// Instructions between two calls of [`Host::interrupt`].
     pub hook_every: u32,
     /// Compiled scripts kept; when there are more, all are forgotten and [`Engine::has`] says so.
@@ -72,7 +77,13 @@ pub struct Limits {
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { memory_bytes: 0, hook_every: 5_000, scripts_max: 20_000, version: "7.2.4".into() }
+        Limits {
+            memory_bytes: 0,
+            budget: None,
+            hook_every: 5_000,
+            scripts_max: 20_000,
+            version: "7.2.4".into(),
+        }
     }
 }
 
@@ -139,16 +150,60 @@ struct Script {
 struct Room {
     vm: Vm,
     globals: Globals,
+    /// What it held when all of that was of use, as far as is known.
+    live: usize,
+    /// While it is collected: what it held when the cycle began.
+    cycle: Option<usize>,
 }
+
+/// Garbage that is not worth a collection.
+const LITTER: usize = 2 << 20;
+/// A cycle that freed no more than so much was the last.
+const FREED: usize = 256 << 10;
+/// Buffers up to so large are kept by an engine that nobody uses.
+const BUFFERS: usize = 256 << 10;
 
 impl Room {
     fn new(limits: &Limits, which: Table) -> Room {
-        let mut vm = Vm::new(0, limits.hook_every);
+        let mut vm = Vm::new(limits.hook_every);
         let version = (limits.version.as_str(), version_number(&limits.version));
         let globals = vm.with(|s| sandbox::set_up(s, which, version));
         vm.collect();
         vm.set_limit(limits.memory_bytes);
-        Room { vm, globals }
+        if let Some(budget) = &limits.budget {
+            vm.take_from(budget);
+        }
+        let live = vm.used_bytes();
+        Room { vm, globals, live, cycle: None }
+    }
+
+    /// Garbage, about.
+    fn litter(&self) -> usize {
+        self.vm.used_bytes().saturating_sub(self.live)
+    }
+
+    /// Takes so many steps of a collection. True: no more is to be had.
+    ///
+    /// Several cycles: what died after the first had begun is left over, and Lua's buffer shrinks by half in each.
+    fn collect_step(&mut self, steps: u32) -> bool {
+        let before = *self.cycle.get_or_insert(usize::MAX);
+        if !self.vm.collect_step(steps) {
+            return false;
+        }
+        let now = self.vm.used_bytes();
+        self.vm.give_back();
+        let done = before != usize::MAX && before.saturating_sub(now) <= FREED;
+        self.cycle = if done { None } else { Some(now) };
+        if done {
+            self.live = now;
+        }
+        done
+    }
+
+    /// Has the reclaimer drop it. Until then it counts where it has its memory from, not as something dropped.
+    fn retire(self) {
+        let bytes = self.vm.used_bytes();
+        stdx::reclaim::defer_version(bytes, 0, move || drop(self));
     }
 }
 
@@ -236,6 +291,7 @@ impl Engine {
         if (full && !self.scripts.is_empty()) || self.scripts.len() >= self.limits.scripts_max {
             self.forget_scripts();
         }
+        let before = self.eval.as_ref().map_or(0, |room| room.vm.used_bytes());
         let function = match self.try_to_keep(host, &load) {
             Err((Failure::Memory, _)) if !self.scripts.is_empty() => {
                 self.forget_scripts();
@@ -246,6 +302,9 @@ impl Engine {
         let function = function.map_err(|(_, text)| text)?;
         self.scripts.insert(sha, Script { function, flags });
         self.script_bytes += bytes;
+        if let Some(room) = &mut self.eval {
+            room.live += room.vm.used_bytes().saturating_sub(before).min(bytes);
+        }
         Ok(())
     }
 
@@ -306,7 +365,7 @@ impl Engine {
         let room = eval_room(&mut self.eval, &self.limits);
         let globals = room.globals;
         let many = keys.len() + args.len() > 1_000;
-        let ended = room.run(host, out, resp3, Name::Script(sha), |s| {
+        let ended = room.run(host, out, resp3, Name::Script(sha), [keys, args], |s| {
             s.push_ref(function);
             s.push_ref(globals.real);
             for (name, list) in [(globals.keys, keys), (globals.argv, args)] {
@@ -346,7 +405,7 @@ impl Engine {
             out.extend_from_slice(b"-ERR Function not found\r\n");
             return Ok(());
         };
-        let ended = room.run(host, out, resp3, Name::Function(name), |s| {
+        let ended = room.run(host, out, resp3, Name::Function(name), [keys, args], |s| {
             s.push_ref(function.reference);
             push_list(s, keys);
             push_list(s, args);
@@ -360,16 +419,43 @@ impl Engine {
             Ended::Done => Ok(()),
             Ended::Stopped(stop) => Err(stop),
             Ended::OutOfMemory => {
-                let room = if which == Table::Eval { &mut self.eval } else { &mut self.functions };
-                if let Some(room) = room {
+                // The next script is not to fail for what this one left, nor for compiled ones.
+                if which == Table::Eval {
+                    self.forget_scripts();
+                } else if let Some(room) = &mut self.functions {
                     room.vm.collect();
-                    if which == Table::Eval && room.vm.used_bytes() > self.limits.memory_bytes / 2 {
-                        self.forget_scripts();
-                    }
+                    room.live = room.vm.used_bytes();
                 }
                 Ok(())
             }
         }
+    }
+
+    /// Gives up what scripts that have ended left behind, if it is much: EVAL's state with all compiled scripts, which are to be loaded
+    /// again. Garbage of functions is left: see [`Engine::collect_step`]. O(1).
+    pub fn tidy(&mut self) {
+        self.tidy_above(LITTER);
+    }
+
+    /// As [`Engine::tidy`], if there is anything to be had at all.
+    pub fn purge(&mut self) {
+        self.tidy_above(BUFFERS);
+    }
+
+    fn tidy_above(&mut self, litter: usize) {
+        if self.eval.as_ref().is_some_and(|room| room.litter() > litter) {
+            self.forget_scripts();
+        }
+        for room in self.eval.iter_mut().chain(&mut self.functions) {
+            room.vm.shared().session.trim(BUFFERS);
+            room.vm.give_back();
+        }
+    }
+
+    /// Whether there is enough garbage for a collection, or one has begun ([`Engine::collect_step`]).
+    #[inline]
+    pub fn is_littered(&self) -> bool {
+        self.eval.iter().chain(&self.functions).any(|room| room.cycle.is_some() || room.litter() > LITTER)
     }
 
     /// Forgets all scripts (SCRIPT FLUSH). Functions stay.
@@ -381,19 +467,13 @@ impl Engine {
         self.script_bytes = 0;
         let scripts = std::mem::take(&mut self.scripts);
         stdx::reclaim::defer(scripts.len() * 64, move || drop(scripts));
-        if let Some(old) = self.eval.take() {
-            let bytes = old.vm.used_bytes();
-            stdx::reclaim::defer(bytes, move || drop(old));
-        }
+        self.eval.take().into_iter().for_each(Room::retire);
     }
 
     /// Forgets all libraries (FUNCTION FLUSH); every [`FunctionRef`] becomes unknown.
     pub fn flush_functions(&mut self) {
         self.generation = self.generation.wrapping_add(1);
-        if let Some(old) = self.functions.take() {
-            let bytes = old.vm.used_bytes();
-            stdx::reclaim::defer(bytes, move || drop(old));
-        }
+        self.functions.take().into_iter().for_each(Room::retire);
     }
 
     /// Bytes held by Lua.
@@ -410,13 +490,16 @@ impl Engine {
         self.scripts.len()
     }
 
-    /// Does about `kb` KB of Lua's garbage collection, for idle moments. True when nothing is left to do.
-    pub fn collect_step(&mut self, kb: u32) -> bool {
-        let mut done = true;
-        for room in self.eval.iter_mut().chain(&mut self.functions) {
-            done &= room.vm.collect_step(kb);
+    /// Takes so many steps, a few microseconds each, of the collection of a state that has much garbage. True when nothing is left to do.
+    pub fn collect_step(&mut self, steps: u32) -> bool {
+        let littered = |room: &&mut Room| room.cycle.is_some() || room.litter() > LITTER;
+        match self.eval.iter_mut().chain(&mut self.functions).find(littered) {
+            Some(room) => {
+                room.collect_step(steps);
+                !self.is_littered()
+            }
+            None => true,
         }
-        done
     }
 
     /// Makes the state that libraries are loaded into, which otherwise the first makes.
@@ -440,6 +523,8 @@ impl Engine {
             room.vm.with(|s| registered.iter().for_each(|r| s.forget(r.callback)));
             return Err(text);
         }
+        // What it keeps is not told from what it left.
+        room.live = room.vm.used_bytes();
         let generation = self.generation;
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
         let functions = registered
@@ -475,16 +560,27 @@ fn eval_room<'a>(room: &'a mut Option<Room>, limits: &Limits) -> &'a mut Room {
 /// Longer lists are built without the collector, which would look at all there is again and again and find nothing to take.
 const COLLECTED_LEN: usize = 1000;
 
+/// What Lua takes for a string in a list beside its bytes.
+const ITEM: usize = 72;
+
+fn list_bytes(list: &[&[u8]]) -> usize {
+    list.iter().map(|item| item.len() + ITEM).sum()
+}
+
 fn push_list(s: &mut State<'_>, list: &[&[u8]]) {
     if list.len() > COLLECTED_LEN { s.uncollected(|s| push_items(s, list)) } else { push_items(s, list) }
 }
 
+/// Ends early when the script has to end.
 fn push_items(s: &mut State<'_>, list: &[&[u8]]) {
     s.push_table(list.len(), 0);
     let table = s.top();
     for (i, item) in (1..).zip(list) {
         s.push_bytes(item);
         s.raw_set_i(table, i);
+        if list.len() > COLLECTED_LEN && !s.spend(1) {
+            break;
+        }
     }
 }
 
@@ -510,40 +606,53 @@ enum Ended {
 }
 
 impl Room {
-    /// `prepare` pushes the function and its arguments and returns their number.
+    /// `prepare` pushes the function and its arguments, the `lists`, and returns their number.
     fn run(
         &mut self,
         host: &mut dyn Host,
         out: &mut Vec<u8>,
         resp3: bool,
         name: Name<'_>,
+        lists: [&[&[u8]]; 2],
         prepare: impl FnOnce(&mut State<'_>) -> i32,
     ) -> Ended {
         let start = out.len();
         let handler = self.globals.handler;
-        let result = self.vm.with_host(host, |s| {
-            s.session().begin();
+        let short = self.vm.with_host(host, |s| {
+            s.begin();
+            if s.room(lists.map(list_bytes).iter().sum()).is_err() {
+                out.extend_from_slice(b"-ERR ");
+                reply::line_text(s.bytes(-1).unwrap_or_default(), out);
+                return true;
+            }
             s.push_ref(handler);
             let handler = s.top();
             let args = prepare(s);
-            let result = s.protected(args, 1, Some(handler));
-            match result {
-                Ok(()) => {
-                    let wire = Wire { resp3, script_resp3: s.session().resp3.get() };
-                    // A failure is a stop, looked at below.
-                    let _ = reply::encode(s, out, wire);
-                }
-                Err(_) => write_failure(s, name, out),
+            if s.is_stopped() {
+                return false;
             }
-            result
+            let result = s.protected(args, 1, Some(handler));
+            let encoded = result.is_ok() && {
+                let wire = Wire { resp3, script_resp3: s.session().resp3.get() };
+                let mut reply = s.borrow_buffer(std::mem::take(out));
+                let encoded = reply::encode(s, &mut reply, wire).is_ok();
+                *out = reply.into_inner();
+                encoded
+            };
+            if !encoded {
+                // The error is on top; of a stop, looked at below, nobody hears.
+                out.truncate(start);
+                write_failure(s, name, result, out);
+            }
+            s.is_short() || result == Err(Failure::Memory)
         });
-        match (self.vm.stopped(), result) {
-            (Some(stop), _) => {
+        match self.vm.stopped() {
+            Some(stop) => {
                 out.truncate(start);
                 Ended::Stopped(stop)
             }
-            (None, Err(_)) if self.vm.over_half() => Ended::OutOfMemory,
-            (None, _) => Ended::Done,
+            None if short => Ended::OutOfMemory,
+            None => Ended::Done,
         }
     }
 
@@ -557,7 +666,7 @@ impl Room {
             s.pop(1);
         };
         let result = self.vm.with_host(host, |s| {
-            s.session().begin();
+            s.begin();
             s.push_ref(globals.handler);
             let handler = s.top();
             if s.load(code, c"@user_function").is_err() {
@@ -584,14 +693,18 @@ impl Room {
     }
 }
 
+/// So much of a long error is told if there is no memory for all of it.
+const CUT: usize = 1024;
+
 /// Appends the error reply for the error value on top.
-fn write_failure(s: &mut State<'_>, name: Name<'_>, out: &mut Vec<u8>) {
+fn write_failure(s: &mut State<'_>, name: Name<'_>, result: Result<(), Failure>, out: &mut Vec<u8>) {
     let mut text = Vec::new();
     if s.type_of(-1) == Type::Table {
         let table = s.top();
         s.push_field(table, "err");
+        let most = if s.has_room(2 * s.len(-1)) { usize::MAX } else { CUT };
         let err = s.text(-1).unwrap_or(b"ERR unknown error");
-        text.extend_from_slice(&err[..memchr::memchr(0, err).unwrap_or(err.len())]);
+        text.extend_from_slice(&err[..memchr::memchr(0, err).unwrap_or(err.len()).min(most)]);
         s.push_field(table, "source");
         s.push_field(table, "line");
         if s.text(-1).is_some() && s.text(-2).is_some() {
@@ -603,6 +716,12 @@ fn write_failure(s: &mut State<'_>, name: Name<'_>, out: &mut Vec<u8>) {
             text.extend_from_slice(s.bytes(-1).unwrap_or_default());
             text.push(b'.');
         }
+    } else if matches!(result, Err(Failure::Memory) | Ok(())) {
+        // Lua itself, or the reply's encoder: they say which directive it was.
+        text.extend_from_slice(b"ERR ");
+        text.extend_from_slice(s.text(-1).unwrap_or_default());
+        text.extend_from_slice(b" script: ");
+        name.write(&mut text);
     } else {
         text.extend_from_slice(b"ERR Error running script ");
         name.write(&mut text);

@@ -9,7 +9,7 @@
 //! Lua raises errors with `longjmp`. A jump over a Rust frame that owns something is undefined, so it must not happen:
 //!
 //! * **L1** Rust code works on Lua only through [`State`], and every `State` lives in a *section* (`Shared::section` is
-//!   set): inside one the allocator never refuses, it only counts. Memory was the only reason left for the functions
+//!   set): inside one the allocator never refuses, it only counts ([`memory`]). Memory was the only reason left for the functions
 //!   used here to raise: `State` uses raw table access (no metamethods), checks types before it asks (K of `rawset` is
 //!   neither nil nor NaN, tables are tables), and asks `lua_checkstack`, which answers, before it pushes.
 //! * **L2** A Rust function called by Lua returns `Err(Raise)` with the error value on top. [`entry`] raises it, after
@@ -30,8 +30,14 @@
 //!
 //! Costs: a call of a Rust function about 15 ns over the C one; a checked table access 2–3 ns over the C one.
 
+#[cfg(test)]
+mod counting;
+mod memory;
 mod state;
 
+#[cfg(test)]
+pub(crate) use counting::peak_of;
+pub(crate) use memory::{Buffer, Held, Reused, SMALL};
 pub(crate) use state::{STRINGS, Standard, State};
 
 use std::alloc::Layout;
@@ -41,12 +47,15 @@ use std::ffi::{c_char, c_int, c_void};
 use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use mlua_sys as ffi;
 use mlua_sys::lua_State;
+use stdx::budget::Budget;
 
 use crate::session::Session;
 use crate::{Host, Stop};
+use memory::Memory;
 
 /// No single block above this: strings, and the arrays of tables (33 million slots).
 const BLOCK_BYTES_MAX: usize = (512 << 20) + (64 << 10);
@@ -128,11 +137,13 @@ pub(crate) enum Failure {
 }
 
 /// What the allocator, the hook and the Rust functions of one `Vm` share. Touched by the thread that uses the `Vm` only.
+#[repr(C)]
 pub(crate) struct Shared {
-    /// Bytes Lua has allocated.
-    used_bytes: Cell<usize>,
-    /// 0: no limit.
-    limit_bytes: Cell<usize>,
+    /// The first words, which `build.rs` knows: what Lua says when it gets no memory, a string that it has; and what it calls before
+    /// it makes something large.
+    memory_text: Cell<*const c_char>,
+    make_room: unsafe extern "C-unwind" fn(*mut lua_State, usize),
+    pub(crate) memory: Memory,
     /// Elements that loops in Rust have gone through.
     ticks: Cell<u32>,
     hook_every: Cell<c_int>,
@@ -162,12 +173,13 @@ pub(crate) struct Vm {
 unsafe impl Send for Vm {}
 
 impl Vm {
-    /// A state without any library. Cost: about 10 µs.
-    pub(crate) fn new(limit_bytes: usize, hook_every: u32) -> Vm {
+    /// A state without any library, and without a limit. Cost: about 10 µs.
+    pub(crate) fn new(hook_every: u32) -> Vm {
         let shared = Box::new(Shared {
-            used_bytes: Cell::new(0),
+            memory_text: Cell::new(memory::TOO_LARGE.as_ptr()),
+            make_room,
+            memory: Memory::default(),
             ticks: Cell::new(0),
-            limit_bytes: Cell::new(limit_bytes),
             hook_every: Cell::new(hook_every.clamp(1, 1 << 30) as c_int),
             section: Cell::new(true),
             raising_memory: Cell::new(false),
@@ -187,6 +199,14 @@ impl Vm {
         unsafe { ffi::lua_atpanic(vm.l.as_ptr(), at_panic) };
         vm.arm(vm.shared().hook_every.get());
         vm.shared().section.set(false);
+        let mut vm = vm;
+        // Lua makes no string where memory is short: it finds these.
+        vm.with(|s| {
+            for text in [memory::TOO_LARGE, memory::LIMITED, memory::WORK] {
+                s.push_bytes(text.to_bytes());
+                s.keep();
+            }
+        });
         vm
     }
 
@@ -197,11 +217,22 @@ impl Vm {
 
     /// Bytes the state has allocated.
     pub(crate) fn used_bytes(&self) -> usize {
-        self.shared().used_bytes.get()
+        self.shared().memory.used()
     }
 
+    /// Limits what it and its scripts hold; 0 is no limit.
     pub(crate) fn set_limit(&mut self, bytes: usize) {
-        self.shared().limit_bytes.set(bytes);
+        self.shared().memory.set_limit(bytes);
+    }
+
+    /// From now on what comes to that which it has now takes from the budget.
+    pub(crate) fn take_from(&mut self, budget: &Arc<Budget>) {
+        self.shared().memory.take_from(budget);
+    }
+
+    /// Gives back what it does not hold any more. O(1).
+    pub(crate) fn give_back(&mut self) {
+        self.shared().memory.give_back();
     }
 
     /// A full collection.
@@ -212,10 +243,10 @@ impl Vm {
         });
     }
 
-    /// A slice of collection work of about `kb` KB. True when a cycle ended.
-    pub(crate) fn collect_step(&mut self, kb: u32) -> bool {
+    /// So many steps of a collection, a few microseconds each. True when a cycle ended.
+    pub(crate) fn collect_step(&mut self, steps: u32) -> bool {
         // SAFETY: as `collect`.
-        self.with(|s| unsafe { ffi::lua_gc(s.l, ffi::LUA_GCSTEP, kb.min(1 << 20) as c_int) != 0 })
+        self.with(|s| (0..steps).any(|_| unsafe { evenkeel_collect(s.l) != 0 }))
     }
 
     /// Works on the state from outside of any script. The stack is back where it was afterwards.
@@ -269,12 +300,6 @@ impl Vm {
         result
     }
 
-    /// Is more than half of the limit in use?
-    pub(crate) fn over_half(&self) -> bool {
-        let limit = self.shared().limit_bytes.get();
-        limit != 0 && self.used_bytes() > limit / 2
-    }
-
     pub(crate) fn stopped(&self) -> Option<Stop> {
         self.shared().stop.get()
     }
@@ -304,16 +329,10 @@ unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, n
     let old = if block.is_null() { 0 } else { old };
     let layout = |bytes: usize| Layout::from_size_align(bytes, 16).unwrap_or_else(|_| std::process::abort());
     if new > old {
-        let used = shared.used_bytes.get() + (new - old);
-        let limit = shared.limit_bytes.get();
-        if !shared.section.get() {
-            // Garbage counts too, and is collected by the hook: hence twice the limit.
-            if new > BLOCK_BYTES_MAX || (limit != 0 && used / 2 > limit) {
-                return std::ptr::null_mut();
-            }
-            if new >= crate::HEAVY_BYTES && !shared.may_do(new) {
-                return std::ptr::null_mut();
-            }
+        let may_grow = shared.memory.may_grow(new - old) || shared.section.get();
+        if !may_grow || (new >= crate::HEAVY_BYTES && !shared.may_have_block(new)) {
+            shared.tell_refusal();
+            return std::ptr::null_mut();
         }
     }
     // SAFETY: `block` came from here with size `old` (Lua passes the size it asked for); sizes are not zero where asked.
@@ -323,7 +342,7 @@ unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, n
             (0, _) => std::alloc::alloc(layout(new)),
             (_, 0) => {
                 std::alloc::dealloc(block.cast(), layout(old));
-                shared.used_bytes.set(shared.used_bytes.get() - old);
+                shared.memory.changed(old, 0);
                 return std::ptr::null_mut();
             }
             _ => std::alloc::realloc(block.cast(), layout(old), new),
@@ -335,7 +354,7 @@ unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, n
         }
         return std::ptr::null_mut();
     }
-    shared.used_bytes.set(shared.used_bytes.get() - old + new);
+    shared.memory.changed(old, new);
     result.cast()
 }
 
@@ -369,13 +388,43 @@ unsafe extern "C-unwind" fn hook(l: *mut lua_State, _: *mut ffi::lua_Debug) {
             ffi::lua_sethook(l, Some(hook), ffi::LUA_MASKCOUNT, 1);
             raise_stop(l);
         }
-        if shared.over_limit() {
-            if !shared.undumping.get() {
-                ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
-            }
-            if shared.over_limit() {
-                raise_memory(l);
-            }
+        relieve_or_raise(l, shared);
+    }
+}
+
+/// Collects garbage if memory is short, and raises if it still is.
+///
+/// # Safety
+/// As [`raise_stop`], outside of sections.
+unsafe fn relieve_or_raise(l: *mut lua_State, shared: &Shared) {
+    if !shared.memory.is_short() || shared.raising_memory.get() {
+        return;
+    }
+    // SAFETY: by the caller.
+    unsafe {
+        let held = shared.relieve(l, 0);
+        if shared.stop.get().is_some() {
+            ffi::lua_sethook(l, Some(hook), ffi::LUA_MASKCOUNT, 1);
+            raise_stop(l);
+        }
+        if !held {
+            raise_memory(l);
+        }
+    }
+}
+
+/// Lua is about to make something of so many bytes: a good moment to collect garbage, if it would not be had otherwise. Whether it is
+/// to be had after all the allocator says.
+unsafe extern "C-unwind" fn make_room(l: *mut lua_State, bytes: usize) {
+    // SAFETY: called by Lua with a thread of a live state, where it may collect; nothing is owned when something raises (L3).
+    unsafe {
+        let shared = shared_of(l);
+        if shared.memory.fits(bytes) || shared.raising_memory.get() {
+            return;
+        }
+        shared.relieve(l, bytes);
+        if shared.stop.get().is_some() && !shared.section.get() {
+            raise_stop(l);
         }
     }
 }
@@ -396,8 +445,10 @@ unsafe fn raise_stop(l: *mut lua_State) -> ! {
 unsafe fn raise_memory(l: *mut lua_State) -> ! {
     // SAFETY: by the caller.
     unsafe {
-        shared_of(l).raising_memory.set(true);
-        ffi::lua_pushlstring_(l, NO_MEMORY.as_ptr().cast(), NO_MEMORY.len());
+        let shared = shared_of(l);
+        shared.raising_memory.set(true);
+        let text = shared.memory.refusal().to_bytes();
+        ffi::lua_pushlstring_(l, text.as_ptr().cast(), text.len());
         ffi::lua_error(l)
     }
 }
@@ -432,6 +483,43 @@ impl Shared {
         self.stop.get().is_none()
     }
 
+    /// Whether Lua may have one block of so many bytes.
+    #[cold]
+    fn may_have_block(&self, bytes: usize) -> bool {
+        if self.section.get() {
+            return true;
+        }
+        if bytes > BLOCK_BYTES_MAX {
+            self.memory.refuse(memory::TOO_LARGE);
+            return false;
+        }
+        self.may_do(bytes)
+    }
+
+    /// What Lua says next of memory.
+    #[cold]
+    fn tell_refusal(&self) {
+        self.memory_text.set(self.memory.refusal().as_ptr());
+    }
+
+    /// Collects all garbage, and says whether so many bytes more may be had then. The host may stop the script instead.
+    ///
+    /// # Safety
+    /// `l` is a thread of this state, and Lua may collect now.
+    #[cold]
+    unsafe fn relieve(&self, l: *mut lua_State, bytes: usize) -> bool {
+        let section = self.section.replace(true);
+        if self.memory.used() >= crate::HEAVY_BYTES {
+            self.ask(|host| host.heavy(self.memory.used()));
+        }
+        if self.stop.get().is_none() && !self.undumping.get() {
+            // SAFETY: by the caller; in a section, so nothing is raised.
+            unsafe { ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0) };
+        }
+        self.section.set(section);
+        self.memory.collected(bytes)
+    }
+
     fn keep_panic(&self, panic: Box<dyn Any + Send>) {
         self.panic.set(Some(panic));
         self.stop.set(Some(Stop::Killed));
@@ -443,11 +531,6 @@ impl Shared {
         let found = proxies.iter().find(|p| p.0 == metatable).map(|p| p.1);
         self.proxies.set(proxies);
         found
-    }
-
-    fn over_limit(&self) -> bool {
-        let limit = self.limit_bytes.get();
-        limit != 0 && self.used_bytes.get() > limit && !self.raising_memory.get()
     }
 }
 
@@ -537,12 +620,7 @@ unsafe fn section<R: Copy>(l: *mut lua_State, f: impl FnOnce(&mut State<'_>) -> 
         let Some(result) = result else {
             ffi::lua_error(l);
         };
-        if shared.over_limit() {
-            ffi::lua_gc(l, ffi::LUA_GCCOLLECT, 0);
-            if shared.over_limit() {
-                raise_memory(l);
-            }
-        }
+        relieve_or_raise(l, shared);
         result
     }
 }
@@ -556,9 +634,9 @@ unsafe extern "C-unwind" fn guarded(l: *mut lua_State) -> c_int {
             return 0;
         };
         let shared = shared_of(l);
-        let mark = shared.session.pattern_len();
+        let mark = shared.session.pattern.len();
         let results = function(l);
-        shared.session.cut_pattern(mark);
+        shared.session.pattern.cut(mark);
         shared.raising_memory.set(false);
         if shared_of(l).stop.get().is_some() {
             raise_stop(l);
@@ -574,6 +652,8 @@ unsafe extern "C-unwind" {
     fn evenkeel_step(l: *mut lua_State, bytes: usize);
     /// Says which state runs on this thread; answers which did.
     fn evenkeel_runs(l: *mut lua_State) -> *mut lua_State;
+    /// A step of the collector; not 0 when a cycle ended.
+    fn evenkeel_collect(l: *mut lua_State) -> c_int;
 }
 
 /// Calls upvalue 1 with all arguments, the table behind in place of a read-only one as the first. A long string or table
@@ -619,9 +699,9 @@ unsafe extern "C-unwind" fn guarded_xpcall(l: *mut lua_State) -> c_int {
         ffi::lua_pushcclosure(l, guarded_handler, 1);
         ffi::lua_insert(l, 1);
         let shared = shared_of(l);
-        let mark = shared.session.pattern_len();
+        let mark = shared.session.pattern.len();
         let status = ffi::lua_pcall(l, 0, ffi::LUA_MULTRET, 1);
-        shared.session.cut_pattern(mark);
+        shared.session.pattern.cut(mark);
         shared.raising_memory.set(false);
         if shared.stop.get().is_some() {
             raise_stop(l);
@@ -657,9 +737,9 @@ unsafe extern "C-unwind" fn redis_pcall(l: *mut lua_State) -> c_int {
         ffi::lua_pushboolean(l, 1);
         ffi::lua_insert(l, 1);
         let session = &shared_of(l).session;
-        let mark = session.pattern_len();
+        let mark = session.pattern.len();
         let status = ffi::lua_pcall(l, ffi::lua_gettop(l) - 2, ffi::LUA_MULTRET, 0);
-        session.cut_pattern(mark);
+        session.pattern.cut(mark);
         shared_of(l).raising_memory.set(false);
         if shared_of(l).stop.get().is_some() {
             raise_stop(l);

@@ -9,9 +9,8 @@
 //! | `x` | a byte of padding |
 //! | `< > !`*n* | little-endian (the default), big-endian, alignment up to *n* (8) |
 
-use crate::lua::{Outcome, Raise, State, Type, native};
+use crate::lua::{Held, Outcome, Raise, State, Type, native};
 use crate::reply::ONE;
-use crate::session::give_back;
 
 const INTEGER_BYTES_MAX: usize = 32;
 
@@ -24,19 +23,22 @@ pub(crate) fn push_library(s: &mut State<'_>) {
 }
 
 /// Where in the format we are, and what it said about layout.
-struct Format {
+struct Format<'a> {
     text: Vec<u8>,
+    _held: Held<'a>,
     at: usize,
     big_endian: bool,
     align: usize,
 }
 
-impl Format {
-    fn new(s: &mut State<'_>) -> Result<Format, Raise> {
+impl<'a> Format<'a> {
+    fn new(s: &mut State<'a>) -> Result<Format<'a>, Raise> {
         s.arg_text(1)?;
+        let held = s.hold(s.len(1))?;
+        s.tick_bytes(s.len(1))?;
         let text = s.bytes(1).unwrap_or_default();
         let text = text[..memchr::memchr(0, text).unwrap_or(text.len())].to_vec();
-        Ok(Format { text, at: 0, big_endian: false, align: 1 })
+        Ok(Format { text, _held: held, at: 0, big_endian: false, align: 1 })
     }
 
     /// The next option and its size in bytes.
@@ -45,6 +47,7 @@ impl Format {
             return Ok(None);
         };
         self.at += 1;
+        s.tick()?;
         let size = match option {
             b'b' | b'B' | b'x' => 1,
             b'h' | b'H' => 2,
@@ -67,6 +70,7 @@ impl Format {
     fn number(&mut self, s: &mut State<'_>, default: usize) -> Result<usize, Raise> {
         let mut value = None;
         while let Some(&c @ b'0'..=b'9') = self.text.get(self.at) {
+            s.tick()?;
             let next = value.unwrap_or(0) * 10 + usize::from(c - b'0');
             if next > i32::MAX as usize {
                 return s.raise_here("integral size overflow");
@@ -115,12 +119,14 @@ fn arg_number(s: &mut State<'_>, n: i32) -> Result<f64, Raise> {
 
 fn pack(s: &mut State<'_>) -> Outcome {
     let mut format = Format::new(s)?;
-    let mut out = s.session().buffer.take();
+    let mut out = s.buffer(|session| &session.buffer);
     out.clear();
     let mut arg = 2;
     while let Some((option, size)) = format.next(s)? {
         let padding = format.padding(out.len(), option, size);
-        out.resize(out.len() + padding, 0);
+        out.fit(s, padding + INTEGER_BYTES_MAX)?;
+        let start = out.len() + padding;
+        out.resize(start, 0);
         match option {
             b'b' | b'B' | b'h' | b'H' | b'l' | b'L' | b'T' | b'i' | b'I' => {
                 let value = arg_number(s, arg)?;
@@ -149,7 +155,10 @@ fn pack(s: &mut State<'_>) -> Outcome {
                 let Some(bytes) = bytes.get(..size) else {
                     return s.raise_arg(arg, "string too short");
                 };
-                out.extend_from_slice(bytes);
+                let size = bytes.len();
+                out.fit(s, size + 1)?;
+                s.tick_bytes(size)?;
+                out.extend_from_slice(&s.bytes(arg - 1).unwrap_or_default()[..size]);
                 if option == b's' {
                     out.push(0);
                 }
@@ -157,8 +166,7 @@ fn pack(s: &mut State<'_>) -> Outcome {
             _ => format.control(s, option)?,
         }
     }
-    s.push_bytes(&out);
-    give_back(&s.session().buffer, out);
+    s.push_long(&out)?;
     ONE
 }
 
@@ -193,6 +201,8 @@ fn unpack(s: &mut State<'_>) -> Outcome {
     if at == 0 {
         return s.raise_arg(3, "offset must be 1 or greater");
     }
+    let _held = s.hold(s.len(2))?;
+    s.tick_bytes(s.len(2))?;
     let data = s.bytes(2).unwrap_or_default().to_vec();
     let mut at = (at as usize).wrapping_sub(1);
     let mut count = 0;
@@ -218,7 +228,10 @@ fn unpack(s: &mut State<'_>) -> Outcome {
                 let bits = read_integer(bytes, format.big_endian);
                 s.push_number(f64::from_bits(bits));
             }
-            b'c' if size > 0 => s.push_bytes(bytes),
+            b'c' if size > 0 => {
+                s.push_long(bytes)?;
+                s.tick_bytes(size)?;
+            }
             b'c' => {
                 if count == 0 || !s.is_number(-1) {
                     return s.raise_here("format 'c0' needs a previous size");
@@ -234,14 +247,16 @@ fn unpack(s: &mut State<'_>) -> Outcome {
                 let Some(bytes) = bytes else {
                     return s.raise_arg(2, "data string too short");
                 };
-                s.push_bytes(bytes);
+                s.push_long(bytes)?;
+                s.tick_bytes(bytes.len())?;
                 at += bytes.len();
             }
             b's' => {
                 let Some(len) = memchr::memchr(0, &data[at..]) else {
                     return s.raise_here("unfinished string in data");
                 };
-                s.push_bytes(&data[at..at + len]);
+                s.push_long(&data[at..at + len])?;
+                s.tick_bytes(len)?;
                 at += len + 1;
             }
             b'x' => continue,

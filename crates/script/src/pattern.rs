@@ -4,19 +4,23 @@
 //! depth grows with the pattern, so that a long one overflows the C stack. This one does the same steps, with two
 //! differences:
 //!
-//! * **P1** every few thousand steps the host is asked whether the script may go on;
+//! * **P1** every few thousand steps the host is asked whether the script may go on, and each byte looked at or copied is one;
 //! * **P2** at most `DEPTH_MAX` matches are nested ("pattern too complex"): captures, and single characters behind `?`,
 //!   `*`, `+` or `-`.
 //!
 //! As in Lua 5.1 a pattern ends at its first NUL (`%z` matches one).
 
-use crate::lua::{Outcome, Raise, State, Step, Type, calling, native};
+use crate::lua::{Buffer, Outcome, Raise, State, Step, Type, calling, native};
 use crate::reply::ONE;
-use crate::session::give_back;
 
 const DEPTH_MAX: u32 = 200;
 const CAPTURES_MAX: usize = 32;
-const STEPS_PER_QUESTION: u32 = 4_096;
+/// Steps that are told the state together.
+const STEPS: u32 = 256;
+/// Steps that are as much work as one of its elements.
+const STEPS_PER_TICK: u32 = 4;
+/// Bytes a fast search goes through at a time.
+const PIECE: usize = 64 << 10;
 
 /// Replaces the functions of the string library on top.
 pub(crate) fn replace_functions(s: &mut State<'_>) {
@@ -42,6 +46,7 @@ enum Length {
 enum Fault {
     Pattern(&'static str),
     Stopped,
+    NoMemory,
 }
 
 struct Matcher<'a> {
@@ -51,16 +56,24 @@ struct Matcher<'a> {
     level: usize,
     depth: u32,
     steps: u32,
-    may_go_on: &'a dyn Fn() -> bool,
+    /// Tells the state of work; false: the script must end.
+    spend: &'a dyn Fn(u32) -> bool,
+}
+
+impl Drop for Matcher<'_> {
+    /// Many short searches take as long as a long one.
+    fn drop(&mut self) {
+        let _ = (self.spend)(self.steps / STEPS_PER_TICK);
+    }
 }
 
 type Found = Result<Option<usize>, Fault>;
 
 impl<'a> Matcher<'a> {
-    fn new(text: &'a [u8], pattern: &'a [u8], may_go_on: &'a dyn Fn() -> bool) -> Matcher<'a> {
+    fn new(text: &'a [u8], pattern: &'a [u8], spend: &'a dyn Fn(u32) -> bool) -> Matcher<'a> {
         let pattern = &pattern[..memchr::memchr(0, pattern).unwrap_or(pattern.len())];
         let captures = [(0, Length::Open); CAPTURES_MAX];
-        Matcher { text, pattern, captures, level: 0, depth: 0, steps: 0, may_go_on }
+        Matcher { text, pattern, captures, level: 0, depth: 0, steps: 0, spend }
     }
 
     /// The pattern at `p`, 0 behind its end.
@@ -68,15 +81,19 @@ impl<'a> Matcher<'a> {
         self.pattern.get(p).copied().unwrap_or(0)
     }
 
+    #[inline]
     fn step(&mut self, n: usize) -> Result<(), Fault> {
         self.steps = self.steps.saturating_add(n.min(u32::MAX as usize) as u32);
-        if self.steps >= STEPS_PER_QUESTION {
-            self.steps = 0;
-            if !(self.may_go_on)() {
-                return Err(Fault::Stopped);
-            }
+        if self.steps < STEPS {
+            return Ok(());
         }
-        Ok(())
+        let steps = std::mem::take(&mut self.steps);
+        if (self.spend)(steps / STEPS_PER_TICK) { Ok(()) } else { Err(Fault::Stopped) }
+    }
+
+    /// What a look at the class between `p` and `end` costs: all of a set may be looked at.
+    fn cost(&self, p: usize, end: usize) -> usize {
+        if self.pattern[p] == b'[' { end - p } else { 1 }
     }
 
     /// Where the match that starts at `at` ends; afresh.
@@ -121,6 +138,7 @@ impl<'a> Matcher<'a> {
                 (b'$', _) if p + 1 == self.pattern.len() => return Ok((s == self.text.len()).then_some(s)),
                 _ => {
                     let end = self.class_end(p)?;
+                    self.step(2 * self.cost(p, end))?;
                     let matches = self.single(s, p, end);
                     match self.pat(end) {
                         b'?' => {
@@ -142,11 +160,18 @@ impl<'a> Matcher<'a> {
     }
 
     fn longest(&mut self, s: usize, p: usize, end: usize) -> Found {
-        let mut count = 0;
-        while self.single(s + count, p, end) {
-            count += 1;
+        let (cost, mut count) = (self.cost(p, end), 0);
+        loop {
+            let most = count + (STEPS as usize / cost).max(1);
+            let before = count;
+            while count < most && self.single(s + count, p, end) {
+                count += 1;
+            }
+            self.step((count - before + 1) * cost)?;
+            if count < most {
+                break;
+            }
         }
-        self.step(count)?;
         loop {
             if let Some(found) = self.run(s + count, end + 1)? {
                 return Ok(Some(found));
@@ -163,6 +188,7 @@ impl<'a> Matcher<'a> {
             if let Some(found) = self.run(s, end + 1)? {
                 return Ok(Some(found));
             }
+            self.step(self.cost(p, end))?;
             if !self.single(s, p, end) {
                 return Ok(None);
             }
@@ -205,19 +231,22 @@ impl<'a> Matcher<'a> {
         if self.text.get(s) != Some(&open) {
             return Ok(None);
         }
-        let mut depth = 1;
-        for (i, &c) in self.text.iter().enumerate().skip(s + 1) {
-            if c == close {
-                depth -= 1;
-                if depth == 0 {
-                    self.step(i - s)?;
-                    return Ok(Some(i + 1));
+        let (text, mut depth, mut from) = (self.text, 1, s + 1);
+        while from < text.len() {
+            let piece = &text[from..text.len().min(from + STEPS as usize)];
+            self.step(piece.len())?;
+            for (i, &c) in piece.iter().enumerate() {
+                if c == close {
+                    depth -= 1;
+                    if depth == 0 {
+                        return Ok(Some(from + i + 1));
+                    }
+                } else if c == open {
+                    depth += 1;
                 }
-            } else if c == open {
-                depth += 1;
             }
+            from += piece.len();
         }
-        self.step(self.text.len() - s)?;
         Ok(None)
     }
 
@@ -227,6 +256,7 @@ impl<'a> Matcher<'a> {
             return Err(Fault::Pattern("missing '[' after '%f' in pattern"));
         }
         let end = self.class_end(p)?;
+        self.step(3 * (end - p))?;
         let before = if s == 0 { 0 } else { self.text[s - 1] };
         let here = self.text.get(s).copied().unwrap_or(0);
         Ok((!self.in_set(before, p, end - 1) && self.in_set(here, p, end - 1)).then_some(end))
@@ -353,6 +383,7 @@ fn raise_fault<T>(s: &mut State<'_>, fault: Fault) -> Result<T, Raise> {
     match fault {
         Fault::Pattern(text) => s.raise_here(text),
         Fault::Stopped => s.raise("script stopped"),
+        Fault::NoMemory => s.raise_short(),
     }
 }
 
@@ -405,6 +436,8 @@ fn find_or_match(s: &mut State<'_>, is_find: bool) -> Outcome {
     let init = (init.saturating_sub(1).max(0) as usize).min(len);
     let plain = is_find && s.bool(4);
     s.tick_bytes(len - init)?;
+    s.tick_bytes(s.len(2))?;
+    s.heavy(s.len(2))?;
     let found = search(s, init, is_find, plain);
     let hit = match found {
         Ok(Some(hit)) => hit,
@@ -427,15 +460,15 @@ fn search(s: &State<'_>, init: usize, is_find: bool, plain: bool) -> Result<Opti
     let pattern = s.bytes(2).unwrap_or_default();
     let special = pattern.iter().take_while(|&&c| c != 0).any(|c| b"^$*+?.([%-".contains(c));
     if is_find && (plain || !special) {
-        let found = memchr::memmem::find(&text[init..], pattern).map(|at| init + at);
+        let found = find_plain(s, text, pattern, init)?;
         return Ok(found.map(|start| Hit {
             start,
             end: start + pattern.len(),
             captures: Default::default(),
         }));
     }
-    let may_go_on = || s.may_go_on();
-    let mut matcher = Matcher::new(text, pattern, &may_go_on);
+    let spend = |ticks| s.spend(ticks);
+    let mut matcher = Matcher::new(text, pattern, &spend);
     let anchored = matcher.pat(0) == b'^';
     for start in init..=text.len() {
         if let Some(end) = matcher.start(start, usize::from(anchored))? {
@@ -446,6 +479,28 @@ fn search(s: &State<'_>, init: usize, is_find: bool, plain: bool) -> Result<Opti
         }
     }
     Ok(None)
+}
+
+/// The first place of `pattern` from `init` on. Pieces overlap by its length, and are no shorter: O(text + pattern).
+fn find_plain(s: &State<'_>, text: &[u8], pattern: &[u8], init: usize) -> Result<Option<usize>, Fault> {
+    if text.len() - init < PIECE {
+        return Ok(memchr::memmem::find(&text[init..], pattern).map(|at| init + at));
+    }
+    let finder = memchr::memmem::Finder::new(pattern);
+    let mut from = init;
+    loop {
+        let end = text.len().min(from + PIECE.max(pattern.len()) + pattern.len());
+        if let Some(at) = finder.find(&text[from..end]) {
+            return Ok(Some(from + at));
+        }
+        if end == text.len() {
+            return Ok(None);
+        }
+        from = end + 1 - pattern.len().max(1);
+        if !s.may_go_on() {
+            return Err(Fault::Stopped);
+        }
+    }
 }
 
 fn gmatch(s: &mut State<'_>) -> Outcome {
@@ -464,10 +519,11 @@ fn next_match(s: &mut State<'_>) -> Outcome {
         s.push_upvalue(n);
     }
     let from = s.number(3) as usize;
+    s.tick_bytes(s.len(2))?;
     let found = {
-        let may_go_on = || s.may_go_on();
+        let spend = |ticks| s.spend(ticks);
         let text = s.bytes(1).unwrap_or_default();
-        let mut matcher = Matcher::new(text, s.bytes(2).unwrap_or_default(), &may_go_on);
+        let mut matcher = Matcher::new(text, s.bytes(2).unwrap_or_default(), &spend);
         first_hit(&mut matcher, from)
     };
     match found {
@@ -496,6 +552,10 @@ fn push_captures(s: &mut State<'_>, hit: &Hit) -> Outcome {
     if !s.reserve(hit.captures.len() as i32 + 2) {
         return s.raise_here("stack overflow (too many captures)");
     }
+    let bytes = |capture: &Span| if let Span::Text(from, to) = capture { to - from } else { 0 };
+    let bytes = hit.captures.iter().map(bytes).sum();
+    s.room(bytes)?;
+    s.tick_bytes(bytes)?;
     for capture in &hit.captures {
         match *capture {
             Span::Position(at) => s.push_number(at as f64),
@@ -527,15 +587,13 @@ fn gsub(s: &mut State<'_>, called: bool) -> Result<Step, Raise> {
     if !called {
         prepare(s)?;
     }
-    let mut out = s.session().pattern.take();
+    let mut out = s.buffer(|session| &session.pattern);
     let step = go_on(s, called, &mut out);
     if !matches!(step, Ok(Step::Call(_))) {
         out.truncate(s.number(BASE) as usize);
     }
-    if out.is_empty() {
-        give_back(&s.session().pattern, out);
-    } else {
-        s.session().pattern.set(out);
+    if !out.is_empty() {
+        out.leave();
     }
     step
 }
@@ -552,15 +610,19 @@ fn prepare(s: &mut State<'_>) -> Result<(), Raise> {
         Type::String | Type::Function | Type::Table => {}
         _ => return s.raise_arg(REPLACEMENT, "string/function/table expected"),
     }
+    // What comes out is about as long, and no garbage is to be in its way.
+    s.room(2 * s.len(1))?;
     s.set_top(4);
-    let base = s.session().pattern_len() as f64;
+    let base = s.session().pattern.len() as f64;
     for number in [0.0, base, base, 0.0, 0.0] {
         s.push_number(number);
     }
     Ok(())
 }
 
-fn go_on(s: &mut State<'_>, mut called: bool, out: &mut Vec<u8>) -> Result<Step, Raise> {
+fn go_on(s: &mut State<'_>, mut called: bool, out: &mut Buffer<'_>) -> Result<Step, Raise> {
+    s.check_memory()?;
+    s.tick_bytes(s.len(2))?;
     loop {
         let answered = called.then(|| (s.number(START) as usize, s.number(END) as usize));
         if let Some((start, end)) = answered {
@@ -573,7 +635,7 @@ fn go_on(s: &mut State<'_>, mut called: bool, out: &mut Vec<u8>) -> Result<Step,
             Err(fault) => return raise_fault(s, fault),
         };
         let Some(hit) = hit else {
-            s.push_bytes(&out[s.number(BASE) as usize..]);
+            s.push_long(&out[s.number(BASE) as usize..])?;
             s.push_number(count);
             return Ok(Step::Return(2));
         };
@@ -594,14 +656,14 @@ fn go_on(s: &mut State<'_>, mut called: bool, out: &mut Vec<u8>) -> Result<Step,
 fn run(
     s: &State<'_>,
     answered: Option<(usize, usize)>,
-    out: &mut Vec<u8>,
+    out: &mut Buffer<'_>,
 ) -> Result<(f64, Option<Hit>), Fault> {
-    let may_go_on = || s.may_go_on();
+    let spend = |ticks| s.spend(ticks);
     let text = s.bytes(1).unwrap_or_default();
     let replacement = s.bytes(REPLACEMENT);
     let most = if s.is_none_or_nil(4) { f64::INFINITY } else { f64::from(s.number(4) as i64 as i32) };
     let mut count = s.number(COUNT);
-    let mut matcher = Matcher::new(text, s.bytes(2).unwrap_or_default(), &may_go_on);
+    let mut matcher = Matcher::new(text, s.bytes(2).unwrap_or_default(), &spend);
     let anchored = matcher.pat(0) == b'^';
     let mut at = 0;
     let mut last = answered.map(|(start, end)| (start, Some(end)));
@@ -610,7 +672,7 @@ fn run(
             at = match end {
                 Some(end) if end > start => end,
                 _ if start < text.len() => {
-                    out.push(text[start]);
+                    append(&mut matcher, &text[start..start + 1], out)?;
                     start + 1
                 }
                 _ => {
@@ -629,40 +691,53 @@ fn run(
         if let Some(end) = end {
             count += 1.0;
             match replacement {
-                Some(replacement) => expand(&matcher, replacement, at, end, out)?,
+                Some(replacement) => expand(&mut matcher, replacement, at, end, out)?,
                 None => return Ok((count, Some(Hit::new(&matcher, at, end, true)?))),
             }
         }
         last = Some((at, end));
     }
-    out.extend_from_slice(&text[at.min(text.len())..]);
+    append(&mut matcher, &text[at.min(text.len())..], out)?;
     Ok((count, None))
+}
+
+/// Bytes that are copied in the time of a step.
+const COPIED: usize = 16;
+
+#[inline]
+fn append(matcher: &mut Matcher<'_>, bytes: &[u8], out: &mut Buffer<'_>) -> Result<(), Fault> {
+    matcher.step(1 + bytes.len() / COPIED)?;
+    if !out.try_fit(bytes.len()) {
+        return Err(Fault::NoMemory);
+    }
+    out.extend_from_slice(bytes);
+    Ok(())
 }
 
 /// Appends a replacement string with its `%0` to `%9` filled in.
 fn expand(
-    matcher: &Matcher<'_>,
+    matcher: &mut Matcher<'_>,
     replacement: &[u8],
     start: usize,
     end: usize,
-    out: &mut Vec<u8>,
+    out: &mut Buffer<'_>,
 ) -> Result<(), Fault> {
     let mut rest = replacement;
     while let Some(percent) = memchr::memchr(b'%', rest) {
-        out.extend_from_slice(&rest[..percent]);
+        append(matcher, &rest[..percent], out)?;
         let c = rest.get(percent + 1).copied().unwrap_or(0);
+        let text = matcher.text;
         match c {
-            b'0' => out.extend_from_slice(&matcher.text[start..end]),
+            b'0' => append(matcher, &text[start..end], out)?,
             b'1'..=b'9' => match matcher.capture(usize::from(c - b'1'), start, end)? {
-                Capture::Text(text) => out.extend_from_slice(text),
-                Capture::Position(at) => crate::text::write_int(at as i64, out),
+                Capture::Text(text) => append(matcher, text, out)?,
+                Capture::Position(at) => append(matcher, at.to_string().as_bytes(), out)?,
             },
-            other => out.push(other),
+            other => append(matcher, &[other], out)?,
         }
         rest = rest.get(percent + 2..).unwrap_or_default();
     }
-    out.extend_from_slice(rest);
-    Ok(())
+    append(matcher, rest, out)
 }
 
 /// Pushes what finds the replacement of a hit, and the number of its arguments; `None`: its result, known at once.
@@ -689,14 +764,20 @@ fn push_call(s: &mut State<'_>, hit: &Hit) -> Result<Option<usize>, Raise> {
     Ok(None)
 }
 
-fn add_result(s: &mut State<'_>, start: usize, end: usize, out: &mut Vec<u8>) -> Result<(), Raise> {
-    if !s.bool(RESULT) {
-        out.extend_from_slice(&s.bytes(1).unwrap_or_default()[start..end]);
-    } else if let Some(text) = s.text(RESULT) {
-        out.extend_from_slice(text);
+fn add_result(s: &mut State<'_>, start: usize, end: usize, out: &mut Buffer<'_>) -> Result<(), Raise> {
+    let bytes = if !s.bool(RESULT) {
+        end - start
+    } else if s.text(RESULT).is_some() {
+        s.len(RESULT)
     } else {
         let kind = s.type_of(RESULT).name();
         return s.raise_here(format!("invalid replacement value (a {kind})"));
-    }
+    };
+    out.fit(s, bytes)?;
+    s.tick_bytes(bytes)?;
+    out.extend_from_slice(match s.bytes(RESULT) {
+        Some(text) => text,
+        None => &s.bytes(1).unwrap_or_default()[start..end],
+    });
     Ok(())
 }

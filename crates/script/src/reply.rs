@@ -17,7 +17,7 @@ use memchr::memchr;
 use smallvec::SmallVec;
 use stdx::num;
 
-use crate::lua::{Outcome, Raise, STRINGS, State, Type, View};
+use crate::lua::{Buffer, Outcome, Raise, SMALL, STRINGS, State, Type, View};
 use crate::text;
 
 /// Bytes of strings that are made together.
@@ -46,6 +46,7 @@ fn push_at(s: &mut State<'_>, bytes: &[u8], at: usize) -> Result<usize, Raise> {
             s.raw_set(-3);
         }
         b'-' => {
+            let _held = s.hold(4 * (next - at))?;
             push_error(s, &bytes[at..next]);
             s.push_bool(true);
             s.set_field(-2, "ignore_error_stats_update");
@@ -118,16 +119,25 @@ fn push_bulk(s: &mut State<'_>, bytes: &[u8], line: &[u8], next: usize) -> Resul
     let Some(body) = next.checked_add(len).and_then(|end| bytes.get(next..end)) else {
         return s.raise("malformed reply");
     };
-    s.push_bytes(body);
+    s.push_long(body)?;
     Ok(next + len + 2)
 }
 
+/// What Lua takes for an element of an array, and for one of anything else.
+const SLOT: usize = 16;
+const NODE: usize = 40;
+
 fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
+    s.room(n.min(bytes.len()) * SLOT)?;
     s.push_table(n.min(bytes.len()), 0);
     let table = s.top();
     let mut done = 0;
     while done < n {
         let from = next;
+        if bytes.len() >= SMALL {
+            // The strings that come next are made without asking.
+            s.room(next_bulk(bytes, next))?;
+        }
         let strings = push_strings(s, bytes, (table, done), n, &mut next);
         if strings == 0 {
             match integer(bytes, next) {
@@ -144,6 +154,14 @@ fn push_array(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Res
         s.tick_bytes(next - from)?;
     }
     Ok(next)
+}
+
+/// The length of the string at `at`, if there is one.
+fn next_bulk(bytes: &[u8], at: usize) -> usize {
+    match line(bytes, at) {
+        Some((b'$', line, _)) => count(line).unwrap_or(0).min(bytes.len()) + TOGETHER,
+        _ => 0,
+    }
 }
 
 /// A whole number that is not negative and not long, and where what follows it starts.
@@ -191,6 +209,7 @@ fn push_strings(
 fn push_map(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
     s.push_table(0, 1);
     s.push_ref(s.session().names().map);
+    s.room(n.min(bytes.len()) * NODE)?;
     s.push_table(0, n.min(bytes.len()));
     for _ in 0..n {
         let from = next;
@@ -206,6 +225,7 @@ fn push_map(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Resul
 fn push_set(s: &mut State<'_>, bytes: &[u8], n: usize, mut next: usize) -> Result<usize, Raise> {
     s.push_table(0, 1);
     s.push_ref(s.session().names().set);
+    s.room(n.min(bytes.len()) * NODE)?;
     s.push_table(0, n.min(bytes.len()));
     for _ in 0..n {
         let from = next;
@@ -227,7 +247,7 @@ fn push_verbatim(s: &mut State<'_>, bytes: &[u8], line: &[u8], next: usize) -> R
     s.push_table(0, 1);
     s.push_ref(s.session().names().verbatim_string);
     s.push_table(0, 2);
-    s.push_bytes(&body[4..]);
+    s.push_long(&body[4..])?;
     s.set_field(-2, "string");
     s.push_bytes(&body[..3]);
     s.set_field(-2, "format");
@@ -290,12 +310,17 @@ enum Open {
     },
 }
 
-/// Appends the value on top of the stack and pops it. Fails only when the script is stopped meanwhile.
-pub(crate) fn encode(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> Result<(), Raise> {
+/// What is written for anything but a string is not longer.
+const TOKEN: usize = 512;
+
+/// Appends the value on top of the stack and pops it. Fails when the script is stopped meanwhile, and for want of memory.
+pub(crate) fn encode(s: &mut State<'_>, out: &mut Buffer<'_>, wire: Wire) -> Result<(), Raise> {
     let mut open: Vec<Open> = Vec::new();
     loop {
         let start = out.len();
-        encode_top(s, out, wire, &mut open);
+        let bytes = if s.type_of(-1) == Type::String { s.len(-1) } else { 0 };
+        out.fit(s, bytes + TOKEN)?;
+        encode_top(s, out, wire, &mut open)?;
         s.tick_bytes(out.len() - start)?;
         loop {
             s.tick()?;
@@ -306,6 +331,9 @@ pub(crate) fn encode(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> Result
                 break;
             }
             if let Some(done) = open.pop() {
+                // What is behind its header may have to move.
+                s.tick_bytes(if done.is_right() { 0 } else { out.len() - start })?;
+                out.fit(s, TOKEN)?;
                 done.close(out, wire);
             }
         }
@@ -347,6 +375,11 @@ impl Open {
         true
     }
 
+    /// Whether its header is written already.
+    fn is_right(&self) -> bool {
+        matches!(self, Open::Array { guessed, done, .. } if guessed == done)
+    }
+
     /// Writes the header where it belongs. An array's was written when it was opened, and moves what follows only if the
     /// guess was wrong.
     fn close(self, out: &mut Vec<u8>, wire: Wire) {
@@ -385,11 +418,16 @@ fn header_line(kind: u8, n: usize, out: &mut Vec<u8>) {
 }
 
 /// Encodes the value on top and pops it, or opens it.
-fn encode_top(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<Open>) {
+fn encode_top(
+    s: &mut State<'_>,
+    out: &mut Buffer<'_>,
+    wire: Wire,
+    open: &mut Vec<Open>,
+) -> Result<(), Raise> {
     if !s.reserve(4) {
         out.extend_from_slice(b"-ERR reached lua stack limit\r\n");
         s.pop(1);
-        return;
+        return Ok(());
     }
     match s.view(-1) {
         View::String(bytes) => bulk(bytes, out),
@@ -412,16 +450,17 @@ fn encode_top(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<O
             (true, false) => b"#f\r\n",
         }),
         View::Other(Type::Table) => {
-            if !encode_special(s, out, wire, open) {
+            if !encode_special(s, out, wire, open)? {
                 let guessed = s.len(-1);
                 open.push(Open::Array { header: out.len(), guessed, done: 0 });
                 header_line(b'*', guessed, out);
             }
-            return;
+            return Ok(());
         }
         _ => out.extend_from_slice(null(wire)),
     }
     s.pop(1);
+    Ok(())
 }
 
 fn null(wire: Wire) -> &'static [u8] {
@@ -439,24 +478,31 @@ fn bulk(bytes: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Handles tables with one of the fields that make them something else than an array: encoded and popped, or opened.
-fn encode_special(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut Vec<Open>) -> bool {
+fn encode_special(
+    s: &mut State<'_>,
+    out: &mut Buffer<'_>,
+    wire: Wire,
+    open: &mut Vec<Open>,
+) -> Result<bool, Raise> {
     let names = s.session().names();
     s.push_ref(names.err);
     s.raw_get(-2);
+    out.fit(s, 2 * text_len(s) + TOKEN)?;
     if let Some(err) = s.bytes(-1) {
         out.push(b'-');
         line_text(c_text(err), out);
         s.pop(2);
-        return true;
+        return Ok(true);
     }
     s.pop(1);
     s.push_ref(names.ok);
     s.raw_get(-2);
+    out.fit(s, 2 * text_len(s) + TOKEN)?;
     if let Some(ok) = s.bytes(-1) {
         out.push(b'+');
         line_text(c_text(ok), out);
         s.pop(2);
-        return true;
+        return Ok(true);
     }
     s.pop(1);
     s.push_ref(names.double);
@@ -464,7 +510,7 @@ fn encode_special(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut V
     if s.type_of(-1) == Type::Number {
         double_reply(s.number(-1), out, wire);
         s.pop(2);
-        return true;
+        return Ok(true);
     }
     s.pop(1);
     for (name, is_map) in [(names.map, true), (names.set, false)] {
@@ -478,12 +524,13 @@ fn encode_special(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut V
                 true => Open::Map { header, done: 0, value: false },
                 false => Open::Set { header, done: 0 },
             });
-            return true;
+            return Ok(true);
         }
         s.pop(1);
     }
     s.push_ref(names.big_number);
     s.raw_get(-2);
+    out.fit(s, 2 * text_len(s) + TOKEN)?;
     if let Some(digits) = s.bytes(-1) {
         if wire.resp3 {
             out.push(b'(');
@@ -494,24 +541,30 @@ fn encode_special(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire, open: &mut V
             bulk(&line[..line.len() - 2], out);
         }
         s.pop(2);
-        return true;
+        return Ok(true);
     }
     s.pop(1);
     encode_verbatim(s, out, wire)
 }
 
-fn encode_verbatim(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> bool {
+/// The length of the string on top; 0 if there is none.
+fn text_len(s: &State<'_>) -> usize {
+    if s.type_of(-1) == Type::String { s.len(-1) } else { 0 }
+}
+
+fn encode_verbatim(s: &mut State<'_>, out: &mut Buffer<'_>, wire: Wire) -> Result<bool, Raise> {
     s.push_ref(s.session().names().verbatim_string);
     s.raw_get(-2);
     if s.type_of(-1) != Type::Table {
         s.pop(1);
-        return false;
+        return Ok(false);
     }
     s.push_field(-1, "format");
     s.push_field(-2, "string");
+    out.fit(s, text_len(s) + TOKEN)?;
     let (Some(format), Some(string)) = (s.bytes(-2), s.bytes(-1)) else {
         s.pop(3);
-        return false;
+        return Ok(false);
     };
     if wire.resp3 {
         let mut format: Vec<u8> = format.iter().copied().take(3).collect();
@@ -527,7 +580,7 @@ fn encode_verbatim(s: &mut State<'_>, out: &mut Vec<u8>, wire: Wire) -> bool {
         bulk(string, out);
     }
     s.pop(4);
-    true
+    Ok(true)
 }
 
 fn double_reply(value: f64, out: &mut Vec<u8>, wire: Wire) {

@@ -19,7 +19,7 @@ use crate::api::{self, Table};
 use crate::lua::{NativeFn, Outcome, Raise, Ref, Standard, State, Type, native};
 use crate::random::Random;
 use crate::reply::ONE;
-use crate::session::{Names, give_back};
+use crate::session::Names;
 use crate::{bit, cjson, cmsgpack, pack, pattern};
 
 const READ_ONLY: &str = "Attempt to modify a readonly table";
@@ -173,6 +173,9 @@ fn refuse_write(s: &mut State<'_>) -> Outcome {
 
 fn missing_global(s: &mut State<'_>) -> Outcome {
     let mut message = b"Script attempted to access nonexistent global variable '".to_vec();
+    s.text(2);
+    let _held = s.hold(3 * s.len(2))?;
+    s.tick_bytes(3 * s.len(2))?;
     message.extend_from_slice(s.text(2).unwrap_or(b"(null)"));
     message.push(b'\'');
     s.raise_here(message)
@@ -295,11 +298,15 @@ fn get_metatable(s: &mut State<'_>) -> Outcome {
 
 /// Scripts may look, and collect; they may not switch the collector off for those who come after them.
 fn collect_garbage(s: &mut State<'_>) -> Outcome {
+    s.text(1);
+    let _held = s.hold(2 * s.len(1))?;
     let option = s.text(1).unwrap_or(b"collect").to_vec();
+    s.tick_bytes(option.len())?;
     let kb = s.raw_gc(3, 0);
     match option.as_slice() {
         b"collect" => {
             s.heavy(kb as usize * 1024)?;
+            s.check_stop()?;
             s.raw_gc(2, 0);
             s.push_number(0.0);
         }
@@ -308,6 +315,7 @@ fn collect_garbage(s: &mut State<'_>) -> Outcome {
             s.push_number(f64::from(kb) + f64::from(rest) / 1024.0);
         }
         b"step" => {
+            s.check_stop()?;
             let done = s.raw_gc(5, 64) != 0;
             s.push_bool(done);
         }
@@ -383,6 +391,7 @@ fn load_string(s: &mut State<'_>) -> Outcome {
     if !s.is_none_or_nil(2) {
         s.arg_text(2)?;
     }
+    let _held = s.hold(2 * s.len(1) + 2 * s.len(2))?;
     let code = s.bytes(1).unwrap_or_default().to_vec();
     let name = s.bytes(2).unwrap_or(&code);
     let name = &name[..memchr::memchr(0, name).unwrap_or(name.len())];
@@ -414,20 +423,22 @@ fn repeat(s: &mut State<'_>) -> Outcome {
     let Some(total) = text.len().checked_mul(times).filter(|&n| n <= TEXT_BYTES_MAX) else {
         return s.raise_here("resulting string too large");
     };
+    let len = text.len();
     s.heavy(total)?;
-    let mut out = s.session().buffer.take();
+    let mut out = s.buffer(|session| &session.buffer);
     out.clear();
-    let text = s.bytes(1).unwrap_or_default();
-    if let [byte] = text {
-        out.resize(total, *byte);
-    } else if !text.is_empty() {
-        out.reserve(total);
+    out.fit(s, total)?;
+    if let [byte] = s.bytes(1).unwrap_or_default() {
+        let byte = *byte;
+        s.tick_bytes(total)?;
+        out.resize(total, byte);
+    } else if len > 0 {
         for _ in 0..times {
-            out.extend_from_slice(text);
+            out.extend_from_slice(s.bytes(1).unwrap_or_default());
+            s.tick_bytes(len)?;
         }
     }
-    s.push_bytes(&out);
-    give_back(&s.session().buffer, out);
+    s.push_long(&out)?;
     ONE
 }
 
@@ -475,23 +486,24 @@ fn concat(s: &mut State<'_>) -> Outcome {
     if !s.is_none_or_nil(2) {
         s.arg_text(2)?;
     }
+    let _held = s.hold(s.len(2))?;
     let separator = s.bytes(2).unwrap_or_default().to_vec();
+    s.tick_bytes(separator.len())?;
     let first = if s.is_none_or_nil(3) { 1 } else { s.arg_int(3)? as i32 };
     let last = if s.is_none_or_nil(4) { s.len(1) as i32 } else { s.arg_int(4)? as i32 };
-    let mut out = s.session().buffer.take();
+    let mut out = s.buffer(|session| &session.buffer);
     out.clear();
     let mut i = i64::from(first);
     while i <= i64::from(last) {
         s.raw_get_i(1, i as i32);
-        let Some(text) = (match s.type_of(-1) {
-            Type::String => s.bytes(-1),
-            _ => s.text(-1),
-        }) else {
+        // A number becomes a string.
+        if s.type_of(-1) != Type::String && s.text(-1).is_none() {
             let text = format!("invalid value ({}) at index {i} in table for 'concat'", s.type_of(-1).name());
             return s.raise_here(text);
-        };
-        out.extend_from_slice(text);
-        let bytes = text.len() + separator.len();
+        }
+        let bytes = s.len(-1) + separator.len();
+        out.fit(s, bytes)?;
+        out.extend_from_slice(s.bytes(-1).unwrap_or_default());
         s.pop(1);
         if i < i64::from(last) {
             out.extend_from_slice(&separator);
@@ -502,8 +514,7 @@ fn concat(s: &mut State<'_>) -> Outcome {
         s.tick_bytes(bytes)?;
         i += 1;
     }
-    s.push_bytes(&out);
-    give_back(&s.session().buffer, out);
+    s.push_long(&out)?;
     ONE
 }
 

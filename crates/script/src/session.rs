@@ -7,7 +7,7 @@
 use std::cell::Cell;
 
 use crate::library::Registration;
-use crate::lua::Ref;
+use crate::lua::{Ref, Reused};
 use crate::random::Random;
 
 #[derive(Default)]
@@ -24,34 +24,26 @@ pub(crate) struct Session {
     /// What the library being loaded has registered; `None` outside of a load.
     pub(crate) registering: Cell<Option<Vec<Registration>>>,
     /// The reply of the last command, the numbers among its arguments.
-    pub(crate) reply: Cell<Vec<u8>>,
-    pub(crate) numbers: Cell<Vec<u8>>,
+    pub(crate) reply: Reused,
+    pub(crate) numbers: Reused,
     /// The output of the running gsubs, outer ones first.
-    pub(crate) pattern: Cell<Vec<u8>>,
+    pub(crate) pattern: Reused,
     /// What cjson, cmsgpack and struct write to.
-    pub(crate) buffer: Cell<Vec<u8>>,
+    pub(crate) buffer: Reused,
 }
 
 impl Session {
     pub(crate) fn begin(&self) {
         self.resp3.set(false);
         self.seeded.set(None);
-        give_back(&self.pattern, self.pattern.take());
         self.json.set(JsonSettings::default());
     }
 
-    pub(crate) fn pattern_len(&self) -> usize {
-        let pattern = self.pattern.take();
-        let len = pattern.len();
-        self.pattern.set(pattern);
-        len
-    }
-
-    /// Drops what gsubs left behind that an error ended.
-    pub(crate) fn cut_pattern(&self, len: usize) {
-        let mut pattern = self.pattern.take();
-        pattern.truncate(len);
-        self.pattern.set(pattern);
+    /// Frees buffers that are larger than that.
+    pub(crate) fn trim(&self, bytes: usize) {
+        [&self.reply, &self.numbers, &self.pattern, &self.buffer]
+            .into_iter()
+            .for_each(|place| place.trim(bytes));
     }
 
     /// In [0, 1).
@@ -73,18 +65,6 @@ impl Session {
 
     pub(crate) fn names(&self) -> Names {
         self.names.get().expect("set up with the state")
-    }
-}
-
-/// A buffer larger than this is freed after use. Smaller ones are worth keeping: growing one afresh costs more in page
-/// faults than filling it.
-const KEPT_BYTES_MAX: usize = 2 << 20;
-
-/// Puts a buffer back, unless it grew large.
-pub(crate) fn give_back(cell: &Cell<Vec<u8>>, mut buffer: Vec<u8>) {
-    if buffer.capacity() <= KEPT_BYTES_MAX {
-        buffer.clear();
-        cell.set(buffer);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Scripts against a small map of strings in place of a server.
 
+mod bounds;
+
 use std::collections::BTreeMap;
 
 use crate::{Engine, Host, Limits, Stop};

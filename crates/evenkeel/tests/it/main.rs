@@ -44,6 +44,7 @@ mod renames;
 mod restarts;
 mod roaring;
 mod rows_kept;
+mod script_memory;
 mod serialized;
 mod sources;
 mod sources_keys;

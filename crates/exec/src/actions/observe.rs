@@ -376,9 +376,12 @@ fn diagnosis(s: &Snapshot) -> String {
     findings.iter().map(|finding| format!("- {finding}\n")).collect()
 }
 
-/// `MEMORY PURGE`: the allocator gives unused pages back by itself, within seconds.
+/// `MEMORY PURGE`: engines give up what scripts left in them. The allocator gives unused pages back by itself, within seconds.
 fn memory_purge(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     stdx::reclaim::flush();
+    act.server.scripts.purge();
+    let server = act.server.clone();
+    act.server.clerk.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }

@@ -297,6 +297,8 @@ pub(crate) fn forgets(args: Args<'_>) -> Result<Change, Error> {
 fn script_flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     forgets(args)?;
     act.server.scripts.flush();
+    let server = act.server.clone();
+    act.server.clerk.send(move || server.scripts.tidy_idle());
     act.out.ok();
     Ok(Flow::Done)
 }

@@ -23,6 +23,8 @@ use super::*;
 use crate::actions::libraries::Addition;
 use script::Compiled;
 use std::ops::Bound;
+use std::sync::OnceLock;
+use stdx::budget::Budget;
 
 /// Bytes of a text that a loop compiles.
 const SHORT: usize = 2 * 1024;
@@ -38,6 +40,9 @@ const LAST_MAX: usize = 16 * 1024;
 const LIGHT_NS: u64 = 100_000;
 /// How long a loop loads libraries at a stretch.
 const SLICE_NS: u64 = 50_000;
+/// Steps of a collection at a stretch, on a thread and on a loop.
+const STEPS: u32 = 64;
+const FEW_STEPS: u32 = 2;
 
 /// A script that is known.
 pub struct Kept {
@@ -122,6 +127,11 @@ pub struct Code {
     function_count: AtomicUsize,
     library_bytes: AtomicUsize,
     version: AtomicU64,
+    /// How often all scripts were forgotten, and how often engines were asked to give up what they can do without.
+    flushes: AtomicU64,
+    purges: AtomicU64,
+    /// What engines take their memory from.
+    work: OnceLock<Arc<Budget>>,
     /// A draft: the version it was made of.
     drafted_at: Option<u64>,
     /// A draft: what it was made of, and whether its scripts are hidden.
@@ -144,6 +154,20 @@ pub struct LibraryCode {
 }
 
 impl Code {
+    /// Has engines made from now on take their memory from there.
+    pub(super) fn take_from(&self, work: &Arc<Budget>) {
+        let _ = self.work.set(work.clone());
+    }
+
+    /// Has engines give up what they can do without, each when it comes to that.
+    pub(super) fn purge(&self) {
+        self.purges.fetch_add(1, Ordering::Release);
+    }
+
+    fn wishes(&self) -> (u64, u64) {
+        (self.flushes.load(Ordering::Acquire), self.purges.load(Ordering::Acquire))
+    }
+
     /// What a transaction may change without others' seeing it (K2). O(1).
     pub(super) fn draft(self: &Arc<Code>) -> Code {
         // Before the libraries are taken: what is changed between is found to be changed.
@@ -153,6 +177,7 @@ impl Code {
         Code {
             libraries,
             version: AtomicU64::new(1),
+            work: self.work.clone(),
             drafted_at,
             below: Some(self.clone()),
             ..Code::default()
@@ -213,6 +238,7 @@ impl Code {
             let mut scripts = self.scripts.lock();
             self.forgotten.fetch_add(1, Ordering::Release);
             self.hides.store(true, Ordering::Relaxed);
+            self.flushes.fetch_add(1, Ordering::Release);
             std::mem::take(&mut *scripts)
         };
         stdx::reclaim::defer(scripts.bytes, move || drop(scripts));
@@ -325,6 +351,10 @@ pub struct LuaState {
     loading: Option<(Arc<Libraries>, u64, Option<String>)>,
     /// On a loop: a function was called that is not there.
     lacks: bool,
+    /// Which flushes and purges it has heeded.
+    heeded: (u64, u64),
+    /// On a loop: it is being collected.
+    collecting: bool,
     /// What the script that ran last called.
     pub(super) tally: Tally,
     /// The script that came last, so that its text need not be hashed again, and [`Code::forgotten`] at that time.
@@ -342,9 +372,12 @@ pub(crate) enum Found {
 impl LuaState {
     /// A thread's.
     pub(super) fn new(code: Arc<Code>) -> LuaState {
+        let limits = Limits { budget: code.work.get().cloned(), ..Limits::default() };
         LuaState {
+            heeded: code.wishes(),
+            collecting: false,
             code,
-            engine: Engine::new(Limits::default()),
+            engine: Engine::new(limits),
             on_loop: false,
             version: 0,
             functions: HashMap::new(),
@@ -363,6 +396,49 @@ impl LuaState {
     pub(crate) fn bytes(&self) -> (usize, usize) {
         let functions = self.engine.functions_memory_used();
         (self.engine.memory_used().saturating_sub(functions), functions)
+    }
+
+    /// Gives up compiled scripts if all were forgotten since, and what it can do without if it was asked to. O(1).
+    pub(crate) fn heed(&mut self) {
+        let wishes = self.code.wishes();
+        if wishes.0 != self.heeded.0 {
+            self.engine.flush();
+            self.last = None;
+        }
+        if wishes.1 != self.heeded.1 {
+            self.engine.purge();
+        }
+        self.heeded = wishes;
+    }
+
+    /// Whether all it was asked to give up is given up.
+    pub(super) fn has_heeded(&self) -> bool {
+        self.heeded == self.code.wishes()
+    }
+
+    /// A thread: gives up what the script left that ran last, and what others asked for. O(1); see [`LuaState::collect`].
+    pub(super) fn tidy(&mut self) {
+        self.heed();
+        self.engine.tidy();
+    }
+
+    /// A thread: collects what functions left, if it is much; `pause` is called between steps.
+    pub(super) fn collect(&mut self, mut pause: impl FnMut()) {
+        while self.engine.is_littered() && !self.engine.collect_step(STEPS) {
+            pause();
+        }
+    }
+
+    /// A loop: whether there is garbage that nobody collects yet.
+    #[inline]
+    pub(super) fn wants_collection(&mut self) -> bool {
+        !self.collecting && self.engine.is_littered() && !std::mem::replace(&mut self.collecting, true)
+    }
+
+    /// A loop: collects some garbage; true if some is left. Cost: some ten microseconds.
+    pub(super) fn collect_some(&mut self) -> bool {
+        self.collecting = !self.engine.collect_step(FEW_STEPS);
+        self.collecting
     }
 
     /// Which scripts and functions there are for it.

@@ -89,6 +89,15 @@ pub(super) struct Runner<'a, 'b, 'k> {
     errors: Vec<Box<[u8]>>,
 }
 
+/// Memory for the words of a call that is used for the next one.
+const KEPT_WORDS: usize = 256 << 10;
+/// Longer replies are handed over, not copied.
+const COPIED: usize = 64 << 10;
+/// Bytes a command has to give the reclaimer to wait for it.
+const LITTER: u64 = 16 << 10;
+/// How long it sleeps between two looks.
+const LOOKS: std::time::Duration = std::time::Duration::from_millis(1);
+
 /// Different errors a script's own is compared with.
 const ERRORS_MAX: usize = 8;
 
@@ -188,7 +197,9 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         }
         let words = std::mem::take(&mut self.args);
         let result = self.checked(words.args(), resp3);
-        self.args = words;
+        if args.iter().map(|arg| arg.len()).sum::<usize>() <= KEPT_WORDS {
+            self.args = words;
+        }
         result
     }
 
@@ -221,13 +232,33 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         self.reply.clear();
         self.reply.set_resp3(resp3);
         let began_ns = self.ticker.now_ns();
+        let full = stdx::reclaim::is_full();
+        let before = if full { stdx::reclaim::deferred() } else { 0 };
         let result = self.perform(command, args);
+        if full && stdx::reclaim::deferred() - before >= LITTER {
+            self.wait_for_reclaimer();
+        }
         let failed = result.is_err() || self.reply.as_bytes().first() == Some(&b'-');
         self.tally.add(places::of(command), self.ticker.now_ns() - began_ns, failed);
         result
     }
 
+    /// Too much waits to be freed, and this added to it: a thread waits, as a client would have to.
+    #[cold]
+    fn wait_for_reclaimer(&self) {
+        let Some(reader) = &self.reader else { return };
+        stdx::reclaim::flush();
+        let began_ns = stdx::clock::mono_ns();
+        while stdx::reclaim::is_full() && self.limit.ended().is_none() {
+            reader.turn.aside(|| std::thread::sleep(LOOKS));
+        }
+        reader.waited_ns.set(reader.waited_ns.get() + stdx::clock::mono_ns() - began_ns);
+    }
+
     fn perform(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
+        if self.told.short && command.is_write() {
+            return Err(Error::work_memory());
+        }
         match command.run {
             Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
                 self.keyed(command, handler, args)
@@ -349,7 +380,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 continue;
             }
             if dirty && self.server.keyspace.sink().is_some() {
-                note_effects(&mut self.told, self.db, command, args, effects);
+                note_effects(self.server, &mut self.told, self.db, command, args, effects);
             }
             self.random = random;
             return result;
@@ -358,7 +389,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
 
     /// Takes memory for so many bytes that are told the outside later. Errors: it is more than a script may have.
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
-        self.told.bytes += bytes + KEPT;
+        self.told.grow(self.server, bytes + KEPT)?;
         match self.server.config.live.lua_memory_bytes.size() {
             0 => Ok(()),
             limit if self.told.bytes <= limit => Ok(()),
@@ -465,13 +496,18 @@ fn budget(kill: Option<&AtomicBool>) -> Budget<'_> {
     Budget::unlimited(kill)
 }
 
+/// Keeps what the sink is told. That there is no memory for it the next write is told: this one was done.
 fn note_effects(
+    server: &Server,
     told: &mut Told,
     db: usize,
     command: &Command,
     args: resp::Args<'_>,
     effects: Vec<OwnedArgs>,
 ) {
+    let bytes = |args: resp::Args<'_>| args.iter().map(|word| word.len() + size_of::<usize>()).sum::<usize>();
+    let bytes = effects.iter().map(|effect| bytes(effect.args())).sum::<usize>().max(bytes(args));
+    let _ = told.grow(server, bytes + KEPT);
     match command.effect {
         command::Effect::Itself if effects.is_empty() => told.effects.push((db, args.to_owned())),
         _ => told.effects.extend(effects.into_iter().map(|effect| (db, effect))),
@@ -648,7 +684,11 @@ impl Host for Runner<'_, '_, '_> {
         if self.reply.as_bytes().first() == Some(&b'-') {
             self.note_error();
         }
-        out.extend_from_slice(self.reply.as_bytes());
+        if out.is_empty() && self.reply.len() > COPIED {
+            self.reply.swap(out);
+        } else {
+            out.extend_from_slice(self.reply.as_bytes());
+        }
     }
 
     fn log(&mut self, level: i32, message: &[u8]) {

@@ -58,6 +58,10 @@ impl<'a> State<'a> {
         &self.shared.session
     }
 
+    pub(super) fn shared(&self) -> &'a Shared {
+        self.shared
+    }
+
     /// Calls the host. Fails when the script must stop (or when there is no host: the state is being set up).
     pub(crate) fn host<R>(&mut self, f: impl FnOnce(&mut dyn Host) -> R) -> Result<R, Raise> {
         self.host_borrowed(f).ok_or(Raise).or_else(|_| self.raise("no host"))
@@ -90,11 +94,25 @@ impl<'a> State<'a> {
         self.ticks(1 + (bytes / BYTES_PER_TICK).min(TICKS) as u32)
     }
 
+    /// Asks whether the script may go on, and looks whether it has taken more memory than it may.
     pub(crate) fn check_stop(&mut self) -> Result<(), Raise> {
         if self.shared.stop.get().is_none() {
             self.shared.ask(|host| host.interrupt());
         }
-        if self.shared.stop.get().is_some() { self.raise("script stopped") } else { Ok(()) }
+        if self.shared.stop.get().is_some() { self.raise("script stopped") } else { self.check_memory() }
+    }
+
+    /// As [`State::ticks`], while strings of the state are borrowed. False: the script must end.
+    pub(crate) fn spend(&self, count: u32) -> bool {
+        let before = self.shared.ticks.get();
+        let after = before.wrapping_add(count);
+        self.shared.ticks.set(after);
+        ((before ^ after) as usize) < TICKS || self.may_go_on()
+    }
+
+    /// Whether the script must end.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.shared.stop.get().is_some()
     }
 
     /// As [`State::check_stop`], while strings of the state are borrowed.
