@@ -168,7 +168,7 @@ impl BulkJob {
         self.races.remember(|| commit.hashes());
         let ns = stdx::clock::mono_ns().saturating_sub(self.races.age);
         self.races.lose_to(server, commit.lost_to(), ns);
-        self.races.lose(&server.keyspace, self.client, now_ms);
+        self.races.lose(&server.keyspace, self.client, now_ms, ns);
     }
 
     /// It is committed, and found so many keys; None: it was refused.

@@ -36,6 +36,7 @@ mod no_wait;
 mod one_moment;
 mod panics;
 mod paused;
+mod places;
 mod race_tables;
 mod races;
 mod renames;

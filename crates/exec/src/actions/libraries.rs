@@ -247,7 +247,11 @@ fn try_library(engine: &mut Engine, text: Box<[u8]>) -> Result<Accepted, String>
     let load_ns = stdx::clock::thread_cpu_ns() - began_ns;
     engine.delete_library(&library);
     let functions = library.functions.into_iter().map(|f| (f.name, f.description, f.flags)).collect();
-    Ok(Accepted { name: library.name, functions, code: Arc::new(LibraryCode { text, load_ns }) })
+    Ok(Accepted {
+        name: library.name,
+        functions,
+        code: Arc::new(LibraryCode { text, load_ns: load_ns.into() }),
+    })
 }
 
 impl Addition {

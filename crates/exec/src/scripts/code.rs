@@ -36,6 +36,10 @@ const BODY_OVERHEAD: usize = 192;
 const LAST_MAX: usize = 16 * 1024;
 /// Nanoseconds of CPU time a library may take to be loaded by loops.
 const LIGHT_NS: u64 = 100_000;
+/// What such a library may take on a loop if it does something else there.
+const LIGHT_MAX_NS: u64 = 2_000_000;
+/// What one may take on a thread: somewhat more than when it is accepted.
+const LOAD_MAX_NS: u64 = 1_000_000_000;
 /// How long a loop loads libraries at a stretch.
 const SLICE_NS: u64 = 50_000;
 
@@ -140,7 +144,7 @@ pub struct Libraries {
 pub struct LibraryCode {
     pub text: Box<[u8]>,
     /// CPU time it took to load it.
-    pub load_ns: u64,
+    pub load_ns: AtomicU64,
 }
 
 impl Code {
@@ -453,16 +457,31 @@ impl LuaState {
         std::mem::take(&mut self.lacks) && self.loading.is_none()
     }
 
-    /// A thread: brings the libraries up to date (C6). Cost: O(1) unless they changed.
-    pub(super) fn sync(&mut self) {
+    /// A thread: has a function as its library is now (C6), and forgets all if any library changed. Only its own library is
+    /// loaded: what others' code does then is nobody else's affair. It may take as long as when it was accepted, and `ended` may
+    /// end it before. Cost: O(1), or that library's code.
+    pub(super) fn sync(&mut self, function: &str, ended: &mut dyn FnMut() -> Option<Stop>) {
+        if self.on_loop {
+            return;
+        }
         let version = self.code.version();
-        if self.version == version || self.on_loop {
+        if self.version != version {
+            self.forget_functions();
+            self.version = version;
+        }
+        if self.functions.contains_key(function) {
             return;
         }
         let libraries = self.code.libraries();
-        self.forget_functions();
-        libraries.code.values().for_each(|code| self.load_library(code));
-        self.version = version;
+        let library = libraries.functions.get(function).and_then(|(library, ..)| libraries.code.get(library));
+        if let Some(code) = library {
+            let end_ns = stdx::clock::thread_cpu_ns() + LOAD_MAX_NS;
+            let mut ended = || match stdx::clock::thread_cpu_ns() > end_ns {
+                true => Some(Stop::Deadline),
+                false => ended(),
+            };
+            self.load_library(code, &mut ended);
+        }
     }
 
     /// A loop: loads some libraries (K4); true if some are left. Cost: a few times [`LIGHT_NS`] at most.
@@ -485,8 +504,13 @@ impl LuaState {
                 (self.version, self.lacks) = (version, false);
                 return false;
             };
-            if code.load_ns <= LIGHT_NS {
-                self.load_library(code);
+            if code.load_ns.load(Ordering::Relaxed) <= LIGHT_NS {
+                // Code may do something else than when it was tried.
+                let end_ns = stdx::clock::mono_ns() + LIGHT_MAX_NS;
+                let mut ended = || (stdx::clock::mono_ns() > end_ns).then_some(Stop::Deadline);
+                if !self.load_library(code, &mut ended) {
+                    code.load_ns.store(u64::MAX, Ordering::Relaxed);
+                }
             }
             seen = Some(name.clone());
         }
@@ -500,11 +524,13 @@ impl LuaState {
         job::discard(std::mem::take(&mut self.functions));
     }
 
-    fn load_library(&mut self, code: &LibraryCode) {
-        // It was loaded once to be accepted; that it fails now would be the engine's memory limit.
-        if let Ok(library) = self.engine.load_library(&code.text, &mut Silent) {
-            self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
-        }
+    /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or time.
+    fn load_library(&mut self, code: &LibraryCode, ended: &mut dyn FnMut() -> Option<Stop>) -> bool {
+        let library = self.engine.load_library(&code.text, &mut Silent(ended));
+        let loaded = library.is_ok();
+        self.functions
+            .extend(library.into_iter().flat_map(|library| library.functions).map(|f| (f.name.clone(), f)));
+        loaded
     }
 }
 
@@ -517,12 +543,14 @@ pub(crate) fn compile_apart(code: &Arc<Code>, text: &[u8]) -> Result<Sha, String
     }
 }
 
-/// A host for loading libraries: nothing may be called then.
-struct Silent;
+/// A host for loading libraries, which ends when the function says so: nothing may be called then.
+struct Silent<'a>(&'a mut dyn FnMut() -> Option<Stop>);
 
-impl Host for Silent {
+const CALLED_AT_LOAD: &[u8] = b"-ERR redis.call can only be called inside a script invocation\r\n";
+
+impl Host for Silent<'_> {
     fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"-ERR redis.call can only be called inside a script invocation\r\n");
+        out.extend_from_slice(CALLED_AT_LOAD);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -531,7 +559,7 @@ impl Host for Silent {
         Ok(true)
     }
     fn interrupt(&mut self) -> Option<Stop> {
-        None
+        (self.0)()
     }
 }
 
@@ -539,8 +567,8 @@ impl Host for Silent {
 pub(crate) struct Deadline(pub u64);
 
 impl Host for Deadline {
-    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
-        Silent.call(args, resp3, out);
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(CALLED_AT_LOAD);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -635,7 +663,7 @@ mod tests {
             let text =
                 format!("#!lua name={name}\nredis.register_function('f{name}', function() return 1 end)");
             code.change_libraries(|libraries| {
-                let code = LibraryCode { text: text.as_bytes().into(), load_ns };
+                let code = LibraryCode { text: text.as_bytes().into(), load_ns: load_ns.into() };
                 libraries.code.insert(name.into(), Arc::new(code));
                 libraries.functions.insert(format!("f{name}"), (name.into(), None, Default::default()));
                 Ok(())
@@ -652,12 +680,44 @@ mod tests {
         assert!((0..100).all(|i| lua.has_function(&format!("flight{i}"))));
         assert!(!lua.has_function("fheavy") && !lua.wants_libraries());
         let mut thread = LuaState::new(code.clone());
-        thread.sync();
-        assert!(thread.functions.contains_key("fheavy"));
+        thread.sync("fheavy", &mut || None);
+        assert!(thread.functions.contains_key("fheavy") && thread.functions.len() == 1);
         add("next", 10);
         assert!(!lua.has_function("flight1") && lua.wants_libraries());
         while lua.load_some_libraries() {}
         assert!(lua.has_function("flight1") && lua.has_function("fnext"));
+    }
+
+    /// A library that loads at once when it is tried, and never ends thereafter, is nobody's affair but of those who call it.
+    #[test]
+    fn libraries_that_never_end_are_given_up() {
+        let code = Arc::new(Code::default());
+        let names = ["good", "bad"];
+        code.change_libraries(|libraries| {
+            for name in names {
+                let spin = if name == "bad" { "while true do end" } else { "" };
+                let text =
+                    format!("#!lua name={name}\n{spin} redis.register_function('f{name}', function() end)");
+                let code = LibraryCode { text: text.as_bytes().into(), load_ns: 10.into() };
+                libraries.code.insert(name.into(), Arc::new(code));
+                libraries.functions.insert(format!("f{name}"), (name.into(), None, Default::default()));
+            }
+            Ok(())
+        })
+        .unwrap();
+        let mut lua = LuaState::of_loop(code.clone());
+        assert!(!lua.has_function("fgood"));
+        while lua.load_some_libraries() {}
+        assert!(lua.has_function("fgood") && !lua.has_function("fbad"));
+        assert_eq!(code.libraries().code["bad"].load_ns.load(Ordering::Relaxed), u64::MAX);
+        let (mut thread, mut asked) = (LuaState::new(code.clone()), 0);
+        thread.sync("fgood", &mut || unreachable!("it loads nothing else"));
+        // It can be ended, as by SCRIPT KILL, or because others wait.
+        thread.sync("fbad", &mut || {
+            asked += 1;
+            Some(Stop::Killed)
+        });
+        assert!(thread.functions.contains_key("fgood") && thread.functions.len() == 1 && asked > 0);
     }
 
     #[test]
@@ -665,7 +725,7 @@ mod tests {
         let code = Arc::new(Code::default());
         let add = |code: &Code, name: &str| {
             code.change_libraries(|libraries| {
-                let code = LibraryCode { text: b"x".as_slice().into(), load_ns: 0 };
+                let code = LibraryCode { text: b"x".as_slice().into(), load_ns: 0.into() };
                 libraries.code.insert(name.into(), Arc::new(code));
                 libraries.functions.insert(format!("f-{name}"), (name.into(), None, Default::default()));
                 Ok(())

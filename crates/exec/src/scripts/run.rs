@@ -18,6 +18,8 @@ pub(super) struct Limit<'a> {
     pub(super) kill: Option<&'a AtomicBool>,
     /// Set when nobody wants to know any more.
     pub(super) gone: Option<&'a AtomicBool>,
+    /// Set when others wait for its place.
+    pub(super) gives_way: Option<&'a AtomicBool>,
     /// Monotonic clock at which `script-max-time` is over.
     pub(super) end_ns: Option<u64>,
 }
@@ -28,6 +30,9 @@ impl Limit<'_> {
         let is_set = |flag: Option<&AtomicBool>| flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
         if is_set(self.kill) || is_set(self.gone) {
             return Some(Halt::Killed);
+        }
+        if is_set(self.gives_way) {
+            return Some(Halt::GivesWay);
         }
         let is_over = |at: Option<u64>| at.is_some_and(|at| stdx::clock::mono_ns() > at);
         if is_over(self.end_ns) {
@@ -40,6 +45,17 @@ impl Limit<'_> {
     pub(super) fn is_its_own_fault(&self, began_ns: u64) -> bool {
         let now_ns = stdx::clock::mono_ns();
         self.until_ns.is_some_and(|until| now_ns <= until || now_ns - began_ns >= QUANTUM_NS / 2)
+    }
+}
+
+impl Halt {
+    /// What the engine is told.
+    fn stop(self) -> Stop {
+        match self {
+            Halt::Killed => Stop::Killed,
+            Halt::TooLong => Stop::Deadline,
+            Halt::Elsewhere | Halt::Broken | Halt::GivesWay => Stop::Elsewhere,
+        }
     }
 }
 
@@ -676,11 +692,7 @@ impl Host for Runner<'_, '_, '_> {
             return Some(Stop::Elsewhere);
         }
         self.halt = self.limit.ended();
-        self.halt.map(|halt| match halt {
-            Halt::Killed => Stop::Killed,
-            Halt::TooLong => Stop::Deadline,
-            Halt::Elsewhere | Halt::Broken => Stop::Elsewhere,
-        })
+        self.halt.map(Halt::stop)
     }
 }
 
@@ -712,7 +724,12 @@ pub(super) fn run_script<'a>(
     reader: Option<&'a mut Reader>,
     out: &mut Vec<u8>,
 ) -> (Result<(), Halt>, Told) {
-    lua.sync();
+    if let Body::Function(name) = &run.body {
+        lua.sync(name, &mut || {
+            reader.as_deref().into_iter().for_each(|reader| reader.turn.check());
+            limit.ended().map(Halt::stop)
+        });
+    }
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner::new(server, lua, run, ground, limit, reader);
     let mark = out.len();
