@@ -362,6 +362,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
     }
     if local.id == 0 {
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
+        crate::lines::tend(server, local.clock_ns);
         server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);
         // The allocator asks its arenas one by one, and whoever holds one may not be running.
         let (errand, now_ms) = (server.clone(), local.now_ms);

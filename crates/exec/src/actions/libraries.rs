@@ -217,8 +217,12 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     Ok(codes)
 }
 
-/// Runs clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is not demoted.
-fn apart<T: Send>(server: &Server, work: impl FnOnce() -> Result<T, String> + Send) -> Result<T, String> {
+/// Runs or compiles clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is
+/// not demoted.
+pub(super) fn apart<T: Send>(
+    server: &Server,
+    work: impl FnOnce() -> Result<T, String> + Send,
+) -> Result<T, String> {
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("library-code".into()).spawn_scoped(scope, || {
             stdx::threads::demote(server.crowd.rank().nice());

@@ -236,8 +236,12 @@ fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     }
     // The words as they came, where they are kept: a copy of megabytes would take the loop's time.
     let words = act.local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let code = act.server.scripts.code.clone();
-    aside(act, "script", move |out| match scripts::compile_apart(&code, words.args().at(2)) {
+    let server = act.server.clone();
+    let compiled = move || {
+        let code = &server.scripts.code;
+        super::libraries::apart(&server, || scripts::compile_apart(code, words.args().at(2)))
+    };
+    aside(act, "script", move |out| match compiled() {
         Ok(sha) => out.bulk(&sha.hex()),
         Err(text) => out.error(&text),
     })
