@@ -168,7 +168,7 @@ impl BulkJob {
         self.races.remember(|| commit.hashes());
         let ns = stdx::clock::mono_ns().saturating_sub(self.races.age);
         self.races.lose_to(server, commit.lost_to(), ns);
-        self.races.lose(&server.keyspace, self.client, now_ms);
+        self.races.lose(&server.keyspace, self.client, now_ms, ns);
     }
 
     /// It is committed, and found so many keys; None: it was refused.
@@ -334,5 +334,36 @@ mod tests {
         go_on(&server, &mut local, mset(7, b"a", 0));
         go_on(&server, &mut local, mset(8, b"a", 0));
         assert_eq!(answered(&server, &mut local), [7, 8]);
+    }
+    /// One that never ends would be first for ever.
+    #[test]
+    fn who_was_first_for_long_is_passed() {
+        let server = Server::start(Arc::default(), 1).unwrap();
+        let mut local = Local::new(0, &server);
+        go_on(&server, &mut local, mset(1, b"a", 1));
+        go_on(&server, &mut local, mset(2, b"a", 0));
+        go_on(&server, &mut local, mset(3, b"a", 0));
+        let next = |server: &Arc<Server>| {
+            let mut letters = Vec::new();
+            server.mailbox(0).drain(&mut letters);
+            let write = letters.pop().map(|letter| match letter {
+                Mail::First(write) => write,
+                _ => panic!("nobody is first"),
+            });
+            assert!(letters.is_empty());
+            write
+        };
+        let now_ns = stdx::clock::mono_ns();
+        lines::tend(&server, now_ns + 1_000_000_000);
+        assert!(next(&server).is_none());
+        lines::tend(&server, now_ns + 6_000_000_000);
+        let second = next(&server).expect("the second is first");
+        works::start_first(&server, &mut local, second);
+        // Its end is that of the second's place, not the first's: the third goes on once.
+        assert_eq!(answered(&server, &mut local), [1, 2]);
+        let third = next(&server).expect("the third is first");
+        works::start_first(&server, &mut local, third);
+        assert_eq!(answered(&server, &mut local), [3]);
+        assert!(next(&server).is_none() && server.lines.waiting() == 0);
     }
 }

@@ -358,6 +358,11 @@ pub fn wanted_classes(flags: u32) -> u32 {
 /// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs elsewhere.
 pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     session.cancel.store(true, Ordering::Relaxed);
+    if session.info.killed.load(Ordering::Relaxed) {
+        // What it sent last is not wanted either, unless that is decided.
+        server.scripts.stop(session.id);
+        server.snapshots.stop(session.id);
+    }
     if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
         && server.park.leave(server, local, session.id).is_none()
     {
@@ -385,6 +390,9 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
         local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
     }
     if local.id == 0 {
+        let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
+        crate::lines::tend(server, local.clock_ns);
+        server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);
         // The allocator asks its arenas one by one, and whoever holds one may not be running.
         let (errand, now_ms) = (server.clone(), local.now_ms);
         server.clerk.send(move || {

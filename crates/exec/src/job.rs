@@ -10,10 +10,13 @@
 //!   what it needs and commit what it did.
 //! - J2: a job of a client that went is dropped if it only reads; a write that was fully received completes.
 //! - J3: a write that lost [`PROTECT_FROM`] races is protected for [`PROTECTED_MS`] in each further attempt: writers of
-//!   its keys wait. One that lost [`INSIST_FROM`] is protected until it is done. That ends with its delivery: what is
+//!   its keys wait. One that lost [`INSIST_FROM`] is protected for as long as all its attempts took, and a second at least: one
+//!   that never ends keeps nobody's keys. That ends with its delivery: what is
 //!   left of it is freed later ([`discard`]), and nobody may wait for that.
 //! - J4: nothing on the loop grows with the arguments: they are handed over, not copied, and freed by the reclaimer.
 //! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
+//! - J7: one that is asked to give its place to others (`snapshots/places.rs`) drops its attempt and starts over behind them.
+//!   One whose client was killed ends, unless its commit is decided.
 //! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its attempt is *doomed*.
 
 mod alarm;
@@ -25,7 +28,8 @@ use crate::lines::{self, Place, Write};
 use crate::mail::Mail;
 use crate::park::away::Wait;
 use crate::queue::{self, Queue};
-use crate::session::{ReplyMode, Watch};
+use crate::session::{ClientInfo, ReplyMode, Watch};
+use crate::snapshots::{Asker, Class, StopSign};
 use crate::tally::Tally;
 use crate::waits::{self, Ahead, Spent};
 use crate::works::{Owner, Paused, Work};
@@ -35,7 +39,7 @@ use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Strea
 use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::turns::Turn;
@@ -44,8 +48,10 @@ use stdx::turns::Turn;
 pub(crate) const PROTECT_FROM: u32 = 3;
 /// How long an attempt is protected.
 pub(crate) const PROTECTED_MS: u64 = 50;
-/// Lost races from which on it is protected until it is done.
+/// Lost races from which on it is protected for as long as it takes.
 pub(crate) const INSIST_FROM: u32 = 8;
+/// And for so long at least.
+const INSISTS_MS: u64 = 1000;
 /// Keys committed at once, under the locks of all their shards.
 pub(crate) const AT_ONCE: usize = 128;
 /// Words from which on a command goes to a worker without a look at its keys.
@@ -129,9 +135,8 @@ pub enum State {
     /// Keys it needs are not read yet.
     NeedKeys(Wanted),
     Done(Option<Box<dyn Stream>>),
-    /// What it read was changed meanwhile.
-    Doomed,
-    Dropped,
+    /// It was told to stop: what it read was changed meanwhile, others wait for its place, or nobody wants it any more.
+    Stopped,
 }
 
 /// Keys to be read.
@@ -193,6 +198,11 @@ pub struct Job {
     /// Keys read for it, not yet in the overlay.
     pub read: Wanted,
     pub cancel: Arc<AtomicBool>,
+    info: Arc<ClientInfo>,
+    /// Of this attempt.
+    pub(crate) sign: StopSign,
+    /// How often it gave its place to others.
+    gave_way: u32,
     pub out: Reply,
     pub effects: Vec<Arc<OwnedArgs>>,
     pub state: State,
@@ -263,11 +273,12 @@ impl Races {
         self.protection = None;
     }
 
-    /// Another race was lost: raises the protection it has earned (J3).
-    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64) {
+    /// Another race was lost, all attempts so far took so long: raises the protection it has earned (J3).
+    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64, took_ns: u64) {
         self.lost += 1;
         self.protection = None;
-        let for_ms = if self.lost >= INSIST_FROM { u64::MAX / 2 } else { PROTECTED_MS };
+        let insists_ms = (took_ns / 1_000_000).max(INSISTS_MS);
+        let for_ms = if self.lost >= INSIST_FROM { insists_ms } else { PROTECTED_MS };
         if let Some(hashes) = self.hashes.take() {
             self.protection =
                 Some(Protection::raise(keyspace, hashes, now_ms.saturating_add(for_ms), client));
@@ -288,6 +299,9 @@ impl Job {
             commit: None,
             read: Wanted::default(),
             cancel: session.cancel.clone(),
+            info: session.info.clone(),
+            sign: StopSign::default(),
+            gave_way: 0,
             out: Reply::new(out.resp3()),
             effects: Vec::new(),
             state: State::Ready,
@@ -345,6 +359,30 @@ impl Job {
                 self.commit = Some(commit);
             }
             _ => self.overlay = Some(overlay),
+        }
+    }
+
+    /// Whether nobody wants it any more: its client was killed, or has gone and it only reads (J2, J7).
+    pub(crate) fn is_useless(&self) -> bool {
+        self.info.killed.load(Ordering::Relaxed)
+            || !self.body.is_write() && self.cancel.load(Ordering::Relaxed)
+    }
+
+    /// What it says of itself to get a place.
+    fn asks(&self) -> Asker {
+        let words = match &self.body {
+            Body::One(call) => crate::snapshots::shortened(call.args.args().iter()),
+            Body::Exec(_) => Vec::new(),
+        };
+        Asker {
+            client: self.client,
+            command: self.body.command(),
+            class: Class::Job,
+            gave_way: self.gave_way,
+            gone: Some(self.cancel.clone()),
+            for_client: !self.body.is_write(),
+            sign: self.sign.clone(),
+            words,
         }
     }
 
@@ -410,21 +448,22 @@ impl Job {
             self.out.array(queue.len());
         }
         let alone = matches!(self.body, Body::One(_));
-        let is_write = self.body.is_write();
-        let alarm = self.alarm.as_ref().map(Alarm::mark);
-        let cancel = if is_write { alarm.as_deref() } else { Some(&*self.cancel) };
+        let stop = self.sign.stop.clone();
         let mut stream = None;
         for i in 0..self.body.len() {
             let (command, args) = self.body.at(i);
             let Some(handler) = self.body.handler(i) else { continue };
             turn.check();
+            if stop.load(Ordering::Relaxed) || self.is_useless() {
+                return State::Stopped;
+            }
             let (mark, began_ns) = (self.out.len(), ticker.now_ns());
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
-            let attempt = self.races.lost;
+            let attempt = self.races.lost + self.gave_way;
             let caller =
                 Caller { may_stream, may_block: alone, client_id: self.client, attempt, ..Caller::default() };
-            let budget = Budget::unlimited(cancel).in_turns(Some(turn));
+            let budget = Budget::unlimited(Some(&*stop)).in_turns(Some(turn));
             let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);
             let result = handler(&mut cx, args);
             self.random = cx.random();
@@ -443,8 +482,7 @@ impl Job {
                 }
             }
             match result {
-                Err(Error::Cancelled) if is_write => return State::Doomed,
-                Err(Error::Cancelled) => return State::Dropped,
+                Err(Error::Cancelled) => return State::Stopped,
                 Err(error) => {
                     self.out.truncate(mark);
                     self.out.error(&error.text());
@@ -546,8 +584,8 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
     // It may have waited.
     job.now_ms = local.now_ms;
     job.settled = None;
-    let who = (job.client, job.body.command());
-    let Some(snapshot) = server.snapshots.open(server, local.id, who, &mut job.spent.waits) else {
+    job.sign = StopSign::default();
+    let Some(snapshot) = server.snapshots.open(server, local.id, job.asks(), &mut job.spent.waits) else {
         local.works.wait(Owner::Job(job));
         return None;
     };
@@ -566,7 +604,7 @@ fn ready(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Option<B
         && !job.races.doomed
         && (job.races.lost > 0 || job.place.is_some())
     {
-        job.alarm = Alarm::set(server, local, job.db, (call.command, call.args.args()));
+        job.alarm = Alarm::set(server, local, job.db, (call.command, call.args.args()), &job.sign.stop);
     }
     job.overlay = Some(overlay);
     job.state = State::Ready;
@@ -588,20 +626,15 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
     }
     let alarm = if matches!(job.state, State::NeedKeys(_)) { None } else { job.alarm.take() };
     // It rings for nobody any more; who rang it is asked below.
-    let alarm = alarm.filter(|_| matches!(job.state, State::Doomed));
+    let alarm = alarm.filter(|_| matches!(job.state, State::Stopped));
     match std::mem::take(&mut job.state) {
         State::Ready => None,
-        State::Dropped => {
-            // Its client is gone, but it may have sent more. The snapshot is closed now, the rest freed in its own time.
-            job.place = None;
-            job.races.end();
-            let (client, spent) = (job.client, Some(Box::new(job.spent)));
-            forget_watched(server, local, &mut job);
-            job.overlay.take().into_iter().for_each(Overlay::dispose);
-            discard(job);
-            Some(Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None })
+        _ if job.is_useless() => Some(drop_useless(server, local, job)),
+        State::Stopped if job.sign.gives_way() => {
+            give_way(server, local, job);
+            None
         }
-        State::Doomed => {
+        State::Stopped => {
             if let Some(overlay) = job.overlay.take() {
                 let by = alarm.map_or(0, |alarm| alarm.rung_by(overlay.snapshot().lsn()));
                 job.races.lose_to(server, by, job.spent.thread_ns);
@@ -664,6 +697,26 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
     }
 }
 
+/// Nobody wants it any more; but its client may have sent more. Its snapshot is closed now, the rest freed in its own time.
+pub(crate) fn drop_useless(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Delivery {
+    job.place = None;
+    job.races.end();
+    let (client, spent) = (job.client, Some(Box::new(job.spent)));
+    forget_watched(server, local, &mut job);
+    job.overlay.take().into_iter().for_each(Overlay::dispose);
+    discard(job);
+    Delivery { client, bytes: Vec::new(), stream: None, spent, selected: None }
+}
+
+/// Gives its place to those who wait, and starts over behind them (J7).
+pub(crate) fn give_way(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) {
+    job.overlay.take().into_iter().for_each(Overlay::dispose);
+    discard((job.commit.take(), std::mem::take(&mut job.effects)));
+    job.alarm = None;
+    job.gave_way += 1;
+    submit(server, local, job);
+}
+
 /// Its client is to wait for what was not there: the loop sees to it.
 fn wait(server: &Server, local: &Local, mut job: Box<Job>, block: Block) -> Option<Delivery> {
     job.place = None;
@@ -717,11 +770,14 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> 
 /// A race was lost to whose write that was (`stdx::doing`): the job runs again on a new snapshot. A watched key that was touched
 /// ends it.
 pub(crate) fn again(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>, by: u64) -> Option<Delivery> {
+    if job.is_useless() {
+        return Some(drop_useless(server, local, job));
+    }
     if was_touched(&job) {
         return Some(untrue(server, local, job));
     }
     job.races.lose_to(server, by, job.spent.thread_ns);
-    job.races.lose(&server.keyspace, job.client, local.now_ms);
+    job.races.lose(&server.keyspace, job.client, local.now_ms, job.spent.thread_ns);
     submit(server, local, job);
     None
 }

@@ -12,7 +12,8 @@
 //! - Q1: different work on the same keys races as ever: nobody's short write waits for somebody's long one.
 //! - Q2: who waits holds nothing, no snapshot, no thread and no lock, and the first waits for nobody in a line. So no two
 //!   wait for each other.
-//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped.
+//! - Q3: the first gives up its place when it is answered, at the latest when it is dropped. One that has been first for
+//!   [`FIRST_NS`] while others wait is first no more: it may never end, and the next races with it.
 //! - Q4: a line nobody waits in ends with its first.
 //! - Q5: who waited is told for how long, and who was first when it came.
 //! - Q6: where there is no line, asking costs one load; else O(1), and O(n) for a first key of n bytes.
@@ -26,7 +27,7 @@ use crate::snapshots::Queued;
 use crate::waits::Spent;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use stdx::hash::hash_bytes;
 
@@ -79,12 +80,16 @@ pub struct Lines {
     count: AtomicUsize,
     /// Works that wait in all of them.
     waiting: AtomicUsize,
+    /// Works that were first so far.
+    firsts: AtomicU64,
     lines: Mutex<HashMap<u64, Line>>,
 }
 
 struct Line {
     /// Who is first: its client, its command, and since when it is.
     first: (u64, &'static str, u64),
+    /// Which of all that were first in a line.
+    number: u64,
     waiting: VecDeque<Write>,
 }
 
@@ -92,7 +97,11 @@ struct Line {
 pub struct Place {
     server: Weak<Server>,
     line: u64,
+    number: u64,
 }
+
+/// How long one is first while others wait (Q3).
+const FIRST_NS: u64 = 5_000_000_000;
 
 /// What works of one kind have in common: a command's name or a script's digest, a database, and a key.
 pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
@@ -128,30 +137,54 @@ pub(crate) fn stand(server: &Arc<Server>, mut write: Write, lost: bool) -> Optio
         }
         None if lost => {
             let (client, command, _) = write.who();
-            lines.insert(kind, Line { first: (client, command, now_ns), waiting: VecDeque::new() });
+            let number = server.lines.firsts.fetch_add(1, Ordering::Relaxed);
+            let first = (client, command, now_ns);
+            lines.insert(kind, Line { first, number, waiting: VecDeque::new() });
             server.lines.count.store(lines.len(), Ordering::Relaxed);
-            *write.place() = Some(Place { server: Arc::downgrade(server), line: kind });
+            *write.place() = Some(Place { server: Arc::downgrade(server), line: kind, number });
             Some(write)
         }
         None => Some(write),
     }
 }
 
+impl Line {
+    /// Makes the next the first, if one waits.
+    fn advance(&mut self, server: &Arc<Server>, kind: u64) -> Option<Write> {
+        let mut next = self.waiting.pop_front()?;
+        server.lines.waiting.fetch_sub(1, Ordering::Relaxed);
+        let (client, command, _) = next.who();
+        self.first = (client, command, stdx::clock::mono_ns());
+        self.number = server.lines.firsts.fetch_add(1, Ordering::Relaxed);
+        *next.place() = Some(Place { server: Arc::downgrade(server), line: kind, number: self.number });
+        Some(next)
+    }
+}
+
+/// Lets the next go on where one has been first for long (Q3). Called now and then. Cost: O(lines).
+pub fn tend(server: &Arc<Server>, now_ns: u64) {
+    if server.lines.count.load(Ordering::Relaxed) == 0 {
+        return;
+    }
+    let mut lines = server.lines.lines.lock();
+    let old = |line: &Line| now_ns.saturating_sub(line.first.2) >= FIRST_NS;
+    let late = lines.iter_mut().filter(|(_, line)| old(line));
+    let next: Vec<Write> = late.filter_map(|(kind, line)| line.advance(server, *kind)).collect();
+    drop(lines);
+    next.into_iter().for_each(|write| server.send(write.who().2, Mail::First(write)));
+}
+
 impl Drop for Place {
     fn drop(&mut self) {
         let Some(server) = self.server.upgrade() else { return };
         let mut lines = server.lines.lines.lock();
-        let Some(line) = lines.get_mut(&self.line) else { return };
-        let Some(mut next) = line.waiting.pop_front() else {
+        let Some(line) = lines.get_mut(&self.line).filter(|line| line.number == self.number) else { return };
+        let Some(next) = line.advance(&server, self.line) else {
             lines.remove(&self.line);
             return server.lines.count.store(lines.len(), Ordering::Relaxed);
         };
-        server.lines.waiting.fetch_sub(1, Ordering::Relaxed);
-        let (client, command, loop_id) = next.who();
-        line.first = (client, command, stdx::clock::mono_ns());
-        *next.place() = Some(Place { server: self.server.clone(), line: self.line });
         drop(lines);
-        server.send(loop_id, Mail::First(next));
+        server.send(next.who().2, Mail::First(next));
     }
 }
 

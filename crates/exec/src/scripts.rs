@@ -15,6 +15,9 @@
 //! - C5: script threads take no shard lock: loops read keys for them.
 //! - C7: a script can be killed until its commit is decided, wherever it is: waiting for a thread, running, between two
 //!   attempts. One that only reads ends so when its client goes.
+//! - C8: one that others wait for gives its place up and starts over behind them (`snapshots/places.rs`).
+//! - C9: one whose client has gone goes on for `script-orphan-time`, and only as long as nobody waits for its place. One whose
+//!   client was killed ends at once.
 //! - C6: libraries are loaded into each engine from their code; what a library keeps in upvalues is per engine, and not
 //!   part of the dataset.
 
@@ -40,6 +43,7 @@ use crate::lines::{self, Place, Write};
 use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
 use crate::pool::Pool;
 use crate::session::Watch;
+use crate::snapshots::{Asker, Class, StopSign};
 use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::waits::request::Bench;
@@ -141,7 +145,7 @@ pub struct ScriptRun {
     pub used_ms: Option<u64>,
     pub random: u64,
     pub loop_id: usize,
-    /// Says that its client went: then one that only reads is of use to nobody. None in a transaction, which may write.
+    /// Says that its client went: then one that only reads is of use to nobody. None: another one looks after it.
     pub gone: Option<Arc<AtomicBool>>,
 }
 
@@ -205,9 +209,41 @@ pub struct ScriptJob {
     settled: Option<(usize, Box<[u8]>)>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
+    /// Of this attempt.
+    pub(crate) sign: StopSign,
+    /// How often it gave its place to others.
+    gave_way: u32,
 }
 
 impl ScriptJob {
+    /// What it says of itself to get a place.
+    fn asks(&self) -> Asker {
+        let body = &self.run.body;
+        let mut name = vec![body.command().to_uppercase().into_bytes()];
+        name.extend((!matches!(body, Body::Exec(_))).then(|| body.name().into_bytes()));
+        let words = crate::snapshots::shortened(name.iter().map(Vec::as_slice).chain(self.run.keys().iter()));
+        Asker {
+            client: self.run.client,
+            command: self.run.body.command(),
+            class: Class::Script,
+            gave_way: self.gave_way,
+            gone: self.run.gone.clone(),
+            for_client: self.run.read_only,
+            sign: self.sign.clone(),
+            words,
+        }
+    }
+
+    /// Whether its client has gone.
+    fn is_orphan(&self) -> bool {
+        self.run.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))
+    }
+
+    /// Whether it is not worth another turn: it gave way, and its client has gone (C9).
+    pub(crate) fn is_forsaken(&self) -> bool {
+        self.gave_way > 0 && self.is_orphan()
+    }
+
     /// What works that get in each other's way have in common; None if it is nothing of a name, or only reads.
     pub(crate) fn kind(&self) -> Option<u64> {
         let run = &self.run;
@@ -302,6 +338,8 @@ enum Halt {
     TooLong,
     /// It panicked.
     Broken,
+    /// Others wait for its place (C8).
+    GivesWay,
 }
 
 impl Halt {
@@ -310,7 +348,7 @@ impl Halt {
         match self {
             Halt::Killed => Stop::Killed,
             Halt::TooLong => Stop::Deadline,
-            Halt::Elsewhere | Halt::Broken => Stop::Elsewhere,
+            Halt::Elsewhere | Halt::Broken | Halt::GivesWay => Stop::Elsewhere,
         }
     }
 
@@ -338,6 +376,9 @@ pub struct Running {
     pub started_ns: u64,
     pub kill: AtomicBool,
     pub command: Vec<Vec<u8>>,
+    /// Its client has gone, and when that was seen first (monotonic milliseconds; 0: it was not).
+    gone: Option<Arc<AtomicBool>>,
+    gone_ms: AtomicU64,
 }
 
 /// Its place in [`Scripts::running`]; given up when dropped.
@@ -363,6 +404,9 @@ impl Listed {
             started_ns: stdx::clock::mono_ns(),
             kill: AtomicBool::new(false),
             command: vec![b"script|load".to_vec()],
+            // Who compiles it looks after that itself.
+            gone: None,
+            gone_ms: AtomicU64::new(0),
         });
         server.scripts.running.lock().push(entry.clone());
         Listed { server: Arc::downgrade(server), entry }
@@ -386,6 +430,8 @@ pub struct Scripts {
     pub running: Mutex<Vec<Arc<Running>>>,
     threads: Arc<Pool<Box<ScriptJob>>>,
     engines: Arc<Engines>,
+    /// Scripts that were ended because their clients had gone (C9).
+    pub orphans_ended: AtomicU64,
 }
 
 fn write_log(level: i32, message: &[u8]) {
@@ -410,6 +456,7 @@ impl Default for Scripts {
             running: Mutex::default(),
             threads: Pool::new("script", THREADS),
             engines: Arc::default(),
+            orphans_ended: AtomicU64::new(0),
         }
     }
 }
@@ -504,10 +551,10 @@ impl Scripts {
         self.code.take_from(work);
     }
 
-    /// Long scripts that wait for a thread, and all others that are not over. A script whose turn in the line of its kind has not come
-    /// counts to the latter.
-    pub(crate) fn load(&self) -> (usize, usize) {
-        let waiting = self.threads.waiting();
+    /// Long scripts that wait for a thread or a place, of which so many do, and all others that are not over. A script whose turn in
+    /// the line of its kind has not come counts to the latter.
+    pub(crate) fn load(&self, for_place: usize) -> (usize, usize) {
+        let waiting = self.threads.waiting() + for_place;
         (waiting, self.running.lock().len().saturating_sub(waiting))
     }
 
@@ -609,7 +656,7 @@ pub(crate) fn start_exec(
         used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
         loop_id: act.local.id,
-        gone: None,
+        gone: Some(act.session.cancel.clone()),
     };
     if long { send_away(act, run) } else { run_with_engine(act, run) }
 }
@@ -656,6 +703,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS),
             kill: None,
             gone: None,
+            gives_way: None,
             end_ns: None,
         };
         let (ended, mut told) = {
@@ -747,6 +795,29 @@ impl Scripts {
         running.iter().filter(|r| r.client == client).for_each(|r| r.kill.store(true, Ordering::Relaxed));
     }
 
+    /// Ends what has gone on for longer than `orphan_ms` since its client went (C9); 0: no limit. O(scripts that are not over).
+    pub(crate) fn end_orphans(&self, now_ms: u64, orphan_ms: u64) {
+        let running = self.running.lock();
+        let gone =
+            |entry: &&Arc<Running>| entry.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed));
+        for entry in running.iter().filter(gone) {
+            let since_ms = entry.gone_ms.load(Ordering::Relaxed);
+            if since_ms == 0 {
+                entry.gone_ms.store(now_ms.max(1), Ordering::Relaxed);
+            } else if orphan_ms > 0
+                && now_ms.saturating_sub(since_ms) >= orphan_ms
+                && !entry.kill.swap(true, Ordering::Relaxed)
+            {
+                self.orphans_ended.fetch_add(1, Ordering::Relaxed);
+                log::info!(
+                    "client {} has gone; its script {} ends: script-orphan-time",
+                    entry.client,
+                    entry.name
+                );
+            }
+        }
+    }
+
     /// Whether it once took longer than a loop has.
     fn is_long(&self, body: &Body) -> bool {
         let is_long = |name| self.long.lock().contains_key(&name);
@@ -816,6 +887,8 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         spent: Spent::default(),
         settled: None,
         place: None,
+        sign: StopSign::default(),
+        gave_way: 0,
     };
     act.local.away = true;
     submit(act.server, act.local, Box::new(job));
@@ -833,8 +906,8 @@ pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<Scrip
     // It may have waited.
     job.run.now_ms = local.now_ms;
     job.settled = None;
-    let who = (job.run.client, job.run.body.command());
-    match server.snapshots.open(server, local.id, who, &mut job.spent.waits) {
+    job.sign = StopSign::default();
+    match server.snapshots.open(server, local.id, job.asks(), &mut job.spent.waits) {
         Some(snapshot) => {
             job.spent.got_snapshot();
             job.overlay = Some(Overlay::new(snapshot, job.run.used_ms));
@@ -857,6 +930,8 @@ fn running(run: &ScriptRun) -> Arc<Running> {
         started_ns: stdx::clock::mono_ns(),
         kill: AtomicBool::new(false),
         command,
+        gone: run.gone.clone(),
+        gone_ms: AtomicU64::new(0),
     })
 }
 
@@ -868,12 +943,10 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
     }
     // Since before it was compiled.
     let end_ns = Limit::on_thread(server, &entry, None, job.spent.thread_ns).end_ns;
-    let known = match know_text(
-        server,
-        lua,
-        &mut job.run,
-        Limit { end_ns, kill: Some(&entry.kill), ..Limit::default() },
-    ) {
+    let stop = job.sign.stop.clone();
+    let (kill, gives_way) = (Some(&entry.kill), Some(&*stop));
+    let compiling = Limit { end_ns, kill, gives_way, ..Limit::default() };
+    let known = match know_text(server, lua, &mut job.run, compiling) {
         Ok(known) => known,
         Err(halt) => {
             job.ended = Err(halt);
@@ -892,7 +965,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }
         let ground = Ground { overlay: &mut overlay, act: None };
-        let limit = Limit { until_ns: None, kill: Some(&entry.kill), gone: job.run.gone(), end_ns };
+        let limit = Limit { end_ns, kill, gone: job.run.gone(), gives_way, ..Limit::default() };
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
         let (ended, told) = run_once(server, lua, &job.run, ground, limit, Some(&mut reader), &mut job.out);
@@ -969,6 +1042,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
             job.out = format!("-{}\r\n", job::BROKEN).into_bytes();
             return deliver(server, local, job);
         }
+        Err(Halt::GivesWay) => return give_way(server, local, job),
         // It could not go on: what it asked for did not come.
         Err(Halt::Elsewhere) => {
             return again(server, local, job, 0);
@@ -995,6 +1069,28 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
     }
 }
 
+/// Gives its place to those who wait and starts over behind them (C8), unless it is of no use any more.
+pub(crate) fn give_way(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
+    job.gave_way += 1;
+    if job.is_killed() || job.is_forsaken() {
+        return end_useless(server, local, job);
+    }
+    job.overlay.take().into_iter().for_each(Overlay::dispose);
+    job::discard((job.commit.take(), std::mem::take(&mut job.told)));
+    job.tally.clear();
+    job.ended = Ok(());
+    submit(server, local, job);
+    None
+}
+
+/// Ends a script that was killed, or whose client has gone (C9).
+pub(crate) fn end_useless(server: &Server, local: &mut Local, job: Box<ScriptJob>) -> Option<Delivery> {
+    if job.is_forsaken() && !job.is_killed() {
+        server.scripts.orphans_ended.fetch_add(1, Ordering::Relaxed);
+    }
+    deliver_killed(server, local, job)
+}
+
 /// A script was killed: nothing of it has happened (C1).
 fn deliver_killed(server: &Server, local: &mut Local, job: Box<ScriptJob>) -> Option<Delivery> {
     let why = Halt::Killed.told(server);
@@ -1008,7 +1104,10 @@ fn deliver_ended(server: &Server, local: &mut Local, mut job: Box<ScriptJob>, wh
         _ => "ERR",
     };
     job.out = format!("-{before} {why}\r\n").into_bytes();
-    job::discard(std::mem::take(&mut job.told));
+    // Others may wait for its place.
+    job.overlay.take().into_iter().for_each(Overlay::dispose);
+    job.tally.clear();
+    job::discard((job.commit.take(), std::mem::take(&mut job.told)));
     deliver(server, local, job)
 }
 
@@ -1058,7 +1157,7 @@ pub(crate) fn again(
         return deliver_untrue(server, local, job);
     }
     job.races.lose_to(server, by, job.spent.thread_ns);
-    job.races.lose(&server.keyspace, job.run.client, local.now_ms);
+    job.races.lose(&server.keyspace, job.run.client, local.now_ms, job.spent.thread_ns);
     submit(server, local, job);
     None
 }

@@ -1,40 +1,35 @@
 //! Who may hold a snapshot, for how long, and what becomes of those who held theirs for too long.
 //!
 //! ```text
-//! open ──none free, or others wait already──► queue (the loops of those who wait) ──a snapshot is closed──► Mail::Snapshot
-//! tend (first loop, ten times a second) ──too old, too large──► revoked: an error, or the client is cut
+//! open ──none free, or others wait already──► queue (`snapshots/places.rs`) ──a snapshot is closed──► Mail::Snapshot
+//! tend (first loop, ten times a second) ──others wait, time is over──► asked to give way
+//!                                       ──too old, too large──► revoked: an error, or the client is cut
 //! ```
 //!
-//! - P1: places are given in the order they were asked for, over all loops.
-//! - P2: whoever waited is told for how long, and who had the oldest snapshot then.
+//! - P1: who gets a place, and who gives one up, `snapshots/places.rs` says. Only loops take its lock.
+//! - P2: whoever waited is told for how long, and who had the oldest snapshot then, also when that one's client has gone.
 //! - P3: replies that stream hold no snapshot but values; what of those lives for them alone is counted with what is kept
 //!   for snapshots, and their clients are cut off when it is too much or for too long.
 //! - P4: a value lives for streamed replies alone if as many of them hold it as it has owners.
 
+mod places;
+
 use crate::Server;
 use crate::mail::Mail;
 use crate::waits::Ahead;
-use keyspace::{Ended, Limits, Lsn, Snapshot};
+use keyspace::{Ended, Limits, Snapshot};
 use parking_lot::Mutex;
-use std::collections::{HashMap, VecDeque};
+pub use places::PLACES;
+pub(crate) use places::{Asker, Class, Known, StopSign, shortened};
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
-
-/// Somebody's long work at a snapshot.
-struct Holder {
-    lsn: Lsn,
-    client: u64,
-    command: &'static str,
-    began_ns: u64,
-}
 
 /// See the module.
 #[derive(Default)]
 pub struct Snapshots {
-    /// The loops of those who wait for a place (P1).
-    queue: Mutex<VecDeque<usize>>,
-    /// The first of them, plus one; 0: nobody. A demoted thread asks, and takes no lock a loop may want.
-    first: AtomicUsize,
-    holders: Mutex<Vec<Holder>>,
+    places: Mutex<places::Table>,
+    /// The loop of somebody who waits, plus one; 0: nobody does. A demoted thread asks, and takes no lock a loop may want.
+    some_loop: AtomicUsize,
     /// Per loop: what replies that are being streamed keep alive, as of its last look.
     streams: Mutex<Vec<Vec<Streamed>>>,
     streamed: AtomicU64,
@@ -44,78 +39,132 @@ pub struct Snapshots {
     pub cut_large: AtomicU64,
 }
 
+/// How the places are used.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Usage {
+    pub jobs: usize,
+    pub scripts: usize,
+    pub walks: usize,
+    pub jobs_waiting: usize,
+    pub scripts_waiting: usize,
+    pub walks_waiting: usize,
+    /// How often work was asked to give way.
+    pub gave_way: u64,
+}
+
 /// Since when somebody waits for a place, or in a line, and behind what, as long as that had run then.
 #[derive(Clone, Copy, Debug)]
 pub struct Queued {
     since_ns: u64,
+    /// Of who waits for a place.
+    ticket: u64,
     behind: Option<Ahead>,
 }
 
 impl Snapshots {
     /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by [`Mail::Snapshot`].
-    /// `queued`: it waits already, and is the first of its loop.
+    /// `queued`: it waits already.
     pub(crate) fn open(
         &self,
         server: &Server,
         loop_id: usize,
-        (client, command): (u64, &'static str),
+        asker: Asker,
         queued: &mut Option<Queued>,
     ) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
+        let info = server.clients.get(asker.client);
+        let mut places = self.places.lock();
+        places.sweep(&server.keyspace.snapshot_lsns());
         let turn = match queued {
-            Some(_) => self.queue.lock().front() == Some(&loop_id),
-            None => self.first.load(SeqCst) == 0,
+            Some(queued) => places.next().is_some_and(|(ticket, _)| ticket == queued.ticket),
+            None => places.admits(asker.class),
         };
         let snapshot = if turn { Snapshot::open(&server.keyspace) } else { None };
-        let Some(snapshot) = snapshot else {
-            if queued.is_none() {
-                *queued = Some(Queued::new(began_ns, self.oldest(server, began_ns)));
-                self.change(|queue| queue.push_back(loop_id));
+        match (&snapshot, &queued) {
+            (Some(snapshot), _) => {
+                if let Some(queued) = queued {
+                    places.leave(queued.ticket, true);
+                }
+                places.hold(asker, info, snapshot.lsn(), began_ns);
             }
-            return None;
-        };
-        if queued.is_some() {
-            self.leave(loop_id);
-            // There may be a place for the next as well.
-            if let Some(next) = self.next().filter(|next| *next != loop_id) {
-                server.send(next, Mail::Snapshot);
+            (None, None) => {
+                let ticket = places.enqueue(loop_id, &asker);
+                let behind = places.oldest(began_ns);
+                *queued = Some(Queued { since_ns: began_ns, ticket, behind });
+                places.press(began_ns);
             }
+            (None, Some(_)) => {}
         }
-        self.holders.lock().push(Holder { lsn: snapshot.lsn(), client, command, began_ns });
+        self.note_waiting(&places);
+        snapshot
+    }
+
+    /// A snapshot if there is a place and nobody waits.
+    pub(crate) fn try_open(&self, server: &Server, asker: Asker) -> Option<Snapshot> {
+        let began_ns = stdx::clock::mono_ns();
+        let info = server.clients.get(asker.client);
+        let mut places = self.places.lock();
+        places.sweep(&server.keyspace.snapshot_lsns());
+        let snapshot = if places.admits(asker.class) { Snapshot::open(&server.keyspace) } else { None }?;
+        places.hold(asker, info, snapshot.lsn(), began_ns);
         Some(snapshot)
     }
 
-    /// One who waited on that loop got a place.
-    fn leave(&self, loop_id: usize) {
-        self.change(|queue| {
-            if let Some(at) = queue.iter().position(|id| *id == loop_id) {
-                queue.remove(at);
-            }
-        });
+    fn note_waiting(&self, places: &places::Table) {
+        self.some_loop.store(places.some_loop().map_or(0, |id| id + 1), SeqCst);
     }
 
-    fn change(&self, change: impl FnOnce(&mut VecDeque<usize>)) {
-        let mut queue = self.queue.lock();
-        change(&mut queue);
-        self.first.store(queue.front().map_or(0, |id| id + 1), SeqCst);
+    /// The ticket of who gets the next place, if that is of this loop; else another loop is told.
+    pub(crate) fn next_of(&self, server: &Server, loop_id: usize) -> Option<u64> {
+        if self.some_loop.load(SeqCst) == 0 {
+            return None;
+        }
+        let mut places = self.places.lock();
+        places.sweep(&server.keyspace.snapshot_lsns());
+        let (ticket, its_loop) = places.next()?;
+        drop(places);
+        if its_loop == loop_id {
+            return Some(ticket);
+        }
+        server.send(its_loop, Mail::Snapshot);
+        None
     }
 
-    /// A place may be free: the loop of the first that waits, if anybody does.
-    pub(crate) fn next(&self) -> Option<usize> {
-        self.first.load(SeqCst).checked_sub(1)
+    /// One that waited is over.
+    pub(crate) fn leave(&self, ticket: u64) {
+        let mut places = self.places.lock();
+        places.leave(ticket, false);
+        self.note_waiting(&places);
     }
 
-    fn oldest(&self, server: &Server, now_ns: u64) -> Option<Ahead> {
-        let active = server.keyspace.snapshot_lsns();
-        let holders = self.holders.lock();
-        let holders = holders.iter().filter(|holder| active.contains(&holder.lsn));
-        let oldest = holders.min_by_key(|holder| holder.lsn)?;
-        Some((oldest.client, oldest.command, now_ns.saturating_sub(oldest.began_ns)))
+    /// The loop of somebody who waits, if anybody does.
+    fn some_loop(&self) -> Option<usize> {
+        self.some_loop.load(SeqCst).checked_sub(1)
+    }
+
+    /// Who holds a place, or held one lately.
+    pub(crate) fn whose(&self, client: u64) -> Option<Known> {
+        self.places.lock().whose(client)
+    }
+
+    /// Stops the long work of a client: it was killed, or has gone.
+    pub(crate) fn stop(&self, client: u64) {
+        self.places.lock().stop(client);
     }
 
     /// How many wait for a place.
     pub fn waiting(&self) -> usize {
-        self.queue.lock().len()
+        self.places.lock().all_waiting()
+    }
+
+    /// How the places are used. O(places).
+    pub fn usage(&self, server: &Server) -> Usage {
+        let mut places = self.places.lock();
+        places.sweep(&server.keyspace.snapshot_lsns());
+        let [jobs, scripts, walks] = [Class::Job, Class::Script, Class::Walk].map(|class| places.held(class));
+        let [jobs_waiting, scripts_waiting, walks_waiting] =
+            [Class::Job, Class::Script, Class::Walk].map(|class| places.waiting(class));
+        Usage { jobs, scripts, walks, jobs_waiting, scripts_waiting, walks_waiting, gave_way: places.asked }
     }
 
     /// Takes what a loop's streamed replies keep alive.
@@ -167,7 +216,12 @@ const SETTLED_MS: u64 = 1000;
 
 impl Queued {
     pub(crate) fn new(since_ns: u64, behind: Option<Ahead>) -> Queued {
-        Queued { since_ns, behind }
+        Queued { since_ns, ticket: 0, behind }
+    }
+
+    /// Of who waits for a place.
+    pub(crate) fn ticket(self) -> u64 {
+        self.ticket
     }
 
     /// The wait is over: its nanoseconds, and behind whom it was.
@@ -200,27 +254,29 @@ pub fn tend(server: &Server, mono_ms: u64, now_ms: u64) {
     let kept = tend_streams(server, limits, now_ms);
     let snapshots = &server.snapshots;
     let revoked = server.keyspace.limit_snapshots(mono_ms, limits, kept);
-    let mut active = server.keyspace.snapshot_lsns();
-    active.sort_unstable();
-    let mut holders = snapshots.holders.lock();
+    let mut places = snapshots.places.lock();
     for one in &revoked {
         let counter =
             if one.why == Ended::TooOld { &snapshots.revoked_old } else { &snapshots.revoked_large };
         counter.fetch_add(1, Relaxed);
-        let holder = holders.iter().find(|holder| holder.lsn == one.lsn);
-        let (client, command) =
-            holder.map_or((0, "a short command"), |holder| (holder.client, holder.command));
+        let holder = places.holder_of(one.lsn);
+        let (client, command) = holder.unwrap_or((0, "a short command"));
         log::warn!(
             "client {client} loses the snapshot of its {command}: {} exceeded ({} ms, {} bytes kept for snapshots)",
             name(one.why),
             one.age_ms,
             one.bytes
         );
-        if let Some(holder) = holder {
-            server.scripts.stop(holder.client);
+        if let Some((client, _)) = holder {
+            server.scripts.stop(client);
         }
     }
-    holders.retain(|holder| active.binary_search(&holder.lsn).is_ok());
+    places.sweep(&server.keyspace.snapshot_lsns());
+    places.stop_useless();
+    places.press(stdx::clock::mono_ns());
+    drop(places);
+    // A place that nobody was told of.
+    closed(server);
 }
 
 /// Cuts off who reads something too slowly that lives only for that (P3). Gives the bytes that do.
@@ -277,9 +333,9 @@ pub(crate) fn refusal(snapshot: &Snapshot) -> Option<String> {
     }
 }
 
-/// Has the loop of the first that waits for a place look for one. May be called by any thread.
+/// Has the loop of somebody who waits for a place look for the next. May be called by any thread.
 pub(crate) fn closed(server: &Server) {
-    if let Some(loop_id) = server.snapshots.next() {
+    if let Some(loop_id) = server.snapshots.some_loop() {
         server.send(loop_id, Mail::Snapshot);
     }
 }

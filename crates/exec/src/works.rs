@@ -3,7 +3,7 @@
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
 //! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its snapshot open, and goes on
-//!   when the pause ends.
+//!   when the pause ends. What has not begun to commit gives its place to those who wait, and runs again.
 
 use crate::actions::keys::{self, Keys};
 use crate::bulk::{self, BulkJob};
@@ -14,10 +14,11 @@ use crate::park::registering::Registering;
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
+use crate::snapshots::Queued;
 use crate::{Local, Server, actions, sources, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use stdx::points::{self, Point};
@@ -81,7 +82,7 @@ impl Work {
     }
 
     fn is_killed(&self) -> bool {
-        matches!(self, Work::Commit { owner: Owner::Script(job), .. } if job.is_killed())
+        matches!(self, Work::Commit { owner, .. } if owner.is_useless())
     }
 
     /// Whether a test holds it where it is (`stdx::points`).
@@ -125,11 +126,20 @@ impl Paused {
         }
     }
 
+    /// Whether others wait for its place. A commit under way keeps its own.
+    fn gives_way(&self) -> bool {
+        match self {
+            Paused::Script(job) => job.sign.gives_way(),
+            Paused::Job(job) => job.sign.gives_way(),
+            Paused::Work(_) => false,
+        }
+    }
+
     fn is_killed(&self) -> bool {
         match self {
             Paused::Script(job) => job.is_killed(),
             Paused::Work(work) => work.is_killed(),
-            Paused::Job(_) => false,
+            Paused::Job(job) => job.is_useless(),
         }
     }
 }
@@ -140,8 +150,8 @@ pub struct Works {
     queue: VecDeque<Work>,
     /// Since when (monotonic clock).
     paused: Vec<(u64, Paused)>,
-    /// Work that waits for a snapshot: too many are open.
-    waiting: VecDeque<Owner>,
+    /// Work that waits for a place, by its ticket (`snapshots/places.rs`).
+    waiting: BTreeMap<u64, Owner>,
     /// Deeds that wait for an answer by mail, by their client.
     pub(crate) acting: HashMap<u64, Box<Deeds>>,
 }
@@ -175,7 +185,9 @@ impl Works {
     }
 
     pub(crate) fn wait(&mut self, owner: Owner) {
-        self.waiting.push_back(owner);
+        if let Some(ticket) = owner.ticket() {
+            self.waiting.insert(ticket, owner);
+        }
     }
 
     /// Pieces of work, and how many wait for a snapshot.
@@ -224,12 +236,25 @@ pub fn resume(server: &Arc<Server>, local: &mut Local) {
     let now_ns = stdx::clock::mono_ns();
     let held = std::mem::take(&mut local.works.paused);
     for (since_ns, mut write) in held {
-        if stopped && !write.is_killed() {
+        if stopped && !write.is_killed() && !write.gives_way() {
             local.works.paused.push((since_ns, write));
             continue;
         }
         server.pause.held.fetch_sub(1, Relaxed);
         write.spent().into_iter().for_each(|spent| spent.pause_ns += now_ns.saturating_sub(since_ns));
+        let write = match write {
+            Paused::Job(job) if stopped && !job.is_useless() => {
+                job::give_way(server, local, job);
+                continue;
+            }
+            Paused::Script(job) if stopped && !job.is_killed() => {
+                scripts::give_way(server, local, job).into_iter().for_each(|done| {
+                    local.works.push(Work::Deliver(done));
+                });
+                continue;
+            }
+            write => write,
+        };
         local.works.push(match write {
             Paused::Work(work) => work,
             Paused::Job(job) => Work::Finish(Owner::Job(job)),
@@ -238,21 +263,35 @@ pub fn resume(server: &Arc<Server>, local: &mut Local) {
     }
 }
 
-/// Starts what waited for a snapshot, as far as it is its turn and there are any. Called when one was closed, and now and
+/// Starts what waited for a place, as far as it is its turn and there are any. Called when a snapshot was closed, and now and
 /// then.
 pub fn retry_waiting(server: &Arc<Server>, local: &mut Local) {
-    for _ in 0..local.works.waiting.len() {
-        let Some(owner) = local.works.waiting.pop_front() else { return };
-        let left = local.works.waiting.len();
-        match owner {
-            Owner::Job(job) => job::submit(server, local, job),
-            Owner::Script(job) => scripts::submit(server, local, job),
-            Owner::Keys(keys) => keys::submit(server, local, keys),
+    while let Some(ticket) = server.snapshots.next_of(server, local.id) {
+        match local.works.waiting.remove(&ticket) {
+            None => server.snapshots.leave(ticket),
+            Some(Owner::Job(job)) => job::submit(server, local, job),
+            Some(Owner::Script(job)) => scripts::submit(server, local, job),
+            Some(Owner::Keys(keys)) => keys::submit(server, local, keys),
         }
-        if local.works.waiting.len() > left {
-            // Not yet: it stays the first.
-            return local.works.waiting.rotate_right(1);
+        if local.works.waiting.contains_key(&ticket) {
+            // There was none after all: who closes the next says so.
+            return;
         }
+    }
+}
+
+/// Ends what waits for a place and is of no use any more. Called now and then. Cost: O(what waits).
+pub fn end_useless(server: &Arc<Server>, local: &mut Local) {
+    let useless = local.works.waiting.extract_if(.., |_, owner| owner.is_useless());
+    for (ticket, owner) in useless.collect::<Vec<_>>() {
+        server.snapshots.leave(ticket);
+        let delivery = match owner {
+            Owner::Job(job) => Some(job::drop_useless(server, local, job)),
+            Owner::Script(job) => scripts::end_useless(server, local, job),
+            // Nobody waits for it.
+            Owner::Keys(_) => None,
+        };
+        delivery.into_iter().for_each(|delivery| local.works.push(Work::Deliver(delivery)));
     }
 }
 
@@ -278,6 +317,9 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             else {
                 return Step::Over(None);
             };
+            if job.is_useless() {
+                return Step::Over(Some(job::drop_useless(server, local, job)));
+            }
             let Job { read, body, .. } = &mut *job;
             if !read.read_some(body, &server.keyspace, when, KEYS) {
                 return Step::More(Work::Load(job));
@@ -355,9 +397,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
         Work::Collect => more(scripts::collect_some(local), || Work::Collect),
         Work::Libraries => more(scripts::load_some_libraries(local), || Work::Libraries),
         Work::Commit { mut commit, owner } => {
-            if let Owner::Script(job) = &owner
-                && job.is_killed()
-            {
+            if owner.is_useless() {
                 commit.give_up();
             }
             waits::works_for(owner.client());
@@ -377,6 +417,25 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
 }
 
 impl Owner {
+    /// Whether it is to end: it was killed, its client was, or nobody is left to read what it reads.
+    fn is_useless(&self) -> bool {
+        match self {
+            Owner::Job(job) => job.is_useless(),
+            Owner::Script(job) => job.is_killed() || job.is_forsaken(),
+            Owner::Keys(keys) => keys.gone.load(Relaxed),
+        }
+    }
+
+    /// Of who waits for a place.
+    fn ticket(&self) -> Option<u64> {
+        let spent = match self {
+            Owner::Job(job) => &job.spent,
+            Owner::Script(job) => &job.spent,
+            Owner::Keys(keys) => &keys.spent,
+        };
+        spent.waits.map(Queued::ticket)
+    }
+
     fn client(&self) -> u64 {
         match self {
             Owner::Job(job) => job.client,

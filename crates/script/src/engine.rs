@@ -7,7 +7,7 @@ use std::sync::Arc;
 use stdx::budget::Budget;
 
 use crate::api::Table;
-use crate::lua::{Failure, NO_MEMORY, Ref, State, Type, Vm};
+use crate::lua::{Failure, Ref, State, Type, Vm, is_refusal};
 use crate::reply::{self, Wire};
 use crate::sandbox::{self, Globals};
 use crate::{Function, FunctionRef, Host, Library, ScriptFlags, Stop, header};
@@ -320,7 +320,7 @@ impl Engine {
                 s.resume_panic();
                 let message = String::from_utf8_lossy(s.bytes(-1).unwrap_or_default()).into_owned();
                 // The hook says so, where the allocator is not asked.
-                let failure = if message == NO_MEMORY { Failure::Memory } else { failure };
+                let failure = if is_refusal(&message) { Failure::Memory } else { failure };
                 Err((failure, format!("ERR Error compiling script (new function): {message}")))
             }
         })

@@ -37,7 +37,7 @@ mod state;
 
 #[cfg(test)]
 pub(crate) use counting::peak_of;
-pub(crate) use memory::{Buffer, Held, Reused, SMALL};
+pub(crate) use memory::{Buffer, Held, Reused, SMALL, is_refusal};
 pub(crate) use state::{STRINGS, Standard, State};
 
 use std::alloc::Layout;
@@ -59,9 +59,6 @@ use memory::Memory;
 
 /// No single block above this: strings, and the arrays of tables (33 million slots).
 const BLOCK_BYTES_MAX: usize = (512 << 20) + (64 << 10);
-
-/// What Lua says, and we say, for want of memory.
-pub(crate) const NO_MEMORY: &str = "not enough memory";
 
 /// The error value is on top of the stack.
 #[derive(Debug)]

@@ -11,7 +11,8 @@
 //!
 //! - T1: at most `tokens` threads hold a turn.
 //! - T2: who comes, or comes back from waiting for something else, goes before those whose turn was over, but only
-//!   [`FRESH_MAX`] times in a row; apart from that the queue is first in, first out.
+//!   [`FRESH_MAX`] times in a row. Of those whose turn was over, who had fewer than [`LIGHT_TURNS`] and who had more are next
+//!   in turn, each first in, first out: what is short is not as slow as many that never end would make it.
 //! - T3: whoever does not come to a check for [`PATIENCE_NS`] while somebody waits loses its place (it may be held by the
 //!   system, or in code that cannot check): the queue goes on without it, and it queues at its next check.
 //! - T4: whoever waits here is background work. An event loop never takes the lock; it may ask for [`Turns::demand`].
@@ -20,7 +21,7 @@ use crate::points::{self, Point};
 use crate::threads::Breath;
 use std::cell::Cell;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::Thread;
 use std::time::Duration;
@@ -31,6 +32,7 @@ const TURN_NS: u64 = 1_000_000;
 const PATIENCE_NS: u64 = 50_000_000;
 /// See T2.
 const FRESH_MAX: u32 = 3;
+const LIGHT_TURNS: u32 = 100;
 
 /// Hands out turns. See the module.
 pub struct Turns {
@@ -47,10 +49,22 @@ pub struct Turns {
 struct Queue {
     holders: Vec<Arc<Seat>>,
     fresh: VecDeque<Arc<Seat>>,
-    tired: VecDeque<Arc<Seat>>,
+    /// Those that had few turns, and those that had many.
+    tired: [VecDeque<Arc<Seat>>; 2],
+    /// Who had many is next.
+    heavy_next: bool,
     fresh_in_a_row: u32,
     /// Monotonic clock of the last time somebody was called.
     called_ns: u64,
+}
+
+impl Queue {
+    /// Of those whose turn was over, who is next (T2).
+    fn next_tired(&mut self) -> Option<Arc<Seat>> {
+        let first = usize::from(self.heavy_next);
+        self.heavy_next = !self.heavy_next;
+        self.tired[first].pop_front().or_else(|| self.tired[1 - first].pop_front())
+    }
 }
 
 /// One run's place.
@@ -59,6 +73,8 @@ struct Seat {
     called: AtomicBool,
     /// Monotonic clock at the begin of its turn.
     since_ns: AtomicU64,
+    /// Turns it had that were over when others waited.
+    turns: AtomicU32,
 }
 
 /// One run that takes turns; dropping it gives the turn back. Belongs to the thread that made it.
@@ -87,6 +103,7 @@ impl Turns {
             thread: std::thread::current(),
             called: AtomicBool::new(false),
             since_ns: AtomicU64::new(0),
+            turns: AtomicU32::new(0),
         };
         let turn = Turn {
             turns: self.clone(),
@@ -122,14 +139,14 @@ impl Turns {
     /// Calls as many as there is room for (T1, T2).
     fn call(&self, queue: &mut Queue) {
         while queue.holders.len() < self.tokens {
-            let fresh_first = queue.fresh_in_a_row < FRESH_MAX || queue.tired.is_empty();
+            let fresh_first = queue.fresh_in_a_row < FRESH_MAX || queue.tired.iter().all(VecDeque::is_empty);
             let next = match fresh_first {
                 true => queue.fresh.pop_front().inspect(|_| queue.fresh_in_a_row += 1),
                 false => None,
             };
             let next = next.or_else(|| {
                 queue.fresh_in_a_row = 0;
-                queue.tired.pop_front()
+                queue.next_tired()
             });
             let Some(seat) = next else { break };
             queue.called_ns = crate::clock::mono_ns();
@@ -138,7 +155,8 @@ impl Turns {
             seat.thread.unpark();
             queue.holders.push(seat);
         }
-        self.waiting.store(queue.fresh.len() + queue.tired.len(), Ordering::Relaxed);
+        let tired: usize = queue.tired.iter().map(VecDeque::len).sum();
+        self.waiting.store(queue.fresh.len() + tired, Ordering::Relaxed);
     }
 
     /// Takes their places from holders that did not check for too long, if nobody was called since then (T3).
@@ -174,7 +192,8 @@ impl Turn {
         let mut queue = self.turns.queue();
         self.leave(&mut queue);
         self.seat.called.store(false, Ordering::Relaxed);
-        queue.tired.push_back(self.seat.clone());
+        let heavy = self.seat.turns.fetch_add(1, Ordering::Relaxed) >= LIGHT_TURNS;
+        queue.tired[usize::from(heavy)].push_back(self.seat.clone());
         self.turns.handovers.fetch_add(1, Ordering::Relaxed);
         self.turns.call(&mut queue);
         drop(queue);
@@ -296,6 +315,24 @@ mod tests {
         }
         short.join().unwrap();
         assert_eq!(turns.handovers(), 1);
+    }
+
+    /// T2: they take turns, the light ones among themselves and the heavy ones.
+    #[test]
+    fn who_had_many_turns_is_not_in_the_way_of_who_had_few() {
+        let seat = |turns| {
+            Arc::new(Seat {
+                thread: std::thread::current(),
+                called: AtomicBool::new(false),
+                since_ns: AtomicU64::new(0),
+                turns: AtomicU32::new(turns),
+            })
+        };
+        let mut queue = Queue::default();
+        queue.tired[1].extend((0..3).map(|n| seat(1000 + n)));
+        queue.tired[0].extend((0..2).map(seat));
+        let order = std::iter::from_fn(|| queue.next_tired()).map(|seat| seat.turns.load(Ordering::Relaxed));
+        assert_eq!(order.collect::<Vec<_>>(), [0, 1000, 1, 1001, 1002]);
     }
 
     #[test]

@@ -38,6 +38,7 @@ mod no_wait;
 mod one_moment;
 mod panics;
 mod paused;
+mod places;
 mod race_tables;
 mod races;
 mod renames;

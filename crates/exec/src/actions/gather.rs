@@ -68,7 +68,8 @@ pub(crate) fn start(
         return None;
     }
     // Where there is none it waits as other long work does.
-    let snapshot = Snapshot::open(&server.keyspace)?;
+    let asker = super::keys::walks(session.id, command.name, session.cancel.clone());
+    let snapshot = server.snapshots.try_open(server, asker)?;
     let now_ms = stdx::clock::wall_ms();
     Some(Flow::Stream(Box::new(Gather {
         server: server.clone(),

@@ -4,6 +4,7 @@
 use crate::call::Flow;
 use crate::job::Delivery;
 use crate::mail::Mail;
+use crate::snapshots::{Asker, Class, StopSign};
 use crate::waits::Spent;
 use crate::works::{Owner, Work};
 use crate::{Local, Server, Session, snapshots};
@@ -13,6 +14,7 @@ use keyspace::{Snapshot, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use stdx::glob::Match;
 
 /// Bytes of a pattern that are looked at under one lock, and in one slice: some 25 µs.
@@ -66,7 +68,9 @@ fn needed(pattern: &[u8]) -> Option<&[u8]> {
 /// KEYS: one segment, of at most 1,000 keys, is gone through under one lock and in one slice.
 pub struct Keys {
     pub(crate) client: u64,
-    spent: Spent,
+    /// Set when its client goes.
+    pub(crate) gone: Arc<AtomicBool>,
+    pub(crate) spent: Spent,
     snapshot: Option<Snapshot>,
     server: Arc<Server>,
     db: usize,
@@ -212,6 +216,7 @@ fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
 pub(crate) fn start(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
     let mut keys = Box::new(Keys {
         client: session.id,
+        gone: session.cancel.clone(),
         spent: Spent::default(),
         snapshot: None,
         server: server.clone(),
@@ -244,11 +249,26 @@ pub(crate) fn submit(_: &Server, local: &mut Local, mut keys: Box<Keys>) {
     local.works.push(Work::Deliver(delivery));
 }
 
+/// What goes through many keys on a loop says of itself to get a place.
+pub(super) fn walks(client: u64, command: &'static str, gone: Arc<AtomicBool>) -> Asker {
+    let (sign, words) = (StopSign::default(), Vec::new());
+    Asker {
+        client,
+        command,
+        class: Class::Walk,
+        gave_way: 0,
+        gone: Some(gone),
+        for_client: true,
+        sign,
+        words,
+    }
+}
+
 impl Keys {
     fn open(&mut self, loop_id: usize) -> bool {
         let server = self.server.clone();
-        let who = (self.client, "keys");
-        self.snapshot = server.snapshots.open(&server, loop_id, who, &mut self.spent.waits);
+        let asker = walks(self.client, "keys", self.gone.clone());
+        self.snapshot = server.snapshots.open(&server, loop_id, asker, &mut self.spent.waits);
         if self.snapshot.is_some() {
             self.spent.got_snapshot();
         }

@@ -232,7 +232,8 @@ fn codes_of(payload: &[u8]) -> Result<Vec<Box<[u8]>>, String> {
     Ok(codes)
 }
 
-/// Runs clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is not demoted.
+/// Runs or compiles clients' code as long work is run: behind all others, and in turns. Who waits for it may take locks, and is
+/// not demoted.
 pub(crate) fn apart<T: Send>(
     server: &Server,
     work: impl FnOnce(&Turn) -> Result<T, String> + Send,
@@ -263,7 +264,11 @@ fn try_library(engine: &mut Engine, text: Box<[u8]>, mut host: Deadline<'_>) -> 
     let load_ns = stdx::clock::thread_cpu_ns() - began_ns;
     engine.delete_library(&library);
     let functions = library.functions.into_iter().map(|f| (f.name, f.description, f.flags)).collect();
-    Ok(Accepted { name: library.name, functions, code: Arc::new(LibraryCode { text, load_ns }) })
+    Ok(Accepted {
+        name: library.name,
+        functions,
+        code: Arc::new(LibraryCode { text, load_ns: load_ns.into() }),
+    })
 }
 
 impl Addition {

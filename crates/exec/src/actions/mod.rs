@@ -26,8 +26,9 @@ use crate::waits::What;
 use crate::{Local, Server, Session};
 use command::{Command, Error, places};
 use keyspace::View;
+use parking_lot::Mutex;
 use resp::{Args, Reply};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock};
 
 /// What an action works with.
@@ -188,23 +189,57 @@ pub(crate) fn elsewhere(
     Ok(Flow::Parked(None))
 }
 
-/// Threads that collect answers, and how many there may be; who comes then asks again in a moment.
-static ASIDES: AtomicUsize = AtomicUsize::new(0);
+/// Threads that collect answers at a time, at most.
 const ASIDES_MAX: usize = 64;
+/// Who waits for one asks again each millisecond; who has not asked for so long has gone.
+const ASKS_MS: u64 = 1000;
 
-/// One of them, as long as it is.
-struct One;
+/// The threads that collect answers, and who waits for one: first come, first served, so that many who ask again and again
+/// keep nobody out. Those who wait are kept by ticket: client, and when it asked last.
+#[derive(Default)]
+struct Asides {
+    running: usize,
+    last_ticket: u64,
+    waiting: BTreeMap<u64, (u64, u64)>,
+    tickets: HashMap<u64, u64>,
+}
 
-impl One {
-    fn begin() -> One {
-        ASIDES.fetch_add(1, Relaxed);
-        One
+static ASIDES: Mutex<Option<Asides>> = Mutex::new(None);
+
+impl Asides {
+    fn with<T>(f: impl FnOnce(&mut Asides) -> T) -> T {
+        f(ASIDES.lock().get_or_insert_default())
+    }
+
+    /// Whether a client may have a thread now; else it waits. Cost: O(threads + log n) for n that wait.
+    fn take(&mut self, client: u64, now_ms: u64) -> bool {
+        let ticket = *self.tickets.entry(client).or_insert_with(|| {
+            self.last_ticket += 1;
+            self.last_ticket
+        });
+        self.waiting.insert(ticket, (client, now_ms));
+        while let Some(first) = self.waiting.first_entry()
+            && now_ms.saturating_sub(first.get().1) > ASKS_MS
+        {
+            self.tickets.remove(&first.remove().0);
+        }
+        let room = ASIDES_MAX.saturating_sub(self.running);
+        let may = self.waiting.keys().take(room).any(|next| *next == ticket);
+        if may {
+            self.waiting.remove(&ticket);
+            self.tickets.remove(&client);
+            self.running += 1;
+        }
+        may
     }
 }
 
+/// One of the threads, as long as it is.
+struct One;
+
 impl Drop for One {
     fn drop(&mut self) {
-        ASIDES.fetch_sub(1, Relaxed);
+        Asides::with(|asides| asides.running -= 1);
     }
 }
 
@@ -223,13 +258,14 @@ pub(crate) fn aside(
         act.local.collected = Collected::Found(Box::new(collect));
         return Ok(Flow::Parked(None));
     }
-    if ASIDES.load(Relaxed) >= ASIDES_MAX {
+    let (client, now_ms) = (act.session.id, act.local.now_ms);
+    if !Asides::with(|asides| asides.take(client, now_ms)) {
         act.session.waits_for_itself(What::Thread, act.local.clock_ns);
         return Ok(crate::call::retry(act.session, act.local));
     }
-    let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
+    let one = One;
+    let (server, loop_id) = (act.server.clone(), act.local.id);
     let mut out = Reply::new(act.out.resp3());
-    let one = One::begin();
     let run = move || {
         collect(&mut out);
         drop(one);
@@ -255,6 +291,21 @@ pub(crate) fn help(act: &mut Act<'_, '_>, container: &str, lines: &[&str]) -> Re
 mod tests {
     use super::*;
     use command::Run;
+
+    #[test]
+    fn threads_that_collect_answers_go_to_who_came_first() {
+        let mut asides = Asides::default();
+        assert!((0..ASIDES_MAX as u64).all(|client| asides.take(client, 0)));
+        // Two wait, and one that comes in the moment a thread is free is behind them.
+        assert!(!asides.take(100, 1) && !asides.take(101, 1));
+        asides.running -= 1;
+        assert!(!asides.take(0, 2) && !asides.take(101, 2) && asides.take(100, 2));
+        // Who has gone is passed over, after a while.
+        asides.running -= 1;
+        assert!(!asides.take(0, 900) && !asides.take(0, 1000));
+        assert!(asides.take(0, 3 + ASKS_MS));
+        assert_eq!((asides.running, asides.waiting.len(), asides.tickets.len()), (ASIDES_MAX, 0, 0));
+    }
 
     #[test]
     fn every_row_that_exec_performs_has_an_action_and_every_action_a_row() {

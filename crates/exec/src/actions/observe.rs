@@ -133,9 +133,10 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     }
     s.errors = server.stats.registry.errors();
     let (waiting, running) = server.workers.load();
-    let (scripts_waiting, scripts_running) = server.scripts.load();
+    let places = server.snapshots.usage(server);
+    let (scripts_waiting, scripts_running) = server.scripts.load(places.scripts_waiting);
     s.evenkeel = vec![
-        ("worker_jobs_waiting", waiting as u64),
+        ("worker_jobs_waiting", (waiting + places.jobs_waiting) as u64),
         ("worker_jobs_running", running as u64),
         ("scripts_waiting", scripts_waiting as u64),
         ("scripts_running", scripts_running as u64),
@@ -152,6 +153,13 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     let snapshots = &server.snapshots;
     s.evenkeel.extend([
         ("snapshots_waiting", snapshots.waiting() as u64),
+        ("places_limit", crate::snapshots::PLACES as u64),
+        ("places_of_jobs", places.jobs as u64),
+        ("places_of_scripts", places.scripts as u64),
+        ("places_of_walks", places.walks as u64),
+        ("walks_waiting", places.walks_waiting as u64),
+        ("places_given_up", places.gave_way),
+        ("scripts_orphans_ended", count(&server.scripts.orphans_ended)),
         ("writes_in_line", server.lines.waiting() as u64),
         ("writes_paused", server.pause.held.load(Relaxed) as u64),
         ("snapshot_oldest_ms", oldest_ms),

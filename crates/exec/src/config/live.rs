@@ -129,6 +129,8 @@ pub struct Live {
     /// Bytes one Lua state may hold; 0: no limit.
     pub lua_memory_bytes: Number,
     pub script_max_ms: Number,
+    /// How long a script goes on when its client has gone; 0: no limit.
+    pub script_orphan_ms: Number,
     pub debug_command: Number,
     pub protected_configs: Number,
     pub active_expire_effort: Number,

@@ -460,6 +460,9 @@ const EVENTS: &[Directive] = &[
         .unit("ms")
         .live(|l, v| l.script_max_ms.set(v.int()))
         .doc("Run time after which a script is ended, as by SCRIPT KILL; 0 is no limit."),
+    int("script-orphan-time", 0, LONG, "5000").unit("ms").live(|l, v| l.script_orphan_ms.set(v.int())).doc(
+        "Time that a script goes on when its client has gone, if nobody waits for its place; 0 is no limit.",
+    ),
     memory("lua-memory-limit", 0, "1073741824")
         .live(|l, v| l.lua_memory_bytes.set(v.int()))
         .doc("Memory one script may take before it fails with \"not enough memory\"; 0 is no limit."),

@@ -38,6 +38,10 @@ const BODY_OVERHEAD: usize = 192;
 const LAST_MAX: usize = 16 * 1024;
 /// Nanoseconds of CPU time a library may take to be loaded by loops.
 const LIGHT_NS: u64 = 100_000;
+/// What such a library may take on a loop if it does something else there.
+const LIGHT_MAX_NS: u64 = 2_000_000;
+/// What one may take on a thread: somewhat more than when it is accepted.
+const LOAD_MAX_NS: u64 = 1_000_000_000;
 /// How long a loop loads libraries at a stretch.
 const SLICE_NS: u64 = 50_000;
 /// Steps of a collection at a stretch, on a thread and on a loop.
@@ -150,7 +154,7 @@ pub struct Libraries {
 pub struct LibraryCode {
     pub text: Box<[u8]>,
     /// CPU time it took to load it.
-    pub load_ns: u64,
+    pub load_ns: AtomicU64,
 }
 
 impl Code {
@@ -530,21 +534,31 @@ impl LuaState {
         std::mem::take(&mut self.lacks) && self.loading.is_none()
     }
 
-    /// A thread: brings the libraries up to date (C6), as long as `host` lets it. Cost: O(1) unless they changed.
-    pub(super) fn sync(&mut self, host: &mut dyn Host) {
+    /// A thread: has a function as its library is now (C6), and forgets all if any library changed. Only its own library is
+    /// loaded: what others' code does then is nobody else's affair. It may take as long as when it was accepted, and `host` may
+    /// end it before. Cost: O(1), or that library's code.
+    pub(super) fn sync(&mut self, function: &str, host: &mut dyn Host) {
+        if self.on_loop {
+            return;
+        }
         let version = self.code.version();
-        if self.version == version || self.on_loop {
+        if self.version != version {
+            self.forget_functions();
+            self.version = version;
+        }
+        if self.functions.contains_key(function) {
             return;
         }
         let libraries = self.code.libraries();
-        self.forget_functions();
-        for code in libraries.code.values() {
-            self.load_library(code, &mut Loading(Some(&mut *host)));
-            if host.interrupt().is_some() {
-                return;
-            }
+        let library = libraries.functions.get(function).and_then(|(library, ..)| libraries.code.get(library));
+        if let Some(code) = library {
+            let end_ns = stdx::clock::thread_cpu_ns() + LOAD_MAX_NS;
+            let mut ended = || match stdx::clock::thread_cpu_ns() > end_ns {
+                true => Some(Stop::Deadline),
+                false => host.interrupt(),
+            };
+            self.load_library(code, &mut ended);
         }
-        self.version = version;
     }
 
     /// A loop: loads some libraries (K4); true if some are left. Cost: a few times [`LIGHT_NS`] at most.
@@ -567,8 +581,13 @@ impl LuaState {
                 (self.version, self.lacks) = (version, false);
                 return false;
             };
-            if code.load_ns <= LIGHT_NS {
-                self.load_library(code, &mut Loading(None));
+            if code.load_ns.load(Ordering::Relaxed) <= LIGHT_NS {
+                // Code may do something else than when it was tried.
+                let end_ns = stdx::clock::mono_ns() + LIGHT_MAX_NS;
+                let mut ended = || (stdx::clock::mono_ns() > end_ns).then_some(Stop::Deadline);
+                if !self.load_library(code, &mut ended) {
+                    code.load_ns.store(u64::MAX, Ordering::Relaxed);
+                }
             }
             seen = Some(name.clone());
         }
@@ -582,11 +601,13 @@ impl LuaState {
         job::discard(std::mem::take(&mut self.functions));
     }
 
-    fn load_library(&mut self, code: &LibraryCode, host: &mut Loading<'_>) {
-        // It was loaded once to be accepted: the engine's memory limit may end it now, and the host.
-        if let Ok(library) = self.engine.load_library(&code.text, host) {
-            self.functions.extend(library.functions.into_iter().map(|f| (f.name.clone(), f)));
-        }
+    /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or time.
+    fn load_library(&mut self, code: &LibraryCode, ended: &mut dyn FnMut() -> Option<Stop>) -> bool {
+        let library = self.engine.load_library(&code.text, &mut Silent(ended));
+        let loaded = library.is_ok();
+        self.functions
+            .extend(library.into_iter().flat_map(|library| library.functions).map(|f| (f.name.clone(), f)));
+        loaded
     }
 }
 
@@ -634,8 +655,8 @@ impl<'a> Compiling<'a> {
 }
 
 impl Host for Compiling<'_> {
-    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
-        Loading(None).call(args, resp3, out);
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(CALLED_AT_LOAD);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -659,8 +680,8 @@ impl Host for Compiling<'_> {
 pub(crate) struct Short;
 
 impl Host for Short {
-    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
-        Loading(None).call(args, resp3, out);
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(CALLED_AT_LOAD);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -673,12 +694,15 @@ impl Host for Short {
     }
 }
 
-/// A host for loading libraries: nothing may be called then. Who may end that, if somebody may.
-struct Loading<'a>(Option<&'a mut dyn Host>);
+/// What a script's text and a library are answered if they call commands before they are run.
+const CALLED_AT_LOAD: &[u8] = b"-ERR redis.call can only be called inside a script invocation\r\n";
 
-impl Host for Loading<'_> {
+/// A host for loading libraries, which ends when the function says so: nothing may be called then.
+struct Silent<'a>(&'a mut dyn FnMut() -> Option<Stop>);
+
+impl Host for Silent<'_> {
     fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(b"-ERR redis.call can only be called inside a script invocation\r\n");
+        out.extend_from_slice(CALLED_AT_LOAD);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -687,7 +711,7 @@ impl Host for Loading<'_> {
         Ok(true)
     }
     fn interrupt(&mut self) -> Option<Stop> {
-        self.0.as_mut().and_then(|host| host.interrupt())
+        (self.0)()
     }
 }
 
@@ -701,8 +725,8 @@ pub(crate) struct Deadline<'a> {
 }
 
 impl Host for Deadline<'_> {
-    fn call(&mut self, args: &[&[u8]], resp3: bool, out: &mut Vec<u8>) {
-        Loading(None).call(args, resp3, out);
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(CALLED_AT_LOAD);
     }
     fn log(&mut self, level: i32, message: &[u8]) {
         write_log(level, message);
@@ -800,7 +824,7 @@ mod tests {
             let text =
                 format!("#!lua name={name}\nredis.register_function('f{name}', function() return 1 end)");
             code.change_libraries(|libraries| {
-                let code = LibraryCode { text: text.as_bytes().into(), load_ns };
+                let code = LibraryCode { text: text.as_bytes().into(), load_ns: load_ns.into() };
                 libraries.code.insert(name.into(), Arc::new(code));
                 libraries.functions.insert(format!("f{name}"), (name.into(), None, Default::default()));
                 Ok(())
@@ -817,12 +841,45 @@ mod tests {
         assert!((0..100).all(|i| lua.has_function(&format!("flight{i}"))));
         assert!(!lua.has_function("fheavy") && !lua.wants_libraries());
         let mut thread = LuaState::new(code.clone());
-        thread.sync(&mut Short);
-        assert!(thread.functions.contains_key("fheavy"));
+        thread.sync("fheavy", &mut Short);
+        assert!(thread.functions.contains_key("fheavy") && thread.functions.len() == 1);
         add("next", 10);
         assert!(!lua.has_function("flight1") && lua.wants_libraries());
         while lua.load_some_libraries() {}
         assert!(lua.has_function("flight1") && lua.has_function("fnext"));
+    }
+
+    /// A library that loads at once when it is tried, and never ends thereafter, is nobody's affair but of those who call it.
+    #[test]
+    fn libraries_that_never_end_are_given_up() {
+        let code = Arc::new(Code::default());
+        let names = ["good", "bad"];
+        code.change_libraries(|libraries| {
+            for name in names {
+                let spin = if name == "bad" { "while true do end" } else { "" };
+                let text =
+                    format!("#!lua name={name}\n{spin} redis.register_function('f{name}', function() end)");
+                let code = LibraryCode { text: text.as_bytes().into(), load_ns: 10.into() };
+                libraries.code.insert(name.into(), Arc::new(code));
+                libraries.functions.insert(format!("f{name}"), (name.into(), None, Default::default()));
+            }
+            Ok(())
+        })
+        .unwrap();
+        let mut lua = LuaState::of_loop(code.clone());
+        assert!(!lua.has_function("fgood"));
+        while lua.load_some_libraries() {}
+        assert!(lua.has_function("fgood") && !lua.has_function("fbad"));
+        assert_eq!(code.libraries().code["bad"].load_ns.load(Ordering::Relaxed), u64::MAX);
+        let (mut thread, mut asked) = (LuaState::new(code.clone()), 0);
+        thread.sync("fgood", &mut Silent(&mut || unreachable!("it loads nothing else")));
+        // It can be ended, as by SCRIPT KILL, or because others wait.
+        let mut killed = || {
+            asked += 1;
+            Some(Stop::Killed)
+        };
+        thread.sync("fbad", &mut Silent(&mut killed));
+        assert!(thread.functions.contains_key("fgood") && thread.functions.len() == 1 && asked > 0);
     }
 
     #[test]
@@ -830,7 +887,7 @@ mod tests {
         let code = Arc::new(Code::default());
         let add = |code: &Code, name: &str| {
             code.change_libraries(|libraries| {
-                let code = LibraryCode { text: b"x".as_slice().into(), load_ns: 0 };
+                let code = LibraryCode { text: b"x".as_slice().into(), load_ns: 0.into() };
                 libraries.code.insert(name.into(), Arc::new(code));
                 libraries.functions.insert(format!("f-{name}"), (name.into(), None, Default::default()));
                 Ok(())

@@ -18,6 +18,8 @@ pub(super) struct Limit<'a> {
     pub(super) kill: Option<&'a AtomicBool>,
     /// Set when nobody wants to know any more.
     pub(super) gone: Option<&'a AtomicBool>,
+    /// Set when others wait for its place.
+    pub(super) gives_way: Option<&'a AtomicBool>,
     /// Monotonic clock at which `script-max-time` is over.
     pub(super) end_ns: Option<u64>,
 }
@@ -32,7 +34,8 @@ impl<'a> Limit<'a> {
     ) -> Limit<'a> {
         let most_ns = server.config.live.script_max_ms.get().max(0) as u64 * 1_000_000;
         let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(used_ns));
-        Limit { until_ns: None, kill: Some(&entry.kill), gone, end_ns: (most_ns > 0).then_some(end_ns) }
+        let end_ns = (most_ns > 0).then_some(end_ns);
+        Limit { kill: Some(&entry.kill), gone, end_ns, ..Limit::default() }
     }
 
     /// Whether the run has to end.
@@ -40,6 +43,9 @@ impl<'a> Limit<'a> {
         let is_set = |flag: Option<&AtomicBool>| flag.is_some_and(|flag| flag.load(Ordering::Relaxed));
         if is_set(self.kill) || is_set(self.gone) {
             return Some(Halt::Killed);
+        }
+        if is_set(self.gives_way) {
+            return Some(Halt::GivesWay);
         }
         let is_over = |at: Option<u64>| at.is_some_and(|at| stdx::clock::mono_ns() > at);
         if is_over(self.end_ns) {
@@ -756,7 +762,9 @@ pub(super) fn run_script<'a>(
 ) -> (Result<(), Halt>, Told) {
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner::new(server, lua, run, ground, limit, reader);
-    lua.sync(&mut host);
+    if let Body::Function(name) = &run.body {
+        lua.sync(name, &mut host);
+    }
     let mark = out.len();
     let keys: Vec<&[u8]> = run.keys().iter().collect();
     let args: Vec<&[u8]> = run.args().iter().collect();

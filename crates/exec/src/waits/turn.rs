@@ -593,7 +593,11 @@ impl Local {
         behind: Ahead,
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
-        let culprit = Arc::new(Culprit::of((what, holder_ns), server.clients.get(holder), holds));
+        // Of who held a place it is also known when it has gone, and with which script.
+        let known = if what == What::Thread { server.snapshots.whose(holder) } else { None };
+        let (info, words) = known.map_or_else(Default::default, |known| (known.info, known.words));
+        let culprit = Culprit::of((what, holder_ns), server.clients.get(holder).or(info), holds);
+        let culprit = Arc::new(Culprit { words, ..culprit });
         let (client, unix_ms) = (client.clone(), self.now_ms);
         self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
         culprit

@@ -148,6 +148,7 @@ impl EventLoop {
             exec::sources::cron(&self.server);
             exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
+        exec::works::end_useless(&self.server, &mut self.local);
         exec::works::retry_waiting(&self.server, &mut self.local);
         exec::works::resume(&self.server, &mut self.local);
         exec::clients::cron(&self.server, &mut self.local);

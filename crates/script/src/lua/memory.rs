@@ -33,6 +33,11 @@ pub(super) const TOO_LARGE: &CStr = c"not enough memory";
 pub(super) const LIMITED: &CStr = c"not enough memory: the script needs more than 'lua-memory-limit' allows";
 pub(super) const WORK: &CStr = c"this command needs more memory than 'work-max-memory' allows";
 
+/// Whether an error says that there is no memory.
+pub(crate) fn is_refusal(message: &str) -> bool {
+    [TOO_LARGE, LIMITED, WORK].iter().any(|text| text.to_bytes() == message.as_bytes())
+}
+
 /// See the module.
 pub(crate) struct Memory {
     used: Cell<usize>,

@@ -1,0 +1,535 @@
+//! Places: who may have a snapshot for long work, and who gives one up when others wait.
+//!
+//! ```text
+//! comes ──a place is free, nobody waits──► holder ──done, or ended──► free
+//!   └─► queue of its class ──it is next──────▲ └──asked to give way──► queue of those that gave way, to start over
+//! ```
+//!
+//! - H1: there are as many places as long snapshots, and none is kept free while somebody could take it. The class that
+//!   holds fewest goes first.
+//! - H2: a holder keeps its place for [`KEPT_NS`], and twice as long after each time it gave way. Then, if others wait, it is
+//!   asked to give way. Nothing of it was applied, so it starts over, behind those who wait.
+//! - H3: a class that holds fewer than [`SHARE`] places takes them from the one that holds most, else from its own.
+//! - H4: while newcomers wait, only the [`ELDERS`] of a class that hold longest may use a doubled time. So at least
+//!   `SHARE - ELDERS` places come free in each `KEPT_NS`: a newcomer waits for as many of them as there are before it.
+//! - H5: those that gave way have a queue of their own. It takes turns with the newcomers' until `ELDERS` of the class hold
+//!   places. Each of it gets all of its doubled time, so work of any length ends, after as many rounds as it has doublings.
+//! - H6: work whose client has gone is behind all others.
+//! - H7: a walk (KEYS, MGET) goes on by itself, whoever reads its reply, and is not asked. Walks hold [`WALKS`] places at most.
+//!
+//! Cost: O(places), and O(log n) for n that wait.
+
+use super::Ahead;
+use crate::session::ClientInfo;
+use keyspace::Lsn;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+/// H1.
+pub const PLACES: usize = keyspace::MAX_LONG;
+/// H2.
+const KEPT_NS: u64 = 100_000_000;
+/// More doublings than anybody lives to see.
+const DOUBLINGS_MAX: u32 = 30;
+/// H3.
+const SHARE: usize = 24;
+/// H4, H5.
+const ELDERS: usize = 8;
+/// H7.
+const WALKS: usize = 16;
+/// Former holders whose names are kept, for who waited for them.
+const FORMER: usize = PLACES;
+
+/// Kinds of long work that share the places.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Class {
+    /// It ends by itself.
+    Job,
+    /// It may never end.
+    Script,
+    /// The loop does it, in slices, and it changes nothing.
+    Walk,
+}
+
+const CLASSES: [Class; 3] = [Class::Job, Class::Script, Class::Walk];
+
+/// What tells long work to stop, and why.
+#[derive(Clone, Default, Debug)]
+pub(crate) struct StopSign {
+    /// Whoever runs it looks at this.
+    pub(crate) stop: Arc<AtomicBool>,
+    /// It stops because others wait (H2).
+    gives_way: Arc<AtomicBool>,
+}
+
+impl StopSign {
+    pub(crate) fn gives_way(&self) -> bool {
+        self.gives_way.load(Relaxed)
+    }
+
+    /// Asks it to give way.
+    fn ask(&self) {
+        self.gives_way.store(true, Relaxed);
+        self.stop.store(true, Relaxed);
+    }
+}
+
+/// Who asks for a place.
+#[derive(Clone)]
+pub(crate) struct Asker {
+    pub(crate) client: u64,
+    pub(crate) command: &'static str,
+    pub(crate) class: Class,
+    /// How often it gave way.
+    pub(crate) gave_way: u32,
+    /// Set when its client goes.
+    pub(crate) gone: Option<Arc<AtomicBool>>,
+    /// It is of no use without its client.
+    pub(crate) for_client: bool,
+    pub(crate) sign: StopSign,
+    /// Its words, shortened, for whoever waits for it.
+    pub(crate) words: Vec<Vec<u8>>,
+}
+
+impl Asker {
+    fn is_gone(&self) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.load(Relaxed))
+    }
+}
+
+/// Words of a command kept for whoever waits for it, and bytes of each.
+pub(crate) fn shortened<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8>> {
+    words.take(4).map(|word| word[..word.len().min(64)].to_vec()).collect()
+}
+
+struct Holder {
+    asker: Asker,
+    info: Option<Arc<ClientInfo>>,
+    lsn: Lsn,
+    began_ns: u64,
+    /// When it was asked to give way.
+    asked_ns: Option<u64>,
+}
+
+struct Waiter {
+    loop_id: usize,
+    gone: Option<Arc<AtomicBool>>,
+}
+
+impl Waiter {
+    fn is_gone(&self) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.load(Relaxed))
+    }
+}
+
+/// Those of one class that wait, by ticket.
+#[derive(Default)]
+struct Queue {
+    new: BTreeMap<u64, Waiter>,
+    /// H5.
+    again: BTreeMap<u64, Waiter>,
+    /// H6.
+    left: BTreeMap<u64, Waiter>,
+    /// Whose turn was the last: that of those who gave way.
+    again_last: bool,
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.new.len() + self.again.len() + self.left.len()
+    }
+
+    fn remove(&mut self, ticket: u64) -> bool {
+        let queues = [&mut self.new, &mut self.again, &mut self.left];
+        queues.into_iter().any(|queue| queue.remove(&ticket).is_some())
+    }
+
+    /// Moves those in front whose clients have gone behind all others (H6).
+    fn sort(&mut self) {
+        for queue in [&mut self.new, &mut self.again] {
+            while let Some(first) = queue.first_entry().filter(|first| first.get().is_gone()) {
+                let (ticket, waiter) = first.remove_entry();
+                self.left.insert(ticket, waiter);
+            }
+        }
+    }
+
+    /// Who is next, while so many that gave way hold places.
+    fn front(&mut self, elders: usize) -> Option<(u64, usize)> {
+        self.sort();
+        let again = !self.again.is_empty() && (self.new.is_empty() || elders < ELDERS && !self.again_last);
+        let queue = match again {
+            true => &self.again,
+            false if !self.new.is_empty() => &self.new,
+            false => &self.left,
+        };
+        queue.first_key_value().map(|(ticket, waiter)| (*ticket, waiter.loop_id))
+    }
+}
+
+/// A former holder, or one that is still there.
+#[derive(Clone)]
+pub(crate) struct Known {
+    client: u64,
+    pub(crate) info: Option<Arc<ClientInfo>>,
+    pub(crate) words: Vec<Vec<u8>>,
+}
+
+/// See the module.
+#[derive(Default)]
+pub(super) struct Table {
+    holders: Vec<Holder>,
+    queues: [Queue; CLASSES.len()],
+    last_ticket: u64,
+    former: VecDeque<Known>,
+    /// How often somebody was asked to give way.
+    pub(super) asked: u64,
+}
+
+impl Table {
+    /// Leaves out those whose snapshots are closed.
+    pub(super) fn sweep(&mut self, active: &[Lsn]) {
+        let former = &mut self.former;
+        self.holders.retain_mut(|holder| {
+            let holds = active.contains(&holder.lsn);
+            if !holds {
+                former.truncate(FORMER - 1);
+                former.push_front(holder.known());
+            }
+            holds
+        });
+    }
+
+    pub(super) fn held(&self, class: Class) -> usize {
+        self.holders.iter().filter(|holder| holder.asker.class == class).count()
+    }
+
+    pub(super) fn waiting(&self, class: Class) -> usize {
+        self.queues[class as usize].len()
+    }
+
+    /// Those that wait, of all classes.
+    pub(super) fn all_waiting(&self) -> usize {
+        self.queues.iter().map(Queue::len).sum()
+    }
+
+    /// The loop of somebody who waits.
+    pub(super) fn some_loop(&self) -> Option<usize> {
+        let all = self.queues.iter().flat_map(|queue| [&queue.new, &queue.again, &queue.left]);
+        all.filter_map(|queue| queue.first_key_value()).map(|(_, waiter)| waiter.loop_id).next()
+    }
+
+    fn elders(&self, class: Class) -> usize {
+        let gave_way = |holder: &&Holder| holder.asker.class == class && holder.asker.gave_way > 0;
+        self.holders.iter().filter(gave_way).count()
+    }
+
+    /// Whether a class may have one place more.
+    fn has_room(&self, class: Class) -> bool {
+        self.holders.len() < PLACES && (class != Class::Walk || self.held(class) < WALKS)
+    }
+
+    /// The ticket and the loop of who gets the next place, if there is one (H1).
+    pub(super) fn next(&mut self) -> Option<(u64, usize)> {
+        let mut classes = CLASSES;
+        classes.sort_by_key(|class| self.held(*class));
+        classes.into_iter().find_map(|class| {
+            let elders = self.elders(class);
+            self.has_room(class).then(|| self.queues[class as usize].front(elders)).flatten()
+        })
+    }
+
+    /// Whether who comes now, and has not waited, may take a place at once.
+    pub(super) fn admits(&mut self, class: Class) -> bool {
+        self.has_room(class) && self.queues[class as usize].len() == 0 && self.next().is_none()
+    }
+
+    /// One more that waits: its ticket.
+    pub(super) fn enqueue(&mut self, loop_id: usize, asker: &Asker) -> u64 {
+        self.last_ticket += 1;
+        let queue = &mut self.queues[asker.class as usize];
+        let waiter = Waiter { loop_id, gone: asker.gone.clone() };
+        let queue = if asker.gave_way > 0 { &mut queue.again } else { &mut queue.new };
+        queue.insert(self.last_ticket, waiter);
+        self.last_ticket
+    }
+
+    /// One does not wait any more. `served`: it got its place.
+    pub(super) fn leave(&mut self, ticket: u64, served: bool) {
+        for queue in &mut self.queues {
+            let again = queue.again.contains_key(&ticket);
+            if queue.remove(ticket) && served {
+                queue.again_last = again;
+            }
+        }
+    }
+
+    pub(super) fn hold(&mut self, asker: Asker, info: Option<Arc<ClientInfo>>, lsn: Lsn, began_ns: u64) {
+        let info = info.or_else(|| self.whose(asker.client).and_then(|known| known.info));
+        self.holders.push(Holder { asker, info, lsn, began_ns, asked_ns: None });
+    }
+
+    /// What is known of a client that holds a place, or held one lately.
+    pub(super) fn whose(&self, client: u64) -> Option<Known> {
+        let holder = self.holders.iter().find(|holder| holder.asker.client == client);
+        let former = || self.former.iter().find(|known| known.client == client).cloned();
+        holder.map(Holder::known).or_else(former)
+    }
+
+    /// Who holds the oldest snapshot.
+    pub(super) fn oldest(&self, now_ns: u64) -> Option<Ahead> {
+        let oldest = self.holders.iter().min_by_key(|holder| holder.lsn)?;
+        Some((oldest.asker.client, oldest.asker.command, now_ns.saturating_sub(oldest.began_ns)))
+    }
+
+    /// Who holds the snapshot at that LSN, with which command.
+    pub(super) fn holder_of(&self, lsn: Lsn) -> Option<(u64, &'static str)> {
+        let holder = self.holders.iter().find(|holder| holder.lsn == lsn)?;
+        Some((holder.asker.client, holder.asker.command))
+    }
+
+    /// Stops what a client has running here.
+    pub(super) fn stop(&self, client: u64) {
+        let his = self.holders.iter().filter(|holder| holder.asker.client == client);
+        his.for_each(|holder| holder.asker.sign.stop.store(true, Relaxed));
+    }
+
+    /// Stops what is of no use because its client has gone.
+    pub(super) fn stop_useless(&self) {
+        let useless = |holder: &&Holder| holder.asker.for_client && holder.asker.is_gone();
+        self.holders.iter().filter(useless).for_each(|holder| holder.asker.sign.stop.store(true, Relaxed));
+    }
+
+    /// Asks as many to give way as others wait for, as far as their time is over (H2 to H4).
+    pub(super) fn press(&mut self, now_ns: u64) {
+        for class in CLASSES {
+            self.queues[class as usize].sort();
+            let waiting = self.queues[class as usize].len();
+            // Walks at their own limit wait for walks, which end.
+            if waiting > 0 && (class != Class::Walk || self.held(class) < WALKS) {
+                self.press_for(class, waiting, now_ns);
+            }
+        }
+    }
+
+    fn press_for(&mut self, class: Class, waiting: usize, now_ns: u64) {
+        let (jobs, scripts) = (self.held(Class::Job), self.held(Class::Script));
+        let victims = match class {
+            Class::Job if jobs >= SHARE => Class::Job,
+            Class::Script if scripts >= SHARE => Class::Script,
+            _ if jobs > scripts => Class::Job,
+            _ => Class::Script,
+        };
+        let free = PLACES.saturating_sub(self.holders.len());
+        // Who does not come to it, because it commits, is not waited for.
+        let asked = |holder: &&Holder| holder.asked_ns.is_some_and(|at| now_ns.saturating_sub(at) < KEPT_NS);
+        let asked = self.holders.iter().filter(asked).count();
+        let mut wanted = waiting.saturating_sub(asked + free);
+        let newcomers = !self.queues[class as usize].new.is_empty();
+        let mut elders = 0;
+        self.holders.sort_by_key(|holder| holder.began_ns);
+        for holder in self.holders.iter_mut().filter(|holder| holder.asker.class == victims) {
+            if wanted == 0 {
+                return;
+            }
+            let gave_way = holder.asker.gave_way > 0 && !holder.asker.is_gone();
+            elders += usize::from(gave_way);
+            let doubled = gave_way && (!newcomers || elders <= ELDERS);
+            let kept_ns = KEPT_NS << if doubled { holder.asker.gave_way.min(DOUBLINGS_MAX) } else { 0 };
+            if holder.asked_ns.is_none() && now_ns.saturating_sub(holder.began_ns) >= kept_ns {
+                holder.asked_ns = Some(now_ns);
+                holder.asker.sign.ask();
+                self.asked += 1;
+                wanted -= 1;
+            }
+        }
+    }
+}
+
+impl Holder {
+    fn known(&self) -> Known {
+        Known { client: self.asker.client, info: self.info.clone(), words: self.asker.words.clone() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STEP_NS: u64 = 10_000_000;
+
+    /// Work that needs so much time at a stretch; 0: it never ends.
+    struct Piece {
+        name: u64,
+        asker: Asker,
+        needs_ns: u64,
+        came_ns: u64,
+        /// Since when it holds a place, and at which snapshot; else it waits with a ticket.
+        holds: Option<(u64, Lsn)>,
+        ticket: u64,
+    }
+
+    /// A server of which only the places are real.
+    #[derive(Default)]
+    struct Model {
+        table: Table,
+        now_ns: u64,
+        last: u64,
+        pieces: Vec<Piece>,
+        /// What ended: its name, how long it was there, and how often it gave way.
+        ended: Vec<(u64, u64, u32)>,
+    }
+
+    impl Model {
+        fn active(&self) -> Vec<Lsn> {
+            self.pieces.iter().filter_map(|piece| piece.holds).map(|(_, lsn)| lsn).collect()
+        }
+
+        fn come(&mut self, class: Class, needs_ns: u64) -> u64 {
+            self.last += 1;
+            let (client, command, words) = (self.last, "x", Vec::new());
+            let (gave_way, gone, for_client, sign) = (0, None, false, StopSign::default());
+            let asker = Asker { client, command, class, gave_way, gone, for_client, sign, words };
+            let (came_ns, name) = (self.now_ns, self.last);
+            let mut piece = Piece { name, asker, needs_ns, came_ns, holds: None, ticket: 0 };
+            self.ask(&mut piece);
+            self.pieces.push(piece);
+            name
+        }
+
+        fn ask(&mut self, piece: &mut Piece) {
+            self.table.sweep(&self.active());
+            if self.table.admits(piece.asker.class) {
+                return self.hold(piece);
+            }
+            piece.ticket = self.table.enqueue(0, &piece.asker);
+        }
+
+        fn hold(&mut self, piece: &mut Piece) {
+            self.last += 1;
+            piece.holds = Some((self.now_ns, self.last));
+            self.table.hold(piece.asker.clone(), None, self.last, self.now_ns);
+        }
+
+        /// What happens in the next moment.
+        fn step(&mut self) {
+            self.now_ns += STEP_NS;
+            for at in (0..self.pieces.len()).rev() {
+                let piece = &self.pieces[at];
+                let Some((since_ns, _)) = piece.holds else { continue };
+                if piece.needs_ns > 0 && self.now_ns - since_ns >= piece.needs_ns {
+                    let piece = self.pieces.remove(at);
+                    self.ended.push((piece.name, self.now_ns - piece.came_ns, piece.asker.gave_way));
+                } else if piece.asker.sign.gives_way() {
+                    let mut piece = self.pieces.remove(at);
+                    piece.holds = None;
+                    piece.asker.gave_way += 1;
+                    piece.asker.sign = StopSign::default();
+                    self.ask(&mut piece);
+                    self.pieces.push(piece);
+                }
+            }
+            self.table.sweep(&self.active());
+            while let Some((ticket, _)) = self.table.next() {
+                let waits = |piece: &Piece| piece.holds.is_none() && piece.ticket == ticket;
+                let at = self.pieces.iter().position(waits).expect("who waits is known");
+                let mut piece = self.pieces.remove(at);
+                self.table.leave(ticket, true);
+                self.hold(&mut piece);
+                self.pieces.push(piece);
+                self.table.sweep(&self.active());
+            }
+            self.table.press(self.now_ns);
+            assert!(self.table.holders.len() <= PLACES);
+            assert!(self.table.held(Class::Walk) <= WALKS);
+            let waiting = self.pieces.iter().filter(|piece| piece.holds.is_none()).count();
+            assert_eq!(waiting, self.table.all_waiting());
+        }
+
+        fn until_ended(
+            &mut self,
+            name: u64,
+            limit_ns: u64,
+            mut meanwhile: impl FnMut(&mut Model),
+        ) -> (u64, u32) {
+            let end_ns = self.now_ns + limit_ns;
+            loop {
+                self.step();
+                meanwhile(self);
+                if let Some((_, ns, gave_way)) = self.ended.iter().find(|(ended, ..)| *ended == name) {
+                    return (*ns, *gave_way);
+                }
+                assert!(self.now_ns < end_ns, "it has not ended");
+            }
+        }
+    }
+
+    #[test]
+    fn who_comes_gets_a_place_however_many_never_end() {
+        let mut model = Model::default();
+        for _ in 0..1000 {
+            model.come(Class::Script, 0);
+        }
+        // They had their time, some of them very often.
+        (0..3_000).for_each(|_| model.step());
+        for class in CLASSES {
+            let short = model.come(class, STEP_NS);
+            let (ns, gave_way) = model.until_ended(short, 1_000_000_000, |_| {});
+            assert!(ns <= KEPT_NS + 4 * STEP_NS && gave_way == 0, "{class:?} {ns}");
+        }
+        // And jobs that take very long are no better than scripts.
+        let mut model = Model::default();
+        for _ in 0..1000 {
+            model.come(Class::Job, 1 << 50);
+        }
+        (0..3_000).for_each(|_| model.step());
+        for class in CLASSES {
+            let short = model.come(class, STEP_NS);
+            let (ns, gave_way) = model.until_ended(short, 1_000_000_000, |_| {});
+            assert!(ns <= KEPT_NS + 4 * STEP_NS && gave_way == 0, "{class:?} {ns}");
+        }
+    }
+
+    #[test]
+    fn what_is_long_ends_under_steady_pressure() {
+        const NEEDS_NS: u64 = 10_000_000_000;
+        let mut model = Model::default();
+        for _ in 0..100 {
+            model.come(Class::Script, 0);
+        }
+        (0..100).for_each(|_| model.step());
+        let long = model.come(Class::Script, NEEDS_NS);
+        // More come all the time than can be served at once, and all of them want more than their time.
+        let mut come = 0;
+        let (ns, gave_way) = model.until_ended(long, 400 * NEEDS_NS, |model| {
+            come += 1;
+            if come % 2 == 0 && model.table.waiting(Class::Script) < 300 {
+                model.come(Class::Script, 2 * KEPT_NS);
+                model.come(Class::Job, 2 * KEPT_NS);
+            }
+        });
+        assert!((1..=8).contains(&gave_way), "{gave_way} after {ns}");
+    }
+
+    #[test]
+    fn whoever_has_gone_comes_last_and_what_is_free_is_taken() {
+        let mut model = Model::default();
+        let gone = Arc::new(AtomicBool::new(true));
+        (0..PLACES).for_each(|_| _ = model.come(Class::Script, 0));
+        let first = model.come(Class::Script, STEP_NS);
+        let waiter = |model: &mut Model, name| {
+            let piece = model.pieces.iter_mut().find(|piece| piece.name == name).expect("it waits");
+            (piece.ticket, piece.asker.clone())
+        };
+        let (ticket, _) = waiter(&mut model, first);
+        model.table.queues[Class::Script as usize].new.get_mut(&ticket).expect("it waits").gone = Some(gone);
+        let second = model.come(Class::Script, STEP_NS);
+        let (before, _) = model.until_ended(second, 1_000_000_000, |_| {});
+        assert!(model.ended.iter().all(|(name, ..)| *name != first), "{before}");
+        model.until_ended(first, 1_000_000_000, |_| {});
+        // Those that gave way are back, as there is room.
+        (0..10).for_each(|_| model.step());
+        assert_eq!((model.table.held(Class::Script), model.table.all_waiting()), (PLACES, 0));
+    }
+}
