@@ -301,19 +301,29 @@ impl Table {
         self.holders.iter().filter(useless).for_each(|holder| holder.asker.sign.stop.store(true, Relaxed));
     }
 
-    /// Asks as many to give way as others wait for, as far as their time is over (H2 to H4).
+    /// Asks as many to give way as others wait for, as far as their time is over (H2 to H4). For those whose clients have gone only
+    /// their like are asked (H6).
     pub(super) fn press(&mut self, now_ns: u64) {
+        self.holders.sort_by_key(|holder| holder.began_ns);
         for class in CLASSES {
-            self.queues[class as usize].sort();
-            let waiting = self.queues[class as usize].len();
+            let queue = &mut self.queues[class as usize];
+            queue.sort();
+            let (waiting, left) = (queue.new.len() + queue.again.len(), queue.left.len());
             // Walks at their own limit wait for walks, which end.
-            if waiting > 0 && (class != Class::Walk || self.held(class) < WALKS) {
-                self.press_for(class, waiting, now_ns);
+            if waiting + left == 0 || class == Class::Walk && self.held(class) >= WALKS {
+                continue;
             }
+            // Who does not come to it, because it commits, is not waited for.
+            let asked =
+                |holder: &&Holder| holder.asked_ns.is_some_and(|at| now_ns.saturating_sub(at) < KEPT_NS);
+            let coming =
+                PLACES.saturating_sub(self.holders.len()) + self.holders.iter().filter(asked).count();
+            self.press_for(class, waiting.saturating_sub(coming), false, now_ns);
+            self.press_for(class, left.saturating_sub(coming.saturating_sub(waiting)), true, now_ns);
         }
     }
 
-    fn press_for(&mut self, class: Class, waiting: usize, now_ns: u64) {
+    fn press_for(&mut self, class: Class, mut wanted: usize, only_gone: bool, now_ns: u64) {
         let (jobs, scripts) = (self.held(Class::Job), self.held(Class::Script));
         let victims = match class {
             Class::Job if jobs >= SHARE => Class::Job,
@@ -321,23 +331,21 @@ impl Table {
             _ if jobs > scripts => Class::Job,
             _ => Class::Script,
         };
-        let free = PLACES.saturating_sub(self.holders.len());
-        // Who does not come to it, because it commits, is not waited for.
-        let asked = |holder: &&Holder| holder.asked_ns.is_some_and(|at| now_ns.saturating_sub(at) < KEPT_NS);
-        let asked = self.holders.iter().filter(asked).count();
-        let mut wanted = waiting.saturating_sub(asked + free);
         let newcomers = !self.queues[class as usize].new.is_empty();
         let mut elders = 0;
-        self.holders.sort_by_key(|holder| holder.began_ns);
         for holder in self.holders.iter_mut().filter(|holder| holder.asker.class == victims) {
             if wanted == 0 {
                 return;
             }
-            let gave_way = holder.asker.gave_way > 0 && !holder.asker.is_gone();
+            let gone = holder.asker.is_gone();
+            let gave_way = holder.asker.gave_way > 0 && !gone;
             elders += usize::from(gave_way);
             let doubled = gave_way && (!newcomers || elders <= ELDERS);
             let kept_ns = KEPT_NS << if doubled { holder.asker.gave_way.min(DOUBLINGS_MAX) } else { 0 };
-            if holder.asked_ns.is_none() && now_ns.saturating_sub(holder.began_ns) >= kept_ns {
+            if holder.asked_ns.is_none()
+                && (gone || !only_gone)
+                && now_ns.saturating_sub(holder.began_ns) >= kept_ns
+            {
                 holder.asked_ns = Some(now_ns);
                 holder.asker.sign.ask();
                 self.asked += 1;
@@ -500,13 +508,12 @@ mod tests {
         }
         (0..100).for_each(|_| model.step());
         let long = model.come(Class::Script, NEEDS_NS);
-        // More come all the time than can be served at once, and all of them want more than their time.
-        let mut come = 0;
-        let (ns, gave_way) = model.until_ended(long, 400 * NEEDS_NS, |model| {
-            come += 1;
-            if come % 2 == 0 && model.table.waiting(Class::Script) < 300 {
-                model.come(Class::Script, 2 * KEPT_NS);
-                model.come(Class::Job, 2 * KEPT_NS);
+        // As many come all the time as can be served.
+        let (ns, gave_way) = model.until_ended(long, 60 * NEEDS_NS, |model| {
+            for class in [Class::Script, Class::Job] {
+                if model.table.queues[class as usize].new.len() < 4 {
+                    (0..4).for_each(|_| _ = model.come(class, KEPT_NS / 2));
+                }
             }
         });
         assert!((1..=8).contains(&gave_way), "{gave_way} after {ns}");
@@ -527,9 +534,13 @@ mod tests {
         let second = model.come(Class::Script, STEP_NS);
         let (before, _) = model.until_ended(second, 1_000_000_000, |_| {});
         assert!(model.ended.iter().all(|(name, ..)| *name != first), "{before}");
+        // Those that gave way are back, and it waits, disturbing nobody.
+        let asked = model.table.asked;
+        (0..100).for_each(|_| model.step());
+        assert_eq!((model.table.held(Class::Script), model.table.all_waiting()), (PLACES, 1));
+        assert!(model.table.asked <= asked + 1);
+        let at = model.pieces.iter().position(|piece| piece.holds.is_some()).expect("all places are held");
+        model.pieces.remove(at);
         model.until_ended(first, 1_000_000_000, |_| {});
-        // Those that gave way are back, as there is room.
-        (0..10).for_each(|_| model.step());
-        assert_eq!((model.table.held(Class::Script), model.table.all_waiting()), (PLACES, 0));
     }
 }
