@@ -127,7 +127,8 @@ pub fn run<R: Rows>(usual: u64, lanes: usize, make: impl Fn(usize, u64, &mut u64
     let number = |name: &str, usual: u64| std::env::var(name).map_or(usual, |text| text.parse().unwrap());
     let first = number("EVENKEEL_TEST_SEED", 1);
     let end = first + number("EVENKEEL_TEST_RACES", usual);
-    let (server, http) = Server::start_http(&["--loglevel", "debug", "--logfile", "{dir}/log"]);
+    let (server, http) =
+        Server::start_http(&["--loglevel", "debug", "--logfile", "{dir}/log", "--http-timeout", "0"]);
     let (next, stop, sums) = (AtomicU64::new(first), AtomicBool::new(false), Sums::default());
     let began = Instant::now();
     let lane = |lane: usize| {
