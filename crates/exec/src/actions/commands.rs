@@ -292,9 +292,10 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     }
     let mut found: Vec<(usize, Use)> = Vec::new();
     let told = command.each_key(given, &mut |at, uses| found.push((at, uses)));
-    if command.name == "migrate" && given.at(3).is_empty() && found.len() > 1 {
-        // It stands for the keys behind KEYS.
-        found.retain(|(at, _)| *at != 3);
+    if command.name == "migrate" && found.len() > 1 {
+        // An empty one stands for the keys behind KEYS; beside another there must be none.
+        let stands_for_others = given.at(3).is_empty();
+        found.retain(|(at, _)| stands_for_others && *at != 3);
     }
     if !told {
         found.clear();

@@ -507,6 +507,7 @@ fn stats(s: &Snapshot, out: &mut Lines) {
         ("sync_partial_ok", 0),
         ("sync_partial_err", 0),
         ("expired_subkeys", stats.expired_fields),
+        ("expired_fields", stats.expired_fields),
         ("expired_keys", stats.expired_keys),
     ]);
     out.line("expired_stale_perc", "0.00");
