@@ -71,24 +71,24 @@ pub(crate) fn asked_for(command: &Command, args: Args<'_>) -> Result<Asked, Erro
 
 impl Asked {
     /// Tries what is to be loaded. Cost: running the code of each library once (L1), in so much memory at most.
-    pub(crate) fn prepare(self, memory_bytes: usize) -> Result<Change, String> {
+    pub(crate) fn prepare(self, limits: &Limits) -> Result<Change, String> {
         let (libraries, policy, is_load) = match self {
             Asked::Other(change) => return Ok(change),
             Asked::Load(code, policy) => {
-                let tried = try_library(&mut engine(memory_bytes), code)?;
+                let tried = try_library(&mut engine(limits), code)?;
                 (vec![tried], policy, true)
             }
-            Asked::Restore(payload, policy) => (accept_all(&payload, memory_bytes)?, policy, false),
+            Asked::Restore(payload, policy) => (accept_all(&payload, limits)?, policy, false),
         };
         Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
     }
 
     fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
         let code = act.server.scripts.code.clone();
-        let memory_bytes = act.server.config.live.lua_memory_bytes.size();
+        let limits = act.server.scripts.limits(&act.server.config.live);
         let server = act.server.clone();
         let change = move |asked: Asked, out: &mut Reply| {
-            let prepared = apart(&server, move || asked.prepare(memory_bytes));
+            let prepared = apart(&server, || asked.prepare(&limits));
             let made = prepared.and_then(|change| change.make(&code).map(|()| change));
             match made {
                 Ok(change) => change.answer(out),
@@ -183,8 +183,8 @@ fn restore(args: Args<'_>) -> Result<Asked, Error> {
 }
 
 /// The libraries of a payload, each tried; names that come twice in it are refused.
-fn accept_all(payload: &[u8], memory_bytes: usize) -> Result<Vec<Accepted>, String> {
-    let mut engine = engine(memory_bytes);
+fn accept_all(payload: &[u8], limits: &Limits) -> Result<Vec<Accepted>, String> {
+    let mut engine = engine(limits);
     let mut all: Vec<Accepted> = Vec::new();
     for code in codes_of(payload)? {
         let new = try_library(&mut engine, code)?;
@@ -233,8 +233,8 @@ fn apart<T: Send>(server: &Server, work: impl FnOnce() -> Result<T, String> + Se
 }
 
 /// An engine to try libraries in, ready for them.
-fn engine(memory_bytes: usize) -> Engine {
-    let mut engine = Engine::new(Limits { memory_bytes, ..Limits::default() });
+fn engine(limits: &Limits) -> Engine {
+    let mut engine = Engine::new(limits.clone());
     engine.prepare_for_libraries();
     engine
 }

@@ -152,7 +152,7 @@ impl Transaction {
             "script|flush" => scripting::forgets(args).map_err(|error| error.text().into_owned()),
             _ => libraries::asked_for(command, args)
                 .map_err(|error| error.text().into_owned())
-                .and_then(|asked| asked.prepare(server.config.live.lua_memory_bytes.size())),
+                .and_then(|asked| asked.prepare(&server.scripts.limits(&server.config.live))),
         };
         // Why it cannot be made is answered where it is made for all.
         let _ = change.and_then(|change| change.make(&lua.code));
