@@ -322,7 +322,7 @@ mod tests {
     fn names_that_come_twice_in_a_dump_are_refused() {
         let refused = |codes: &[Box<[u8]>]| {
             let codes: Vec<&[u8]> = codes.iter().map(|code| &**code).collect();
-            accept_all(&payload_of(&codes), 0).map(|all| all.len())
+            accept_all(&payload_of(&codes), &Limits::default()).map(|all| all.len())
         };
         assert_eq!(refused(&[library("one", "f"), library("two", "g")]), Ok(2));
         let twice = refused(&[library("one", "f"), library("one", "g")]);
