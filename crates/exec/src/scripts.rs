@@ -546,6 +546,11 @@ impl Scripts {
         self.code.purge();
     }
 
+    /// What an engine that is none of ours may take, and where from.
+    pub(crate) fn limits(&self, live: &crate::config::Live) -> Limits {
+        Limits { memory_bytes: live.lua_memory_bytes.size(), ..self.code.limits() }
+    }
+
     /// Has engines take their memory from there.
     pub(crate) fn take_from(&self, work: &Arc<stdx::budget::Budget>) {
         self.code.take_from(work);

@@ -1,6 +1,7 @@
 //! Memory that scripts take: it is theirs, it has a limit, nobody's keys go for it, and it is given back.
 
 use crate::eviction::{MIB, limit};
+use crate::held::{await_figure, figure};
 use crate::support::{Client, PATIENCE, Server, foreign};
 use std::time::{Duration, Instant};
 
@@ -150,25 +151,10 @@ fn a_script_that_replaces_large_values_waits_for_the_reclaimer() {
     control.expect(&format!("SET a {}", "x".repeat(1 << 20)), "+OK");
     control.expect("CONFIG SET reclaim-max-pending 4mb", "+OK");
     control.expect("DEBUG POINT reclaim HOLD 1", "+OK");
-    let figure = |client: &mut Client, name: &str| -> u64 {
-        let text = client.call("EVENKEEL STATS");
-        let found = text
-            .split(&format!("\"{name}\", :"))
-            .nth(1)
-            .map(|rest| rest.chars().take_while(char::is_ascii_digit).collect::<String>());
-        found.and_then(|digits| digits.parse().ok()).unwrap_or_else(|| panic!("no {name} in {text}"))
-    };
-    let deadline = Instant::now() + PATIENCE;
-    while figure(&mut control, "reclaim_max_pending_bytes") != 4 << 20 {
-        assert!(Instant::now() < deadline);
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_figure(&mut control, "reclaim_max_pending_bytes", |bytes| bytes == 4 << 20);
     let script = "for i = 1, 300 do redis.call('BITOP', 'NOT', 'b', 'a') end return 'through'";
     client.request(&[b"EVAL", script.as_bytes(), b"2", b"a", b"b"]);
-    while figure(&mut control, "reclaim_full") != 1 {
-        assert!(Instant::now() < deadline, "nothing waits to be freed");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    await_figure(&mut control, "reclaim_full", |full| full == 1);
     control.expect("GET c", "(nil)");
     // It can be ended where it waits; one that went through all of it is not there any more.
     control.expect("SCRIPT KILL", "+OK");

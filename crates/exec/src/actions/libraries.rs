@@ -76,7 +76,7 @@ impl Asked {
     /// each library once (L1), in so much memory at most.
     pub(crate) fn prepare(
         self,
-        memory_bytes: usize,
+        limits: &Limits,
         gone: Option<&AtomicBool>,
         turn: Option<&Turn>,
     ) -> Result<Change, String> {
@@ -84,11 +84,11 @@ impl Asked {
         let (libraries, policy, is_load) = match self {
             Asked::Other(change) => return Ok(change),
             Asked::Load(code, policy) => {
-                let tried = try_library(&mut engine(memory_bytes), code, deadline(None))?;
+                let tried = try_library(&mut engine(limits), code, deadline(None))?;
                 (vec![tried], policy, true)
             }
             Asked::Restore(payload, policy) => {
-                (accept_all(&payload, memory_bytes, || deadline(gone))?, policy, false)
+                (accept_all(&payload, limits, || deadline(gone))?, policy, false)
             }
         };
         Ok(Change::AddLibraries(Addition { libraries, policy, is_load }))
@@ -96,10 +96,10 @@ impl Asked {
 
     fn perform(self, act: &mut Act<'_, '_>) -> Result<Flow, Error> {
         let code = act.server.scripts.code.clone();
-        let memory_bytes = act.server.config.live.lua_memory_bytes.size();
+        let limits = act.server.scripts.limits(&act.server.config.live);
         let (server, gone) = (act.server.clone(), act.session.cancel.clone());
         let change = move |asked: Asked, out: &mut Reply| {
-            let prepared = apart(&server, move |turn| asked.prepare(memory_bytes, Some(&gone), Some(turn)));
+            let prepared = apart(&server, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
             let made = prepared.and_then(|change| change.make(&code).map(|()| change));
             match made {
                 Ok(change) => change.answer(out),
@@ -196,10 +196,10 @@ fn restore(args: Args<'_>) -> Result<Asked, Error> {
 /// The libraries of a payload, each tried; names that come twice in it are refused.
 fn accept_all<'a>(
     payload: &[u8],
-    memory_bytes: usize,
+    limits: &Limits,
     deadline: impl Fn() -> Deadline<'a>,
 ) -> Result<Vec<Accepted>, String> {
-    let mut engine = engine(memory_bytes);
+    let mut engine = engine(limits);
     let mut all: Vec<Accepted> = Vec::new();
     for code in codes_of(payload)? {
         let new = try_library(&mut engine, code, deadline())?;
@@ -251,8 +251,8 @@ pub(crate) fn apart<T: Send>(
 }
 
 /// An engine to try libraries in, ready for them.
-fn engine(memory_bytes: usize) -> Engine {
-    let mut engine = Engine::new(Limits { memory_bytes, ..Limits::default() });
+fn engine(limits: &Limits) -> Engine {
+    let mut engine = Engine::new(limits.clone());
     engine.prepare_for_libraries();
     engine
 }
@@ -344,7 +344,7 @@ mod tests {
         let deadline = || Deadline { until_ns: u64::MAX, gone: None, turn: None };
         let refused = |codes: &[Box<[u8]>]| {
             let codes: Vec<&[u8]> = codes.iter().map(|code| &**code).collect();
-            accept_all(&payload_of(&codes), 0, deadline).map(|all| all.len())
+            accept_all(&payload_of(&codes), &Limits::default(), deadline).map(|all| all.len())
         };
         assert_eq!(refused(&[library("one", "f"), library("two", "g")]), Ok(2));
         let twice = refused(&[library("one", "f"), library("one", "g")]);

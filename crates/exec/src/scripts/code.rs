@@ -15,7 +15,8 @@
 //!   on one of their own (SCRIPT LOAD), and loops take over what came out, unless even that is long: such scripts always run
 //!   on threads.
 //! - K4: a loop loads libraries in slices, while threads run what is called, and none that takes long to load.
-//! - K5: scripts that came by EVAL are forgotten when there are [`EVALS_MAX`] of them, those not used of late first.
+//! - K5: scripts that came by EVAL are forgotten when there are [`EVALS_MAX`] of them, or they have [`EVALS_BYTES`], those not used of
+//!   late first.
 //!
 //! Cost: lookups O(1) and O(log functions), and O(bytes) to compare a script's text; a draft O(1), a change O(all functions).
 
@@ -32,6 +33,8 @@ const SHORT: usize = 2 * 1024;
 const LOOKED_AT: usize = 64 * 1024;
 /// Scripts known by EVAL alone, as in Redis from 7.4 on.
 const EVALS_MAX: usize = 500;
+/// And of so many bytes together; one is always kept.
+const EVALS_BYTES: usize = 64 << 20;
 /// What a script takes beside its text.
 const BODY_OVERHEAD: usize = 192;
 /// Longer texts are hashed each time: comparing them takes a while, too.
@@ -82,8 +85,9 @@ impl Kept {
 struct Texts {
     by_sha: HashMap<Sha, Arc<Kept>>,
     by_hash: HashMap<u64, Sha>,
-    /// Those that may be forgotten, the oldest first.
-    evals: VecDeque<Sha>,
+    /// Those that may be forgotten with their bytes, the oldest first, and the bytes of all.
+    evals: VecDeque<(Sha, usize)>,
+    eval_bytes: usize,
     bytes: usize,
 }
 
@@ -95,17 +99,19 @@ impl Texts {
         }
     }
 
-    /// Makes room for one more that came by EVAL. Those used since they were last looked at get another turn.
-    fn make_room(&mut self) -> u64 {
+    /// Makes room for one more of so many bytes that came by EVAL. Those used since they were last looked at get another turn.
+    fn make_room(&mut self, bytes: usize) -> u64 {
         let mut gone = 0;
-        while self.evals.len() >= EVALS_MAX {
-            let Some(sha) = self.evals.pop_front() else { break };
+        while self.evals.len() >= EVALS_MAX || self.eval_bytes + bytes > EVALS_BYTES {
+            let Some((sha, bytes)) = self.evals.pop_front() else { break };
+            self.eval_bytes -= bytes;
             let Some(kept) = self.by_sha.get(&sha) else { continue };
             if kept.stays.load(Ordering::Relaxed) {
                 continue;
             }
             if kept.used.swap(false, Ordering::Relaxed) {
-                self.evals.push_back(sha);
+                self.evals.push_back((sha, bytes));
+                self.eval_bytes += bytes;
             } else {
                 self.remove(&sha);
                 gone += 1;
@@ -163,6 +169,11 @@ impl Code {
         let _ = self.work.set(work.clone());
     }
 
+    /// Those of an engine, but for `lua-memory-limit`, which may change.
+    pub(super) fn limits(&self) -> Limits {
+        Limits { budget: self.work.get().cloned(), ..Limits::default() }
+    }
+
     /// Has engines give up what they can do without, each when it comes to that.
     pub(super) fn purge(&self) {
         self.purges.fetch_add(1, Ordering::Release);
@@ -200,10 +211,12 @@ impl Code {
             return known.clone();
         }
         if !kept.stays.load(Ordering::Relaxed) {
-            let gone = scripts.make_room();
+            let bytes = kept.bytes();
+            let gone = scripts.make_room(bytes);
             self.evicted.fetch_add(gone, Ordering::Relaxed);
             self.forgotten.fetch_add(gone, Ordering::Release);
-            scripts.evals.push_back(sha);
+            scripts.evals.push_back((sha, bytes));
+            scripts.eval_bytes += bytes;
         }
         scripts.bytes += kept.bytes();
         scripts.by_hash.insert(hash_bytes(&kept.text), sha);
@@ -376,7 +389,7 @@ pub(crate) enum Found {
 impl LuaState {
     /// A thread's.
     pub(super) fn new(code: Arc<Code>) -> LuaState {
-        let limits = Limits { budget: code.work.get().cloned(), ..Limits::default() };
+        let limits = code.limits();
         LuaState {
             heeded: code.wishes(),
             collecting: false,
@@ -785,6 +798,16 @@ mod tests {
         assert_eq!((count, code.evicted()), (EVALS_MAX + 1, EVALS_MAX as u64 + 2));
         code.forget_scripts();
         assert!(bytes > 0 && code.script_sizes() == (0, 0));
+    }
+
+    #[test]
+    fn long_scripts_that_came_by_eval_do_not_add_up() {
+        let code = Arc::new(Code::default());
+        let text = |i: usize| format!("return #[[{}{i}]]", "x".repeat(EVALS_BYTES / 8));
+        let shas: Vec<_> = (0..10).map(|i| keep(&code, &text(i), false)).collect();
+        let (count, bytes) = code.script_sizes();
+        assert!((2..8).contains(&count) && bytes <= EVALS_BYTES, "{count} scripts of {bytes} bytes");
+        assert!(code.script(&shas[0]).is_none() && code.script(&shas[9]).is_some());
     }
 
     /// K3: what a loop does not compile itself it takes over from a thread, unless that is long, too.

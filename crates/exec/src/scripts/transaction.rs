@@ -151,7 +151,7 @@ impl Transaction {
         let change = match command.name {
             "script|flush" => scripting::forgets(args).map_err(|error| error.text().into_owned()),
             _ => libraries::asked_for(command, args).map_err(|error| error.text().into_owned()).and_then(
-                |asked| asked.prepare(server.config.live.lua_memory_bytes.size(), limit.gone, None),
+                |asked| asked.prepare(&server.scripts.limits(&server.config.live), limit.gone, None),
             ),
         };
         // Why it cannot be made is answered where it is made for all.
