@@ -33,12 +33,13 @@ use run::{Ground, Limit, run_once};
 use transaction::Transaction;
 
 use crate::actions::Act;
+use crate::assembled::{self, Rests};
 use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
 use crate::lines::{self, Place, Write};
 use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
 use crate::pool::Pool;
-use crate::session::Watch;
+use crate::session::{ClientInfo, Watch};
 use crate::tally::Tally;
 use crate::waits::Spent;
 use crate::waits::request::Bench;
@@ -55,6 +56,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use stdx::budget::Holding;
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::points::Point;
@@ -204,6 +206,9 @@ pub struct ScriptJob {
     settled: Option<(usize, Box<[u8]>)>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
+    /// What it holds, of what work may.
+    holding: Holding,
+    info: Arc<ClientInfo>,
 }
 
 impl ScriptJob {
@@ -285,6 +290,8 @@ enum Halt {
     TooLong,
     /// It panicked.
     Broken,
+    /// It needs more memory than work may hold.
+    Full,
 }
 
 /// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
@@ -484,7 +491,7 @@ pub(crate) fn start_exec(
         client: act.session.id,
         resp3: act.out.resp3(),
         read_only: false,
-        short: act.session.short,
+        short: act.server.memory.is_short(act.session),
         now_ms: act.local.now_ms,
         used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
@@ -520,7 +527,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
     let in_script = !matches!(run.body, Body::Exec(_));
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
-        let mut overlay = Overlay::new(snapshot, run.used_ms);
+        let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
         overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
         let mark = out.len();
@@ -542,7 +549,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
                 in_multi: true,
                 committed: false,
             };
-            let ground = Ground { overlay: &mut overlay, act: Some(&mut inner) };
+            let ground = Ground { overlay: &mut overlay, act: Some(&mut inner), holding: &mut holding, base: 0 };
             run_once(&server, lua, &run, ground, limit, None, &mut out)
         };
         act.out.swap(&mut out);
@@ -579,7 +586,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
 fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
     let reply = act.out.as_bytes()[mark..].to_vec();
     act.out.truncate(mark);
-    let deeds = Deeds::new(run, (reply, mark), told, None);
+    let deeds = Deeds::new(run, (reply, mark), told, (None, None));
     match advance_deeds(act.server, act.local, Some(act.session), deeds) {
         Some(Delivery { bytes, stream: None, .. }) => {
             act.session.hushed = false;
@@ -688,6 +695,8 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         spent: Spent::default(),
         settled: None,
         place: None,
+        holding: Holding::default(),
+        info: act.session.info.clone(),
     };
     act.local.away = true;
     submit(act.server, act.local, Box::new(job));
@@ -747,7 +756,7 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
         if let Body::Exec(transaction) = &job.run.body {
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }
-        let ground = Ground { overlay: &mut overlay, act: None };
+        let ground = Ground { overlay: &mut overlay, act: None, holding: &mut job.holding, base: 0 };
         let most_ns = server.config.live.script_max_ms.get().max(0) as u64 * 1_000_000;
         let end_ns = stdx::clock::mono_ns().saturating_add(most_ns.saturating_sub(job.spent.thread_ns));
         let end_ns = (most_ns > 0).then_some(end_ns);
@@ -757,6 +766,11 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
         let (ended, told) = run_once(server, lua, &job.run, ground, limit, Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
+        if job.ended == Err(Halt::Full) {
+            // Nothing of it will be told or committed.
+            job::discard((std::mem::take(&mut job.told), std::mem::take(&mut job.out)));
+        }
+        job.info.work_bytes.store(job.holding.held(), Ordering::Relaxed);
         job.tally = std::mem::take(&mut lua.tally);
         server.scripts.note_roams(&job.run.body, reader.roams(&overlay));
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
@@ -812,6 +826,18 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
             return deliver_ended(server, local, job, &format!("script-max-time exceeded: {ms} ms"));
         }
         Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
+        Err(Halt::Full) => {
+            let error = Error::work_memory();
+            let text = error.text();
+            job.out = match job.run.body {
+                Body::Exec(_) => {
+                    let why = text.strip_prefix("ERR ").unwrap_or(&text);
+                    format!("-EXECABORT Transaction discarded because of: {why}\r\n").into_bytes()
+                }
+                _ => format!("-{text}\r\n").into_bytes(),
+            };
+            return deliver(server, local, job);
+        }
         Err(Halt::Broken) => {
             job.out = format!("-{}\r\n", job::BROKEN).into_bytes();
             return deliver(server, local, job);
@@ -877,16 +903,21 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     job.races.end();
     // Nearly all that scripts do besides their writes.
     let published = !job.told.deeds.is_empty();
+    job.info.work_bytes.store(0, Ordering::Relaxed);
     let spent = Some(Box::new(job.races.told(Spent { published, ..job.spent })));
     if deeds::do_few(server, &mut job.told) {
         let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
-        let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };
+        let _ = job.holding.set(&server.memory.work, bytes.capacity() as u64);
+        let share = job.holding.take();
+        let (bytes, stream) = assembled::assemble(bytes, Rests::new(), share, Some(&job.info));
+        let delivery = Delivery { client: job.run.client, bytes, stream, spent, selected };
         job::discard(job);
         return Some(delivery);
     }
-    let ScriptJob { run, out, told, overlay, commit, .. } = *job;
+    let ScriptJob { run, out, told, overlay, commit, mut holding, .. } = *job;
     job::discard((overlay, commit));
-    server.send(local.id, Mail::Deeds(Deeds::new(run, (out, 0), told, spent)));
+    let _ = holding.set(&server.memory.work, (out.capacity() + told.bytes) as u64);
+    server.send(local.id, Mail::Deeds(Deeds::new(run, (out, 0), told, (spent, holding.take()))));
     None
 }
 

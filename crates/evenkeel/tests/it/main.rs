@@ -10,6 +10,7 @@ mod acts;
 mod attackers;
 mod backends;
 mod blocked;
+mod bounds;
 mod company;
 mod connections;
 mod crowd;
