@@ -468,8 +468,14 @@ impl Job {
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
             let attempt = self.races.lost;
-            let caller =
-                Caller { may_stream, may_keep: !alone, may_block: alone, client_id: self.client, attempt, ..Caller::default() };
+            let caller = Caller {
+                may_stream,
+                may_keep: !alone,
+                may_block: alone,
+                client_id: self.client,
+                attempt,
+                ..Caller::default()
+            };
             let room = Room::new(&self.work, &mut self.holding, known);
             let budget = Budget::unlimited(cancel).in_turns(Some(turn)).within(room, mark);
             let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);

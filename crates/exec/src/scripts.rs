@@ -549,7 +549,8 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
                 in_multi: true,
                 committed: false,
             };
-            let ground = Ground { overlay: &mut overlay, act: Some(&mut inner), holding: &mut holding, base: 0 };
+            let ground =
+                Ground { overlay: &mut overlay, act: Some(&mut inner), holding: &mut holding, base: 0 };
             run_once(&server, lua, &run, ground, limit, None, &mut out)
         };
         act.out.swap(&mut out);

@@ -689,7 +689,10 @@ impl Conn {
 
     /// Whether its request is so long that its memory is counted, or was.
     fn hauls(&self) -> bool {
-        self.input.capacity() > HAUL || self.need > HAUL || self.transit.held() > 0 || self.thirsty_ns.is_some()
+        self.input.capacity() > HAUL
+            || self.need > HAUL
+            || self.transit.held() > 0
+            || self.thirsty_ns.is_some()
     }
 
     /// Holds memory for a long request, of which so much is known as came; without it no more is read. A request that cannot have

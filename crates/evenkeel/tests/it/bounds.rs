@@ -166,7 +166,9 @@ fn large_values_in_the_reply_of_a_transaction_are_not_copied() {
     await_figure(&mut control, "reclaim_pending_bytes", |bytes| bytes == 0);
     let before = server.resident_bytes();
     // The reply is of the moment of the transaction, whatever becomes of the key before it is read.
-    client.send("MULTI\r\nGET big\r\nGETRANGE big 1 -1\r\nMGET big none big\r\nAPPEND big w\r\nGET big\r\nEXEC\r\n");
+    client.send(
+        "MULTI\r\nGET big\r\nGETRANGE big 1 -1\r\nMGET big none big\r\nAPPEND big w\r\nGET big\r\nEXEC\r\n",
+    );
     let queued = ["+OK", "+QUEUED", "+QUEUED", "+QUEUED", "+QUEUED", "+QUEUED"];
     queued.into_iter().for_each(|reply| client.expect_reply(reply));
     await_figure(&mut control, "total_commands_processed", |commands| commands > 8);
@@ -337,7 +339,8 @@ fn a_connection_follows_every_setting_that_is_changed_and_changed_back() {
     for (directive, value, lines) in table {
         let server = Server::start();
         let (mut admin, mut before) = (server.client(), server.client());
-        let code = "#!lua name=f\nredis.register_function('set', function() return redis.call('SET', 'k', 1) end)";
+        let code =
+            "#!lua name=f\nredis.register_function('set', function() return redis.call('SET', 'k', 1) end)";
         assert_eq!(admin.call_bytes(&[b"FUNCTION", b"LOAD", code.as_bytes()]), "\"f\"");
         admin.expect("SADD s a", ":1");
         admin.expect("SET k 1", "+OK");

@@ -50,7 +50,9 @@ impl EventLoop {
         for _ in 0..self.hauling.len().min(LOOKS) {
             let Some(client) = self.hauling.pop_front() else { return };
             let Some(&slot) = self.by_id.get(&client) else { continue };
-            let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.hauling && !conn.doomed) else { continue };
+            let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.hauling && !conn.doomed) else {
+                continue;
+            };
             let wanted = conn.wants_input();
             if conn.look_at_haul(&self.server, &self.local) {
                 self.hauling.push_back(client);
