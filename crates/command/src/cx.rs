@@ -3,6 +3,8 @@
 use crate::Error;
 use keyspace::View;
 use resp::{OwnedArgs, Reply};
+use std::sync::Arc;
+use stdx::budget::{self, Holding};
 use stdx::turns::Turn;
 use value::Held;
 
@@ -26,6 +28,12 @@ pub trait Stream: Send {
         let _ = held;
     }
 
+    /// Whether what it writes may be far more than what it keeps alive: an element is written again and again. Such a reply is not
+    /// kept to be written when its client reads it, where it is a part of another.
+    fn repeats(&self) -> bool {
+        false
+    }
+
     /// Whether it does something besides writing a reply, so that it must run to its end even if nobody is told.
     fn has_effects(&self) -> bool {
         false
@@ -39,6 +47,8 @@ pub struct Caller {
     pub may_block: bool,
     /// May answer with a stream (not in MULTI or a script).
     pub may_stream: bool,
+    /// May leave the rest of a long reply to a stream, which stands amid other replies then (a long transaction).
+    pub may_keep: bool,
     pub in_script: bool,
     /// Replicated or replayed: relative times and limits were settled by whoever ran it first.
     pub in_replay: bool,
@@ -70,6 +80,32 @@ pub enum Outcome {
 /// Steps after which the time is looked at.
 const LOOK: usize = 200;
 
+/// Bytes of a reply that nobody asks about.
+const REPLY_FREE: usize = 32 << 10;
+/// Bytes of a reply from which on its rest is kept as a stream (`Caller::may_keep`).
+const KEPT_FROM: usize = 64 << 10;
+
+/// The memory a run may take beside the data: its reply, and what it collects.
+pub struct Room<'a> {
+    budget: &'a Arc<budget::Budget>,
+    holding: &'a mut Holding,
+    /// What its caller holds for it already, and what it has collected.
+    base: u64,
+    collected: u64,
+}
+
+impl<'a> Room<'a> {
+    /// `base`: bytes that are held beside the run itself. Whoever runs it sets `holding` anew when it is over.
+    pub fn new(budget: &'a Arc<budget::Budget>, holding: &'a mut Holding, base: usize) -> Room<'a> {
+        Room { budget, holding, base: base as u64, collected: 0 }
+    }
+
+    fn ask(&mut self, more: usize) -> Result<(), Error> {
+        let all = self.base.saturating_add(self.collected).saturating_add(more as u64);
+        self.holding.set(self.budget, all).map_err(|_| Error::work_memory())
+    }
+}
+
 /// Work allowed before a run is dropped and repeated elsewhere.
 pub struct Budget<'a> {
     steps: usize,
@@ -79,6 +115,10 @@ pub struct Budget<'a> {
     cancelled: Option<&'a std::sync::atomic::AtomicBool>,
     /// On a thread of background work: lets others go on when its turn is over.
     turn: Option<&'a Turn>,
+    /// The memory it may take; None: as much as it likes.
+    room: Option<Room<'a>>,
+    /// Length of the reply from which on `room` is asked.
+    reply_until: usize,
     /// How often it was asked, and the most that was charged at once.
     #[cfg(test)]
     pub(crate) looks: (usize, usize),
@@ -91,6 +131,8 @@ impl<'a> Budget<'a> {
             until: None,
             cancelled: None,
             turn: None,
+            room: None,
+            reply_until: usize::MAX,
             #[cfg(test)]
             looks: (0, 0),
         }
@@ -108,6 +150,42 @@ impl<'a> Budget<'a> {
     /// The run takes turns with its like: each charge may be the end of one.
     pub const fn in_turns(self, turn: Option<&'a Turn>) -> Budget<'a> {
         Budget { turn, ..self }
+    }
+
+    /// The run may take so much memory. `reply`: how long its reply is when it begins.
+    pub fn within(self, room: Room<'a>, reply: usize) -> Budget<'a> {
+        Budget { room: Some(room), reply_until: reply + REPLY_FREE, ..self }
+    }
+
+    /// Takes memory for so many bytes that the run collects. Errors: it is not to be had.
+    pub(crate) fn take(&mut self, bytes: usize) -> Result<(), Error> {
+        let Some(room) = &mut self.room else { return Ok(()) };
+        room.collected = room.collected.saturating_add(bytes as u64);
+        room.ask(0)
+    }
+
+    /// Asks whether so many bytes would be to be had, and takes none.
+    pub(crate) fn expect(&mut self, bytes: usize) -> Result<(), Error> {
+        let Some(room) = &mut self.room else { return Ok(()) };
+        room.ask(bytes)?;
+        room.ask(0)
+    }
+
+    #[cold]
+    fn ask_for_reply(&mut self, len: usize) -> Result<(), Error> {
+        let Some(room) = &mut self.room else { return Ok(()) };
+        room.ask(len)?;
+        self.reply_until = len + REPLY_FREE;
+        Ok(())
+    }
+
+    /// As [`Budget::charge`], for a run that has written so long a reply.
+    #[inline]
+    pub(crate) fn charge_reply(&mut self, reply: usize, steps: usize) -> Result<(), Error> {
+        if reply >= self.reply_until {
+            self.ask_for_reply(reply)?;
+        }
+        self.charge(steps)
     }
 
     pub(crate) fn charge(&mut self, steps: usize) -> Result<(), Error> {
@@ -170,7 +248,7 @@ impl<'a, 'k> Cx<'a, 'k> {
     /// Charges `steps` (about 50 ns each) of work. A write must charge before its first change: the run may be dropped.
     #[inline]
     pub fn charge(&mut self, steps: usize) -> Result<(), Error> {
-        self.budget.charge(steps)
+        self.budget.charge_reply(self.out.len(), steps)
     }
 
     /// Waits for something that is no work; a turn among its like is given back meanwhile. On a worker only.
@@ -193,6 +271,11 @@ impl<'a, 'k> Cx<'a, 'k> {
         }
     }
 
+    /// Before a reply of at least so many bytes is begun that cannot be streamed: asks whether there is memory for it.
+    pub fn expect_reply(&mut self, bytes: usize) -> Result<(), Error> {
+        if self.caller.may_stream { Ok(()) } else { self.budget.expect(self.out.len().saturating_add(bytes)) }
+    }
+
     /// Hands over the rest of the reply. Where streams are not allowed it is written at once, and charged piece by piece; a
     /// write may have changed something by then, for who bounds such a run drops what it changed with it.
     pub fn stream(&mut self, mut stream: impl Stream + 'static) -> Result<(), Error> {
@@ -200,11 +283,16 @@ impl<'a, 'k> Cx<'a, 'k> {
             self.outcome = Outcome::Stream(Box::new(stream));
             return Ok(());
         }
+        let start = self.out.len();
         loop {
             let before = self.out.len();
             let more = stream.fill(self.out, PIECE);
             self.charge(1 + (self.out.len() - before) / BYTES_PER_STEP)?;
             if !more {
+                return Ok(());
+            }
+            if self.caller.may_keep && self.out.len() - start >= KEPT_FROM && !stream.repeats() {
+                self.outcome = Outcome::Stream(Box::new(stream));
                 return Ok(());
             }
         }
@@ -234,6 +322,24 @@ impl<'a, 'k> Cx<'a, 'k> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_run_gets_no_more_memory_than_there_is() {
+        let all = Arc::new(budget::Budget::default());
+        all.set_limit(64 << 20);
+        let mut holding = Holding::default();
+        let mut budget = Budget::unlimited(None).within(Room::new(&all, &mut holding, 1 << 20), 10);
+        budget.charge_reply(10 + REPLY_FREE - 1, 1).unwrap();
+        assert_eq!(all.used(), 0, "little is not asked for");
+        budget.charge_reply(10 << 20, 1).unwrap();
+        budget.expect(60 << 20).unwrap_err();
+        budget.take(40 << 20).unwrap();
+        assert!((41 << 20..44 << 20).contains(&all.used()));
+        assert_eq!(budget.charge_reply(30 << 20, 1), Err(Error::work_memory()));
+        assert_eq!(budget.take(30 << 20), Err(Error::work_memory()));
+        drop(holding);
+        assert_eq!(all.used(), 0);
+    }
 
     #[test]
     fn a_budget_ends_with_its_time_or_its_steps() {

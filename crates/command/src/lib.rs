@@ -32,7 +32,7 @@ mod testing;
 mod transaction;
 mod zset;
 
-pub use cx::{Block, Budget, Caller, Cx, Outcome, STREAM_FROM, Stream};
+pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};
 pub use error::Error;
 pub use generic::items::write_item;
 pub use generic::sort::sort_destination;

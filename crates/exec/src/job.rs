@@ -17,12 +17,16 @@
 //! - J5: writes of one kind that lose to each other go one after the other (`lines.rs`).
 //! - J7: one that is asked to give its place to others (`snapshots/places.rs`) drops its attempt and starts over behind them.
 //!   One whose client was killed ends, unless its commit is decided.
+//! - J8: what it holds beside the data, its overlay and its reply above all, it takes from what work may hold (`work-max-memory`). If
+//!   there is no room for more it ends with an error, and nothing of it is done. A long reply is kept so until it is sent, and large
+//!   values in it as handles (`assembled.rs`).
 //! - J6: one that has lost, or is the first of them, learns at once when it loses (`job/alarm.rs`): its attempt is *doomed*.
 
 mod alarm;
 
 use alarm::Alarm;
 
+use crate::assembled::{self, Rests};
 use crate::bulk;
 use crate::lines::{self, Place, Write};
 use crate::mail::Mail;
@@ -35,11 +39,12 @@ use crate::waits::{self, Ahead, Spent};
 use crate::works::{Owner, Paused, Work};
 use crate::{Flow, Local, Server, Session, snapshots};
 use command::places;
-use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Stream};
+use command::{Block, Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream};
 use keyspace::{Announce, Commit, KeyBatches, Keyspace, Overlay, Owned, Protection, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use stdx::budget::{self, Holding};
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::turns::Turn;
@@ -56,6 +61,8 @@ const INSISTS_MS: u64 = 1000;
 pub(crate) const AT_ONCE: usize = 128;
 /// Words from which on a command goes to a worker without a look at its keys.
 pub(crate) const MANY_WORDS: usize = 400;
+/// What a key takes that is to be read, and what was found.
+const WANTED_BYTES: usize = size_of::<(u64, u32, Name)>() + size_of::<Option<Owned>>();
 /// Bytes of a command from which on it does.
 pub const MANY_BYTES: usize = 128 * 1024;
 
@@ -223,6 +230,11 @@ pub struct Job {
     pub(crate) place: Option<Place>,
     /// Of this attempt.
     alarm: Option<Alarm>,
+    /// What it holds, of what work may (J7).
+    work: Arc<budget::Budget>,
+    holding: Holding,
+    /// EXEC: rests of its commands' replies.
+    rests: Rests,
 }
 
 /// The answer to long work that panicked.
@@ -287,7 +299,7 @@ impl Races {
 }
 
 impl Job {
-    fn new(local: &mut Local, session: &Session, body: Body, out: &Reply) -> Box<Job> {
+    fn new(server: &Server, local: &mut Local, session: &Session, body: Body, out: &Reply) -> Box<Job> {
         Box::new(Job {
             client: session.id,
             loop_id: local.id,
@@ -317,6 +329,9 @@ impl Job {
             settled: None,
             place: None,
             alarm: None,
+            work: server.memory.work.clone(),
+            holding: Holding::default(),
+            rests: Rests::new(),
         })
     }
 
@@ -331,8 +346,14 @@ impl Job {
     }
 
     /// Of a command that has waited for its keys.
-    pub(crate) fn waiting(local: &mut Local, session: &Session, body: Body, out: &Reply) -> Box<Job> {
-        Box::new(Job { planned: true, ..*Job::new(local, session, body, out) })
+    pub(crate) fn waiting(
+        server: &Server,
+        local: &mut Local,
+        session: &Session,
+        body: Body,
+        out: &Reply,
+    ) -> Box<Job> {
+        Box::new(Job { planned: true, ..*Job::new(server, local, session, body, out) })
     }
 
     /// A piece of work on the worker: tells the keys it needs, or runs.
@@ -348,6 +369,7 @@ impl Job {
         let wanted = if self.planned { Wanted::default() } else { self.wanted(&overlay) };
         self.planned = true;
         self.state = match wanted.keys.is_empty() {
+            _ if !self.hold(&mut overlay, wanted.keys.len() * WANTED_BYTES) => self.refuse(&mut overlay),
             true => self.run_over(keyspace, &mut overlay, turn),
             false => State::NeedKeys(wanted),
         };
@@ -388,12 +410,36 @@ impl Job {
 
     /// It panicked: nothing of it has happened, and its client is told so.
     pub(crate) fn fail(&mut self) {
-        self.out.clear();
+        self.begin();
         self.out.error(BROKEN);
-        self.effects.clear();
-        self.tally.clear();
         (self.overlay, self.commit, self.block) = (None, None, None);
         self.state = State::Done(None);
+    }
+
+    /// Holds memory for what there is of it now and so many bytes more; false: it may not have so much (J7). O(1).
+    fn hold(&mut self, overlay: &mut Overlay, more: usize) -> bool {
+        let bytes = (overlay.bytes() + self.out.capacity() + more) as u64;
+        let held = self.holding.set(&self.work, bytes).is_ok();
+        self.info.work_bytes.store(self.holding.held(), Ordering::Relaxed);
+        held
+    }
+
+    /// Ends it for want of memory: nothing of it has happened (J7).
+    fn refuse(&mut self, overlay: &mut Overlay) -> State {
+        overlay.reset();
+        self.begin();
+        self.out = Reply::new(self.out.resp3());
+        self.out.error(&Error::work_memory().text());
+        State::Done(None)
+    }
+
+    /// Forgets what an earlier run left.
+    fn begin(&mut self) {
+        self.out.clear();
+        self.effects.clear();
+        self.tally.clear();
+        self.rests.clear();
+        self.block = None;
     }
 
     /// The keys its commands name that are not read yet. O(words · log words).
@@ -435,10 +481,7 @@ impl Job {
 
     /// Runs its commands over the overlay, from the beginning.
     fn run_over(&mut self, keyspace: &Keyspace, overlay: &mut Overlay, turn: &Turn) -> State {
-        self.out.clear();
-        self.effects.clear();
-        self.tally.clear();
-        self.block = None;
+        self.begin();
         let ticker = Ticker::new();
         if let Body::Exec(queue) = &self.body {
             if self.watched_expired(keyspace, overlay, turn) {
@@ -457,13 +500,20 @@ impl Job {
             if stop.load(Ordering::Relaxed) || self.is_useless() {
                 return State::Stopped;
             }
-            let (mark, began_ns) = (self.out.len(), ticker.now_ns());
+            let (mark, began_ns, known) = (self.out.len(), ticker.now_ns(), overlay.bytes());
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
             let attempt = self.races.lost + self.gave_way;
-            let caller =
-                Caller { may_stream, may_block: alone, client_id: self.client, attempt, ..Caller::default() };
-            let budget = Budget::unlimited(Some(&*stop)).in_turns(Some(turn));
+            let caller = Caller {
+                may_stream,
+                may_keep: !alone,
+                may_block: alone,
+                client_id: self.client,
+                attempt,
+                ..Caller::default()
+            };
+            let room = Room::new(&self.work, &mut self.holding, known);
+            let budget = Budget::unlimited(Some(&*stop)).in_turns(Some(turn)).within(room, mark);
             let mut cx = Cx::new(&mut view, &mut self.out, caller, budget, self.random);
             let result = handler(&mut cx, args);
             self.random = cx.random();
@@ -483,6 +533,8 @@ impl Job {
             }
             match result {
                 Err(Error::Cancelled) => return State::Stopped,
+                // What it did before is not done either; of an EXEC the other commands are.
+                Err(error) if alone && error == Error::work_memory() => return self.refuse(overlay),
                 Err(error) => {
                     self.out.truncate(mark);
                     self.out.error(&error.text());
@@ -496,7 +548,11 @@ impl Job {
                 self.tally.add(places::of(command), ns, error.is_some());
                 self.tally.queued(command, args, ns);
             }
+            if !self.hold(overlay, 0) {
+                return self.refuse(overlay);
+            }
             match outcome {
+                Outcome::Stream(rest) if !alone => self.rests.push_back((self.out.len(), rest)),
                 Outcome::Stream(rest) => stream = Some(rest),
                 Outcome::Block(block) => self.block = Some(block),
                 Outcome::Done => {}
@@ -539,7 +595,7 @@ pub(crate) fn start(
     let (command, handler, args) = call;
     let args = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
     let few = args.len() < MANY_WORDS;
-    let mut job = Job::new(local, session, Body::One(Call { command, handler, args }), out);
+    let mut job = Job::new(server, local, session, Body::One(Call { command, handler, args }), out);
     job.planned = few;
     local.away = true;
     submit(server, local, job);
@@ -558,7 +614,7 @@ pub(crate) fn start_exec(
         return bulk::start_exec(server, local, session, queue, out);
     }
     let watch = std::mem::take(&mut session.watch);
-    let mut job = Job::new(local, session, Body::Exec(queue), out);
+    let mut job = Job::new(server, local, session, Body::Exec(queue), out);
     job.watch = Some(watch);
     job.tally.notes_from(server.config.live.slowlog_slower_us.get());
     local.away = true;
@@ -661,9 +717,8 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<Job>) -> Opt
             let Some(overlay) = job.overlay.take() else { return Some(deliver(server, local, job)) };
             if let Some(refusal) = snapshots::refusal(overlay.snapshot()) {
                 overlay.dispose();
-                job.out.clear();
+                job.begin();
                 job.out.error(&refusal);
-                job.block = None;
                 job.state = State::Done(None);
                 return Some(deliver(server, local, job));
             }
@@ -737,10 +792,9 @@ fn was_touched(job: &Job) -> bool {
 
 /// The answer of an EXEC whose watched keys were touched.
 fn untrue(server: &Server, local: &mut Local, mut job: Box<Job>) -> Delivery {
-    job.out.clear();
+    job.begin();
     job.out.null_array();
     job.state = State::Done(None);
-    job.tally.clear();
     deliver(server, local, job)
 }
 
@@ -762,6 +816,14 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> 
         return Delivery { client: job.client, bytes: Vec::new(), stream: None, spent, selected: None };
     };
     let bytes = std::mem::take(&mut job.out).into_bytes();
+    job.info.work_bytes.store(0, Ordering::Relaxed);
+    let (bytes, stream) = match stream {
+        Some(_) => (bytes, stream),
+        None => {
+            let _ = job.holding.set(&job.work, bytes.capacity() as u64);
+            assembled::assemble(bytes, std::mem::take(&mut job.rests), job.holding.take(), Some(&job.info))
+        }
+    };
     let delivery = Delivery { client: job.client, bytes, stream, spent, selected: None };
     discard(job);
     delivery

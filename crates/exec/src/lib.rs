@@ -16,6 +16,7 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod assembled;
 mod bounds;
 mod bulk;
 pub mod call;

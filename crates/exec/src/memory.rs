@@ -23,8 +23,8 @@ use crate::{Local, Server, Session};
 use command::{Command, table};
 use keyspace::{Changes, Evicted, Keyspace, Policy};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering::Relaxed};
-use stdx::budget::Budget;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use stdx::budget::{Budget, Holding};
 
 /// Evictions one write pays for.
 const AT_ONCE: usize = 16;
@@ -61,6 +61,8 @@ pub struct Memory {
     evicted: AtomicU64,
     looked_ms: AtomicU64,
     looking: AtomicBool,
+    /// Connections whose requests wait for memory.
+    pub thirsty: AtomicUsize,
     /// Something may have come since the last look.
     stirred: AtomicBool,
     /// Since when more is used than may be; 0: it is not.
@@ -69,6 +71,17 @@ pub struct Memory {
     lfu: AtomicBool,
     /// What scripts, transactions and long commands hold beside the data (`work-max-memory`).
     pub work: Arc<Budget>,
+}
+
+/// What becomes of a long request that is on its way.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Incoming {
+    /// There is memory for it.
+    Held,
+    /// There is none now.
+    Waits,
+    /// There cannot be any.
+    Never,
 }
 
 /// What becomes of a command.
@@ -95,6 +108,7 @@ impl Memory {
             evicted: AtomicU64::new(0),
             looked_ms: AtomicU64::new(0),
             looking: AtomicBool::new(false),
+            thirsty: AtomicUsize::new(0),
             stirred: AtomicBool::new(false),
             over_since_ms: AtomicU64::new(0),
             over_ms: AtomicU64::new(0),
@@ -148,6 +162,44 @@ impl Memory {
         self.limited.load(Relaxed)
     }
 
+    /// Whether a client's command began while memory was short and nothing could be evicted. What a session knows of that is of
+    /// the last command that was looked at, and while nothing is limited none is.
+    pub(crate) fn is_short(&self, session: &Session) -> bool {
+        session.short && self.is_limited()
+    }
+
+    /// Holds memory for a request that has, or will have, so many bytes: of what work may hold, or what the data leave free below
+    /// `maxmemory`. Without `maxmemory` nothing is held. Cost: O(databases in use).
+    pub fn hold_request(&self, keyspace: &Keyspace, holding: &mut Holding, bytes: u64) -> Incoming {
+        let limit = self.limit.load(Relaxed);
+        if limit == 0 {
+            holding.take();
+            return Incoming::Held;
+        }
+        if bytes <= limit && holding.try_set(&self.work, bytes).is_ok() {
+            return Incoming::Held;
+        }
+        let (used, others) = (self.used(keyspace), self.work.used().saturating_sub(holding.held()));
+        let fits = |with: u64| used.saturating_add(with).saturating_add(bytes) <= limit;
+        match () {
+            () if fits(others) => {
+                holding.force(&self.work, bytes);
+                Incoming::Held
+            }
+            // It waits for others' work to end, not for keys to go.
+            () if bytes <= limit && (bytes <= self.work.limit() || fits(0)) => Incoming::Waits,
+            () => Incoming::Never,
+        }
+    }
+
+    /// Bytes of work that are no reason to evict: what is held above its limit stands where the data left room.
+    fn apart(&self) -> u64 {
+        match self.work.limit() {
+            0 => self.work.used(),
+            limit => self.work.used().min(limit + limit / 4),
+        }
+    }
+
     /// Something comes to memory: the allocator is to be asked soon. O(1).
     #[inline]
     pub fn stir(&self) {
@@ -156,9 +208,9 @@ impl Memory {
         }
     }
 
-    /// Whether a loop should go on evicting.
+    /// Whether a loop should go on evicting. What was owed to a limit that is gone nobody pays.
     pub fn owes(&self) -> bool {
-        self.owes.load(Relaxed)
+        self.owes.load(Relaxed) && self.is_limited()
     }
 
     /// What entries of so many bytes in pages and outside take of some budget. Of the segments' excess they have their part;
@@ -173,7 +225,7 @@ impl Memory {
     /// when the allocator was just asked; of what came or went since, entries are counted. O(databases in use).
     pub(crate) fn handed_out(&self, keyspace: &Keyspace, streamed: u64) -> u64 {
         let outside = keyspace.all_entry_bytes().1 + Keyspace::segment_bytes() as u64;
-        let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed + self.work.used();
+        let waiting = stdx::reclaim::pending_bytes() + keyspace.retained().0 + streamed + self.apart();
         (self.rest.load(Relaxed) + (outside + waiting) as i64).max(0) as u64
     }
 
@@ -286,8 +338,6 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
 /// Whether a command is refused while memory is short.
 pub(crate) fn is_denied(session: &Session, command: &Command) -> bool {
     match &session.multi {
-        // What is queued takes memory, whatever it will do.
-        Some(_) if !matches!(command.name, "exec" | "discard" | "quit" | "reset") => true,
         Some(multi) if command.name == "exec" => multi.queue.is_denied_oom(),
         _ => command.has(table::DENYOOM),
     }
@@ -338,7 +388,7 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
         let pinned = keyspace.retained().0 + server.snapshots.streamed();
         // Little segments are the allocator's, and are counted as segments.
         let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
-        (outside, (stdx::reclaim::pending_bytes() + pinned + memory.work.used()) as i64)
+        (outside, (stdx::reclaim::pending_bytes() + pinned + memory.apart()) as i64)
     };
     let before = apart();
     let said = server.allocator();
@@ -508,6 +558,54 @@ mod tests {
         live.maxmemory_bytes.set(1 << 20);
         memory.configure(&keyspace, &live);
         assert!(memory.is_limited());
+    }
+
+    #[test]
+    fn nothing_is_owed_to_a_limit_that_is_gone() {
+        let (live, memory, keyspace) = (Live::default(), Memory::new(0), Keyspace::new(1));
+        live.maxmemory_bytes.set(1 << 20);
+        memory.configure(&keyspace, &live);
+        memory.owes.store(true, Relaxed);
+        assert!(memory.owes());
+        live.maxmemory_bytes.set(0);
+        memory.configure(&keyspace, &live);
+        assert!(!memory.owes(), "loops would never sleep again");
+    }
+
+    /// Long requests: of what work may hold, else of what the data leave, else they wait or cannot be.
+    #[test]
+    fn a_long_request_takes_what_is_free_and_waits_for_what_others_hold() {
+        let (live, memory, keyspace) = (Live::default(), Memory::new(0), Keyspace::new(1));
+        const MB: u64 = 1 << 20;
+        let hold = |holding: &mut Holding, mb: u64| memory.hold_request(&keyspace, holding, mb * MB);
+        let mut first = Holding::default();
+        assert_eq!(hold(&mut first, 5000), Incoming::Held, "without maxmemory nothing is counted");
+        assert_eq!(memory.work.used(), 0);
+        live.maxmemory_bytes.set(300 * MB as i64);
+        memory.configure(&keyspace, &live);
+        memory.limit_work(&live, 0);
+        assert_eq!(memory.work.limit(), 75 * MB);
+        assert_eq!(hold(&mut first, 301), Incoming::Never);
+        assert_eq!(hold(&mut first, 50), Incoming::Held);
+        let before = memory.rest.load(Relaxed);
+        // The data take most of it.
+        memory.rest.store(before + 280 * MB as i64, Relaxed);
+        let mut second = Holding::default();
+        assert_eq!(hold(&mut second, 50), Incoming::Waits);
+        assert_eq!(hold(&mut second, 1), Incoming::Held, "everybody has a part");
+        assert_eq!(hold(&mut second, 80), Incoming::Never);
+        first.take();
+        assert_eq!(hold(&mut second, 50), Incoming::Held);
+        // They take little.
+        memory.rest.store(before, Relaxed);
+        assert_eq!(hold(&mut first, 200), Incoming::Held);
+        assert_eq!(hold(&mut second, 150), Incoming::Waits);
+        assert_eq!(memory.work.refused(), 0, "who waits has not failed");
+        first.take();
+        assert_eq!(hold(&mut second, 150), Incoming::Held);
+        assert!(memory.apart() <= 94 * MB, "the rest counts as used");
+        second.take();
+        assert_eq!(memory.work.used(), 0);
     }
 
     #[test]

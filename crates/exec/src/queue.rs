@@ -13,11 +13,14 @@ use crate::call::has_unknown_keys;
 use command::{Command, Handler, Run};
 use resp::{Args, OwnedArgs};
 use std::sync::Arc;
+use stdx::budget::{Budget, Full, Holding};
 
 /// Commands of a chunk.
 const CHUNK: usize = 256;
 /// A command of so many bytes or words has an allocation of its own.
 const OWN: usize = 1024;
+/// What a command takes besides its words.
+const ENTRY: usize = size_of::<Entry>();
 /// So many databases may be emptied under locks.
 const FLUSHES: usize = 4;
 /// Chunks from which on they are freed elsewhere.
@@ -52,6 +55,9 @@ pub struct Queue {
     slow: usize,
     /// PUBLISH.
     published: usize,
+    /// Bytes nobody else keeps, of what work may hold.
+    own: usize,
+    holding: Holding,
 }
 
 /// Actions that take effect at their place in a transaction that runs over an overlay, and may be repeated. All others wait for
@@ -170,6 +176,11 @@ impl Queue {
         self.bytes
     }
 
+    /// Holds memory for what is queued. `Full`: there is no room for so much.
+    pub fn hold(&mut self, work: &Arc<Budget>) -> Result<(), Full> {
+        self.holding.set(work, self.own as u64)
+    }
+
     pub fn has_writes(&self) -> bool {
         self.writes > 0
     }
@@ -221,6 +232,9 @@ impl Queue {
         self.len += 1;
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
+        // Whoever keeps the words counts them.
+        let counted = kept.as_ref().is_some_and(|kept| kept.are_held());
+        self.own += ENTRY + if counted { 0 } else { bytes + 8 * args.len() };
         self.writes += usize::from(command.is_write());
         self.hungry += usize::from(command.has(command::table::DENYOOM));
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));
@@ -308,8 +322,8 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         if self.chunks.len() >= MANY {
-            let chunks = std::mem::take(&mut self.chunks);
-            stdx::reclaim::defer(self.bytes, move || drop(chunks));
+            let (chunks, share) = (std::mem::take(&mut self.chunks), self.holding.take());
+            stdx::reclaim::defer(self.bytes, move || drop((chunks, share)));
         }
     }
 }

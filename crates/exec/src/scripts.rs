@@ -37,12 +37,13 @@ use run::{Ground, Limit, run_once};
 use transaction::Transaction;
 
 use crate::actions::Act;
+use crate::assembled::{self, Rests};
 use crate::call::{self, INLINE_STEPS};
 use crate::job::{self, Delivery, Races};
 use crate::lines::{self, Place, Write};
 use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
 use crate::pool::Pool;
-use crate::session::Watch;
+use crate::session::{ClientInfo, Watch};
 use crate::snapshots::{Asker, Class, StopSign};
 use crate::tally::Tally;
 use crate::waits::Spent;
@@ -60,6 +61,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
+use stdx::budget::Holding;
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
 use stdx::points::Point;
@@ -213,6 +215,9 @@ pub struct ScriptJob {
     pub(crate) sign: StopSign,
     /// How often it gave its place to others.
     gave_way: u32,
+    /// What it holds, of what work may.
+    holding: Holding,
+    info: Arc<ClientInfo>,
 }
 
 impl ScriptJob {
@@ -287,9 +292,6 @@ struct Told {
     bytes: usize,
     /// With their databases.
     effects: Vec<(usize, OwnedArgs)>,
-    /// What that takes from the budget of long work, and whether there was not enough.
-    shares: Vec<stdx::budget::Share>,
-    short: bool,
     /// EXEC: the database it leaves its client in.
     selected: Option<usize>,
     /// EXEC: the version of the libraries it began to change.
@@ -306,20 +308,7 @@ impl Told {
     fn append(&mut self, mut next: Told) {
         self.deeds.append(&mut next.deeds);
         self.bytes += next.bytes;
-        self.shares.append(&mut next.shares);
-        self.short |= next.short;
         self.effects.append(&mut next.effects);
-    }
-
-    /// Counts so many bytes that are kept. Errors: there is no memory for them; they count as missing until the end.
-    fn grow(&mut self, server: &Server, bytes: usize) -> Result<(), Error> {
-        self.bytes += bytes;
-        if self.shares.is_empty() {
-            self.shares.push(server.memory.work.share());
-        }
-        let grown = self.shares.iter_mut().take(1).all(|share| share.grow(bytes as u64).is_ok());
-        self.short |= !grown;
-        if grown { Ok(()) } else { Err(Error::work_memory()) }
     }
 
     fn tell_effects(&mut self, sink: &dyn keyspace::CommitSink, lsn: keyspace::Lsn) {
@@ -340,6 +329,8 @@ enum Halt {
     Broken,
     /// Others wait for its place (C8).
     GivesWay,
+    /// It needs more memory than work may hold.
+    Full,
 }
 
 impl Halt {
@@ -348,7 +339,7 @@ impl Halt {
         match self {
             Halt::Killed => Stop::Killed,
             Halt::TooLong => Stop::Deadline,
-            Halt::Elsewhere | Halt::Broken | Halt::GivesWay => Stop::Elsewhere,
+            Halt::Elsewhere | Halt::Broken | Halt::GivesWay | Halt::Full => Stop::Elsewhere,
         }
     }
 
@@ -656,7 +647,7 @@ pub(crate) fn start_exec(
         client: act.session.id,
         resp3: act.out.resp3(),
         read_only: false,
-        short: act.session.short,
+        short: act.server.memory.is_short(act.session),
         now_ms: act.local.now_ms,
         used_ms: act.session.uses_at(act.local.now_ms),
         random: act.local.random(),
@@ -700,7 +691,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
     let in_script = !matches!(run.body, Body::Exec(_));
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
-        let mut overlay = Overlay::new(snapshot, run.used_ms);
+        let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
         overlay.load(run.db, run.keys().iter());
         let mut out = act.out.take();
         let mark = out.len();
@@ -723,7 +714,8 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
                 in_multi: true,
                 committed: false,
             };
-            let ground = Ground { overlay: &mut overlay, act: Some(&mut inner) };
+            let ground =
+                Ground { overlay: &mut overlay, act: Some(&mut inner), holding: &mut holding, base: 0 };
             run_once(&server, lua, &run, ground, limit, None, &mut out)
         };
         act.out.swap(&mut out);
@@ -760,7 +752,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
 fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> Started {
     let reply = act.out.as_bytes()[mark..].to_vec();
     act.out.truncate(mark);
-    let deeds = Deeds::new(run, (reply, mark), told, None);
+    let deeds = Deeds::new(run, (reply, mark), told, (None, None));
     match advance_deeds(act.server, act.local, Some(act.session), deeds) {
         Some(Delivery { bytes, stream: None, .. }) => {
             act.session.hushed = false;
@@ -894,6 +886,8 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
         place: None,
         sign: StopSign::default(),
         gave_way: 0,
+        holding: Holding::default(),
+        info: act.session.info.clone(),
     };
     act.local.away = true;
     submit(act.server, act.local, Box::new(job));
@@ -969,13 +963,18 @@ fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, jo
         if let Body::Exec(transaction) = &job.run.body {
             reader.load(&mut overlay, transaction.wanted(server, &job.run));
         }
-        let ground = Ground { overlay: &mut overlay, act: None };
+        let ground = Ground { overlay: &mut overlay, act: None, holding: &mut job.holding, base: 0 };
         let limit = Limit { end_ns, kill, gone: job.run.gone(), gives_way, ..Limit::default() };
         job.out.clear();
         reader.turn.reach(Point::ScriptStart);
         let (ended, told) = run_once(server, lua, &job.run, ground, limit, Some(&mut reader), &mut job.out);
         job.ended = ended;
         job.told = told;
+        if job.ended == Err(Halt::Full) {
+            // Nothing of it will be told or committed.
+            job::discard((std::mem::take(&mut job.told), std::mem::take(&mut job.out)));
+        }
+        job.info.work_bytes.store(job.holding.held(), Ordering::Relaxed);
         job.tally = std::mem::take(&mut lua.tally);
         server.scripts.note_roams(&job.run.body, reader.roams(&overlay));
         bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
@@ -1043,6 +1042,18 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
             return deliver_ended(server, local, job, &why);
         }
         Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
+        Err(Halt::Full) => {
+            let error = Error::work_memory();
+            let text = error.text();
+            job.out = match job.run.body {
+                Body::Exec(_) => {
+                    let why = text.strip_prefix("ERR ").unwrap_or(&text);
+                    format!("-EXECABORT Transaction discarded because of: {why}\r\n").into_bytes()
+                }
+                _ => format!("-{text}\r\n").into_bytes(),
+            };
+            return deliver(server, local, job);
+        }
         Err(Halt::Broken) => {
             job.out = format!("-{}\r\n", job::BROKEN).into_bytes();
             return deliver(server, local, job);
@@ -1135,16 +1146,21 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     job.races.end();
     // Nearly all that scripts do besides their writes.
     let published = !job.told.deeds.is_empty();
+    job.info.work_bytes.store(0, Ordering::Relaxed);
     let spent = Some(Box::new(job.races.told(Spent { published, ..job.spent })));
     if deeds::do_few(server, &mut job.told) {
         let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
-        let delivery = Delivery { client: job.run.client, bytes, stream: None, spent, selected };
+        let _ = job.holding.set(&server.memory.work, bytes.capacity() as u64);
+        let share = job.holding.take();
+        let (bytes, stream) = assembled::assemble(bytes, Rests::new(), share, Some(&job.info));
+        let delivery = Delivery { client: job.run.client, bytes, stream, spent, selected };
         job::discard(job);
         return Some(delivery);
     }
-    let ScriptJob { run, out, told, overlay, commit, .. } = *job;
+    let ScriptJob { run, out, told, overlay, commit, mut holding, .. } = *job;
     job::discard((overlay, commit));
-    server.send(local.id, Mail::Deeds(Deeds::new(run, (out, 0), told, spent)));
+    let _ = holding.set(&server.memory.work, (out.capacity() + told.bytes) as u64);
+    server.send(local.id, Mail::Deeds(Deeds::new(run, (out, 0), told, (spent, holding.take()))));
     None
 }
 

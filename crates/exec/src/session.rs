@@ -11,6 +11,7 @@ use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
+use stdx::budget::Holding;
 
 /// What others may see and set of a client (CLIENT LIST, CLIENT KILL). Written by its loop, relaxed.
 #[derive(Debug)]
@@ -37,6 +38,10 @@ pub struct ClientInfo {
     pub query_bytes: AtomicU64,
     pub query_free: AtomicU64,
     pub reply_bytes: AtomicU64,
+    /// What its MULTI has queued; the keys it watches; and its long work beside the data, replies above all.
+    pub multi_bytes: AtomicU64,
+    pub watch_bytes: AtomicU64,
+    pub work_bytes: AtomicU64,
     pub commands: AtomicU64,
     /// The last command, as one more than its number ([`command::places`]); 0 before the first.
     pub last_command: AtomicU32,
@@ -82,6 +87,9 @@ impl ClientInfo {
             query_bytes: AtomicU64::new(0),
             query_free: AtomicU64::new(0),
             reply_bytes: AtomicU64::new(0),
+            multi_bytes: AtomicU64::new(0),
+            watch_bytes: AtomicU64::new(0),
+            work_bytes: AtomicU64::new(0),
             commands: AtomicU64::new(0),
             last_command: AtomicU32::new(0),
             net_in: AtomicU64::new(0),
@@ -163,6 +171,9 @@ pub struct Watch {
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
     /// Those that are rows of sources.
     pub rows: crate::sources::Watched,
+    /// About what they take, of what work may hold.
+    pub(crate) bytes: usize,
+    pub(crate) holding: Holding,
 }
 
 /// What a client listens to.
@@ -190,6 +201,7 @@ pub struct Session {
     pub info: Arc<ClientInfo>,
     pub db: usize,
     pub resp3: bool,
+    /// It gave the password, or none was asked for when it came; see [`Session::is_let_in`].
     pub authenticated: bool,
     pub reply_mode: ReplyMode,
     /// Confirmations of subscriptions that were written while replies are left out (CLIENT REPLY): they are told all the same.
@@ -221,7 +233,7 @@ pub struct Session {
     pub(crate) postponed: Option<Postponed>,
     /// It waits for evictions: since when (milliseconds since 1970) how many keys have been evicted in all.
     pub(crate) short_since: Cell<Option<(u64, u64)>>,
-    /// Memory was short, and nothing could be evicted, when its command began.
+    /// Memory was short, and nothing could be evicted, when its command began; see `Memory::is_short`.
     pub(crate) short: bool,
     /// The rows its command waits for.
     pub loading: Option<crate::sources::Loading>,
@@ -282,6 +294,13 @@ impl Session {
             fetch: None,
             source: None,
         }
+    }
+
+    /// Whether it may use commands. One that has not authenticated may as soon as no password is asked for any more, and no
+    /// longer than that.
+    #[inline]
+    pub fn is_let_in(&self, server: &crate::Server) -> bool {
+        self.authenticated || server.config.live.requirepass.is_empty()
     }
 
     pub fn is_local(&self) -> bool {

@@ -29,6 +29,8 @@ use stdx::locks::Bits;
 
 /// Keys watched in one slice, and forgotten.
 pub(crate) const AT_A_STRETCH: usize = 200;
+/// What a watched key takes, here and in the keyspace, besides its name twice.
+const WATCHED: usize = 200;
 /// Commands of a transaction above which they are freed elsewhere.
 const FEW: usize = 16;
 
@@ -78,6 +80,15 @@ pub(crate) fn queue(
         out.error("ERR the transaction is larger than client-query-buffer-limit");
         return Flow::Done;
     }
+    if multi.queue.hold(&server.memory.work).is_err() {
+        multi.broken = true;
+        multi.queue.clear();
+        session.info.multi_bytes.store(0, Ordering::Relaxed);
+        session.set_flag(flag::DIRTY_EXEC, true);
+        out.error(&Error::work_memory().text());
+        return Flow::Done;
+    }
+    session.info.multi_bytes.store(multi.queue.bytes() as u64, Ordering::Relaxed);
     session.info.queued.store(multi.queue.len() as i64, Ordering::Relaxed);
     out.simple("QUEUED");
     Flow::Done
@@ -131,8 +142,16 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
         let then = view.watch(key, &session.watch.dirty);
         act.server.after(act.local, view.finish());
         session.watch.keys.insert((session.db, key.into()), then);
+        session.watch.bytes += key.len() + WATCHED;
     }
     act.server.clients.note_watching(&session.info, session.watch.len());
+    session.info.watch_bytes.store(session.watch.bytes as u64, Ordering::Relaxed);
+    if session.watch.holding.set(&act.server.memory.work, session.watch.bytes as u64).is_err() {
+        // It is no longer known whether they are touched: EXEC takes it that they are.
+        forget_watched(act.server, act.local, session);
+        session.watch.dirty.store(true, Ordering::Release);
+        return Err(Error::work_memory());
+    }
     if from + AT_A_STRETCH < args.len() - 1 {
         session.done = from + AT_A_STRETCH;
         return Ok(crate::call::go_on(session, act.local));
@@ -156,6 +175,7 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
         job::discard(multi);
     }
     session.info.queued.store(-1, Ordering::Relaxed);
+    session.info.multi_bytes.store(0, Ordering::Relaxed);
     session.set_flag(flag::MULTI | flag::DIRTY_EXEC, false);
     forget_watched(server, local, session);
 }
@@ -163,6 +183,7 @@ pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
 /// Cost: O(1) beyond [`AT_A_STRETCH`] keys: the others are forgotten in slices.
 pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut Session) {
     server.clients.note_watching(&session.info, 0);
+    session.info.watch_bytes.store(0, Ordering::Relaxed);
     forget(server, local, std::mem::take(&mut session.watch));
 }
 

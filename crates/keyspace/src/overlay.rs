@@ -13,6 +13,8 @@
 //!   commit exchanges the databases when it has applied them, as often as the outcome needs it.
 //! - O7: what was read in batches is looked at where it stands and only marked; it becomes a key the overlay knows when it is
 //!   written, or before a commit at once ([`Overlay::adopt_read`]). A commit in pieces checks it where it stands.
+//! - O8: it counts the bytes it takes ([`Overlay::bytes`]): whoever runs something over it looks there after each command, and drops
+//!   the whole when that is more than it may have. Values it shares with the keyspace count with what was written of them.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
 //! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
@@ -93,7 +95,19 @@ pub struct Overlay {
     flushed: Vec<usize>,
     /// Which database each one is because of SWAPDBs; empty: each is itself (O6).
     places: Vec<usize>,
+    /// Bytes of what it knows, but for its slots, and of what was written (O8).
+    known_bytes: usize,
+    written_bytes: usize,
+    /// The key that is being changed, and how much its value took when that was counted last.
+    editing: Option<(u32, usize)>,
 }
+
+/// A key that it knows, with its place in the index.
+const SLOT_BYTES: usize = size_of::<Slot>() + 24;
+/// What a change of a large shared value copies, about.
+const COPIED: usize = 1024;
+/// An event to be told.
+const EVENT_BYTES: usize = 48;
 
 /// What a commit in pieces is made of.
 pub(crate) struct Parts {
@@ -125,6 +139,14 @@ pub struct Chunk {
     pub keys: Vec<Listed>,
     /// Where the next chunk begins; None: this is the last.
     pub next: Option<u64>,
+}
+
+impl Chunk {
+    /// About the memory it takes. O(keys).
+    pub fn bytes(&self) -> usize {
+        let names: usize = self.keys.iter().map(|(_, name, ..)| name.len() + 16).sum();
+        self.keys.capacity() * size_of::<Listed>() + names
+    }
 }
 
 /// A key as an overlay sees it.
@@ -210,6 +232,23 @@ impl Overlay {
             wanted: std::cell::Cell::new(None),
             flushed: Vec::new(),
             places: Vec::new(),
+            known_bytes: 0,
+            written_bytes: 0,
+            editing: None,
+        }
+    }
+
+    /// About the memory it takes beside the keyspace (O8). O(1).
+    pub fn bytes(&mut self) -> usize {
+        self.end_edit();
+        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes
+    }
+
+    /// Counts what the last change made of its value.
+    fn end_edit(&mut self) {
+        if let Some((place, before)) = self.editing.take() {
+            let now = self.slots[place].cell.now.as_ref().map_or(0, |owned| owned.value.mem_bytes());
+            self.written_bytes = (self.written_bytes + now).saturating_sub(before);
         }
     }
 
@@ -299,9 +338,15 @@ impl Overlay {
 
     /// The place of a key, made empty if there is none.
     fn place_or_new(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
-        let place = self.slots.find(db, hash, key).unwrap_or_else(|| self.slots.push(db, hash, key));
+        let place = self.slots.find(db, hash, key).unwrap_or_else(|| self.push(db, hash, key));
         self.last.set(place);
         place
+    }
+
+    /// A place for a key that has none.
+    fn push(&mut self, db: usize, hash: u64, key: &[u8]) -> u32 {
+        self.known_bytes += key.len();
+        self.slots.push(db, hash, key)
     }
 
     fn make(&mut self, db: usize, hash: u64, key: &[u8]) -> &mut Cell {
@@ -345,6 +390,7 @@ impl Overlay {
 
     /// Adds a key as somebody else read it at this overlay's snapshot (see [`Keyspace::read_at`]).
     pub fn insert(&mut self, db: usize, hash: u64, key: &[u8], base: Option<Owned>) {
+        self.known_bytes += base.as_ref().map_or(0, |owned| owned.value.mem_bytes().min(COPIED));
         let cell = self.make(db, hash, key);
         cell.base = base;
         cell.loaded = true;
@@ -352,12 +398,14 @@ impl Overlay {
 
     /// Adds what was read around a key ([`Keyspace::read_near`]): everything with a hash from `from` to before `to`.
     pub fn insert_near(&mut self, db: usize, from: u64, to: u64, keys: KeyBatches) {
+        self.known_bytes += keys.bytes();
         self.near.add_range(db, from, to, keys);
     }
 
     /// Adds keys as somebody else read them at this overlay's snapshot ([`Keyspace::read_many`], [`Keyspace::read_asked`]).
     /// O(batches), O(keys) if some of them may have been looked for before.
     pub fn insert_many(&mut self, keys: KeyBatches) {
+        self.known_bytes += keys.bytes();
         if self.slots.len() > 0 {
             // What was asked for to be changed has a place, and no base yet.
             keys.each(|db, hash, key, owned| {
@@ -422,6 +470,7 @@ impl Overlay {
 
     /// Takes back every change, as if nothing had run; what was read stays.
     pub fn reset(&mut self) {
+        (self.written_bytes, self.editing) = (0, None);
         for Slot { cell, .. } in self.slots.iter_mut() {
             if std::mem::take(&mut cell.dirty) {
                 cell.now = None;
@@ -469,6 +518,7 @@ impl Overlay {
     /// Adds a chunk that begins at `position`.
     pub fn insert_chunk(&mut self, db: usize, position: u64, mut chunk: Chunk) {
         chunk.keys.sort_unstable_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
+        self.known_bytes += chunk.bytes();
         self.chunks.insert((db, position), chunk);
     }
 
@@ -544,6 +594,7 @@ impl Overlay {
     /// Empties a database.
     pub(crate) fn flush(&mut self, db: usize) {
         let db = self.physical(db);
+        self.end_edit();
         self.adopt_read();
         for slot in self.slots.iter_mut().filter(|slot| slot.db == db) {
             slot.cell.now = None;
@@ -595,28 +646,44 @@ impl Overlay {
         fits: impl FnOnce(&Owned) -> Result<(), E>,
     ) -> Result<Option<&mut Option<Owned>>, E> {
         let place = self.place_or_missing(self.physical(db), key);
+        if self.editing.is_some_and(|(edited, _)| edited != place) {
+            self.end_edit();
+        }
         let cell = &mut self.slots[place].cell;
         let Some(owned) = cell.current().filter(|owned| is_live(owned, now_ms)) else { return Ok(None) };
         fits(owned)?;
         self.written = true;
+        let bytes = owned.value.mem_bytes();
         if !std::mem::replace(&mut cell.dirty, true) {
             cell.now = cell.base.clone();
+        }
+        if self.editing.is_none() {
+            // Of a value that is shared a change copies a part, and no part twice.
+            if (cell.changes as usize).saturating_mul(COPIED) < bytes && cell.base.is_some() {
+                self.written_bytes += bytes.min(COPIED);
+            }
+            self.editing = Some((place, bytes));
         }
         Ok(Some(&mut cell.now))
     }
 
     /// Sets a key whatever it was (O4).
     pub(crate) fn overwrite(&mut self, db: usize, key: &[u8], owned: Owned) {
+        self.end_edit();
         let db = self.physical(db);
         let place = match self.known(db, key) {
             Ok(at) => at,
             Err(hash) => {
-                let place = self.slots.push(db, hash, key);
+                let place = self.push(db, hash, key);
                 self.last.set(place);
                 place
             }
         };
         let cell = &mut self.slots[place].cell;
+        // A value that moved here, or was copied, is the keyspace's as well.
+        let bytes = |owned: &Owned| owned.value.alone_bytes();
+        self.written_bytes += bytes(&owned);
+        self.written_bytes = self.written_bytes.saturating_sub(cell.now.as_ref().map_or(0, bytes));
         cell.now = Some(owned);
         cell.dirty = true;
         self.written = true;
@@ -650,6 +717,7 @@ impl Overlay {
         cell.changes += u64::from(changed);
         if notified {
             let happened = cell.told.get_or_insert_default();
+            self.written_bytes += EVENT_BYTES;
             happened.push(Happening { class, name: event, db });
         }
         self.written = true;

@@ -394,6 +394,60 @@ fn an_overlay_that_read_what_changed_since_does_not_commit() {
 }
 
 #[test]
+fn an_overlay_counts_what_it_takes_and_nothing_that_it_shares() {
+    let keyspace = Keyspace::new(1);
+    let mut members = Set::new();
+    (0..50_000).for_each(|i| assert!(members.insert(format!("member {i}").as_bytes())));
+    let large = members.mem_bytes();
+    let mut view = View::locked(&keyspace, all(), 0, 1);
+    view.put(b"s", Value::Set(members), None);
+    view.finish();
+    let mut overlay = Overlay::new(Snapshot::open(&keyspace).unwrap(), None);
+    assert_eq!(overlay.bytes(), 0);
+    overlay.load(0, [&b"s"[..]]);
+    let known = overlay.bytes();
+    assert!(known < 4096, "{known} of {large}");
+    // A large value is changed a little, and copied to another key.
+    let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+    assert!(view.set_mut(b"s").unwrap().unwrap().remove(b"member 7"));
+    view.changed(b"s", Class::Set, "srem");
+    view.finish();
+    assert!(overlay.bytes() < known + 8192, "{}", overlay.bytes());
+    // Again and again: in the end it is a copy.
+    for i in 100..40_000 {
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        assert!(view.set_mut(b"s").unwrap().unwrap().remove(format!("member {i}").as_bytes()));
+        view.changed(b"s", Class::Set, "srem");
+        view.finish();
+    }
+    assert!(overlay.bytes() < 2 * large + 8192, "{} of {large}", overlay.bytes());
+    // New values, and one that grows.
+    overlay.reset();
+    assert!((known..known + 64).contains(&overlay.bytes()), "{}", overlay.bytes());
+    let text = [b'x'; 1000];
+    for i in 0..1000 {
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        view.put_string(format!("new {i}").as_bytes(), &text, None);
+        view.finish();
+    }
+    let written = overlay.bytes();
+    assert!((1_000_000..1_500_000).contains(&written), "{written}");
+    // What is overwritten is not counted twice.
+    for i in 0..1000 {
+        let mut view = View::overlay(&keyspace, &mut overlay, 0, 1);
+        view.put_string(format!("new {i}").as_bytes(), &text, None);
+        view.finish();
+    }
+    assert_eq!(overlay.bytes(), written);
+    // Keys that are not there.
+    for i in 0..1000 {
+        assert!(View::overlay(&keyspace, &mut overlay, 0, 1).value(format!("none {i}").as_bytes()).is_none());
+    }
+    insert_missing(&keyspace, &mut overlay, 2000);
+    assert!(overlay.bytes() >= written + 64_000, "{}", overlay.bytes() - written);
+}
+
+#[test]
 fn a_collection_changed_under_a_snapshot_is_kept_as_it_was() {
     let keyspace = Keyspace::new(1);
     let mut members = Set::new();

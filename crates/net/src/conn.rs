@@ -23,6 +23,7 @@ use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
 use crate::{OUT_HIGH, QUANTUM_NS};
 use exec::clients::Buffered;
+use exec::memory::Incoming;
 use exec::pubsub::{Encoded, Shared};
 use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
@@ -31,6 +32,7 @@ use http::{Desk, Http};
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use stdx::budget::Holding;
 use stdx::points::{self, Point};
 use stdx::queue::Queue;
 
@@ -52,6 +54,10 @@ const HEAVY_NS: u64 = QUANTUM_NS / 2;
 const MESSAGES_MAX: usize = 32 * 1024;
 /// Input buffers larger than this are given back when they are empty.
 const KEEP: usize = 1024;
+/// Bytes of a request from which on its memory is counted.
+const HAUL: usize = 1 << 20;
+/// A long request waits for memory no longer, and holds it no longer without a byte coming while others wait.
+const HAUL_PATIENCE_NS: u64 = 5_000_000_000;
 /// Unread input of a client that is waiting, above which no more is read: so much is parsed at a stretch.
 const PARKED_INPUT: usize = 128 * 1024;
 
@@ -185,6 +191,12 @@ pub(crate) struct Conn {
     stride: u8,
     /// Bytes that have to be there before there is anything to be run.
     enough: usize,
+    /// What a long request holds of the memory of work, and since when one waits for that (monotonic clock).
+    transit: Holding,
+    thirsty_ns: Option<u64>,
+    /// In the loop's list of connections with long requests, and what it had sent of one, and when, at the last look.
+    pub(crate) hauling: bool,
+    hauled: (u64, u64),
     /// Since when the soft output limit is exceeded, in milliseconds since 1970.
     soft_since: Option<u64>,
 }
@@ -192,7 +204,7 @@ pub(crate) struct Conn {
 impl Conn {
     pub(crate) fn new(socket: Socket, session: Session, server: &Server) -> Conn {
         let mut parser = Parser::new(limits(server));
-        parser.set_authenticated(session.authenticated);
+        parser.set_authenticated(session.is_let_in(server));
         Conn {
             socket,
             session,
@@ -237,6 +249,10 @@ impl Conn {
             need: 1,
             stride: BATCH,
             enough: 1,
+            transit: Holding::default(),
+            thirsty_ns: None,
+            hauling: false,
+            hauled: (0, 0),
             soft_since: None,
         }
     }
@@ -280,12 +296,12 @@ impl Conn {
     pub(crate) fn pack(&mut self, settled: u64) {
         (self.outside, self.moving, self.settled) = (true, None, settled);
         (self.sent_with, self.served, self.timer_ms) = (0, 0, None);
-        (self.streaming, self.limited) = (false, false);
+        (self.streaming, self.limited, self.hauling) = (false, false, false);
     }
 
     /// Whether more input is welcome.
     pub(crate) fn wants_input(&self) -> bool {
-        if self.eof || self.outside || self.moving.is_some() {
+        if self.eof || self.outside || self.moving.is_some() || self.thirsty_ns.is_some() {
             return false;
         }
         if self.session.closing {
@@ -475,6 +491,9 @@ impl Conn {
         };
         self.heavy = local.clock_ns.saturating_sub(started) >= HEAVY_NS;
         self.after(local);
+        if self.hauls() {
+            self.haul(server, local);
+        }
         if self.orphaned {
             self.out.clear();
         }
@@ -566,8 +585,16 @@ impl Conn {
     ) -> bool {
         let Speech::Resp(parser) = &mut self.speech else { return false };
         let from = self.start;
+        // They may have been changed since the last batch.
+        parser.set_limits(limits(server));
         // What is allowed after AUTH is not known before it ran.
-        let max = if self.session.authenticated { self.stride.into() } else { 1 };
+        let max = match self.session.authenticated {
+            true => self.stride.into(),
+            false => {
+                parser.set_authenticated(self.session.is_let_in(server));
+                1
+            }
+        };
         let filled = batch.fill(parser, &input[from..], max);
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
             .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
@@ -587,7 +614,7 @@ impl Conn {
             if self.session.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
             {
-                parser.set_authenticated(self.session.authenticated);
+                parser.set_authenticated(self.session.is_let_in(server));
             }
             self.start = from + batch.end(i);
             match flow {
@@ -653,9 +680,99 @@ impl Conn {
         }
     }
 
-    /// Makes the buffer with a command of many bytes the command's own, so that whoever keeps it need not copy.
+    /// Makes the buffer with a command of many bytes the command's own, so that whoever keeps it need not copy. What it holds of the
+    /// memory of work it holds as long as it is kept.
     fn hold(&mut self, bytes: Vec<u8>, large: Large) {
-        self.held = Some(Arc::new(OwnedArgs::from_parts(bytes, large.base, large.words)));
+        let words = OwnedArgs::from_parts(bytes, large.base, large.words);
+        self.held = Some(Arc::new(words.held_by(self.transit.take())));
+    }
+
+    /// Whether its request is so long that its memory is counted, or was.
+    fn hauls(&self) -> bool {
+        self.input.capacity() > HAUL
+            || self.need > HAUL
+            || self.transit.held() > 0
+            || self.thirsty_ns.is_some()
+    }
+
+    /// Holds memory for a long request, of which so much is known as came; without it no more is read. A request that cannot have
+    /// it is refused, and its client as well, for what would come is the rest of it.
+    #[cold]
+    fn haul(&mut self, server: &Server, local: &Local) {
+        let coming = if self.need > BULK { self.input.len() + self.need } else { 0 };
+        let bytes = match self.input.capacity().max(coming) {
+            bytes if bytes > HAUL && !self.session.closing => bytes as u64,
+            _ => {
+                self.transit.take();
+                return self.set_thirsty(server, None);
+            }
+        };
+        let memory = &server.memory;
+        match memory.hold_request(&server.keyspace, &mut self.transit, bytes) {
+            Incoming::Held => self.set_thirsty(server, None),
+            Incoming::Waits => {
+                let since_ns = self.thirsty_ns.unwrap_or(local.clock_ns);
+                self.set_thirsty(server, Some(since_ns));
+            }
+            Incoming::Never => self.refuse(server, bytes),
+        }
+    }
+
+    fn set_thirsty(&mut self, server: &Server, since_ns: Option<u64>) {
+        match (self.thirsty_ns.is_some(), since_ns.is_some()) {
+            (false, true) => _ = server.memory.thirsty.fetch_add(1, Ordering::Relaxed),
+            (true, false) => _ = server.memory.thirsty.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
+        self.thirsty_ns = since_ns;
+    }
+
+    /// Refuses a request for want of memory. It is not there as a whole, so the connection ends with it.
+    fn refuse(&mut self, server: &Server, bytes: u64) {
+        let max = server.config.live.maxmemory_bytes.size() as u64;
+        let why = match bytes > max {
+            true => format!("OOM a request of {bytes} bytes is larger than 'maxmemory'"),
+            false => format!("OOM no memory for a request of {bytes} bytes, see 'work-max-memory'"),
+        };
+        log::info!("client {} closed: {why}", self.session.id);
+        if self.session.reply_mode == ReplyMode::On && !self.is_http() {
+            self.out.error(&why);
+        }
+        self.session.closing = true;
+        self.start = 0;
+        self.input.clear();
+        self.input.release();
+        self.need = 1;
+        self.transit.take();
+        self.set_thirsty(server, None);
+    }
+
+    /// Looks at a long request again: whether there is memory for it now, and whether it comes at all while others wait for what it
+    /// holds. False: it is not one any more.
+    pub(crate) fn look_at_haul(&mut self, server: &Server, local: &Local) -> bool {
+        let patience = |since_ns: u64| local.clock_ns.saturating_sub(since_ns) >= HAUL_PATIENCE_NS;
+        let came = self.session.info.net_in.load(Ordering::Relaxed);
+        if self.hauled.0 != came || self.hauled.1 == 0 {
+            self.hauled = (came, local.clock_ns);
+        }
+        let idle = self.thirsty_ns.is_none() && patience(self.hauled.1);
+        let in_vain = self.thirsty_ns.is_some_and(patience);
+        let waited_for = server.memory.thirsty.load(Ordering::Relaxed) > 0;
+        if in_vain || idle && waited_for && self.transit.held() > 0 {
+            self.refuse(server, self.input.capacity().max(self.input.len() + self.need) as u64);
+        } else {
+            self.haul(server, local);
+        }
+        self.hauling = self.hauls();
+        if !self.hauling {
+            self.hauled = (0, 0);
+        }
+        self.hauling
+    }
+
+    /// Its request is so long that it is to be looked at now and then, and is not yet.
+    pub(crate) fn begins_to_haul(&mut self) -> bool {
+        self.hauls() && !std::mem::replace(&mut self.hauling, true)
     }
 
     /// Runs a command of many bytes, perhaps not for the first time.
@@ -683,7 +800,7 @@ impl Conn {
     /// Forgets what the parser knows of commands that were not run: it begins again at `start`.
     fn restart_parser(&mut self, server: &Server) {
         let mut parser = Parser::new(limits(server));
-        parser.set_authenticated(self.session.authenticated);
+        parser.set_authenticated(self.session.is_let_in(server));
         self.speech = Speech::Resp(parser);
         self.need = 1;
         self.enough = 1;
@@ -810,7 +927,8 @@ impl Conn {
     }
 
     /// Gives its socket away; what is large of the rest is freed elsewhere.
-    pub(crate) fn dismiss(mut self) -> Socket {
+    pub(crate) fn dismiss(mut self, server: &Server) -> Socket {
+        self.set_thirsty(server, None);
         self.drop_open();
         let unsent = self.unsent.take().map_or(Vec::new(), |(bytes, _)| bytes);
         let end = self.input.len();

@@ -129,6 +129,8 @@ pub(crate) struct EventLoop {
     streaming: Vec<u64>,
     streams_at: usize,
     streams: Vec<Streamed>,
+    /// Connections with long requests, which memory is held for, or that wait for some.
+    hauling: VecDeque<u64>,
     /// Connections over their soft limit: they are cut off when their time is up, whether or not anything happens.
     limited: VecDeque<u64>,
     /// Their last words are on the way; they are looked at again when those are out.
@@ -212,6 +214,7 @@ impl EventLoop {
             streams_at: 0,
             streams: Vec::new(),
             limited: VecDeque::new(),
+            hauling: VecDeque::new(),
             leaving: Vec::new(),
             closing: VecDeque::new(),
             mail: Queue::default(),
@@ -555,6 +558,9 @@ impl EventLoop {
             if !std::mem::replace(&mut conn.streaming, true) {
                 self.streaming.push(conn.session.id);
             }
+        }
+        if conn.begins_to_haul() {
+            self.hauling.push_back(conn.session.id);
         }
         if conn.session.was_held() && !matches!(conn.state, State::Held(_)) {
             // It was refused, or goes elsewhere.

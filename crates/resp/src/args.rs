@@ -5,6 +5,8 @@
 //! buffer (queued by MULTI, parked by BLPOP, handed to a worker): one buffer and one list of spans
 //! however many words.
 
+use stdx::budget::Share;
+
 /// The place of one word: bytes `start..end` of a buffer. Always `start <= end`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Span {
@@ -185,12 +187,21 @@ impl DoubleEndedIterator for ArgIter<'_> {
 impl ExactSizeIterator for ArgIter<'_> {}
 
 /// Words with a buffer of their own.
-#[derive(Clone, Default)]
+#[derive(Default)]
 pub struct OwnedArgs {
     buf: Vec<u8>,
     /// Where the bytes begin that the spans are about.
     base: usize,
     spans: Vec<Span>,
+    /// What they hold of the memory of work, if they are so long that this is counted.
+    share: Option<Box<Share>>,
+}
+
+/// The copy's memory is not counted.
+impl Clone for OwnedArgs {
+    fn clone(&self) -> OwnedArgs {
+        OwnedArgs { buf: self.buf.clone(), base: self.base, spans: self.spans.clone(), share: None }
+    }
 }
 
 impl OwnedArgs {
@@ -199,7 +210,7 @@ impl OwnedArgs {
     }
 
     pub fn with_capacity(words: usize, bytes: usize) -> OwnedArgs {
-        OwnedArgs { buf: Vec::with_capacity(bytes), base: 0, spans: Vec::with_capacity(words) }
+        OwnedArgs { buf: Vec::with_capacity(bytes), spans: Vec::with_capacity(words), ..OwnedArgs::default() }
     }
 
     pub fn from_slices(words: &[&[u8]]) -> OwnedArgs {
@@ -211,7 +222,17 @@ impl OwnedArgs {
     /// A buffer and the places of the words in what begins at `base`. Panics if a place is outside. O(1).
     pub fn from_parts(buf: Vec<u8>, base: usize, spans: Vec<Span>) -> OwnedArgs {
         assert!(base <= buf.len() && spans.last().is_none_or(|span| span.end as usize <= buf.len() - base));
-        OwnedArgs { buf, base, spans }
+        OwnedArgs { buf, base, spans, share: None }
+    }
+
+    /// Gives up a share of the memory of work when they are dropped.
+    pub fn held_by(self, share: Option<Share>) -> OwnedArgs {
+        OwnedArgs { share: share.map(Box::new), ..self }
+    }
+
+    /// Whether their memory is counted where that of work is.
+    pub fn are_held(&self) -> bool {
+        self.share.is_some()
     }
 
     #[inline]

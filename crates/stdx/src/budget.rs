@@ -9,6 +9,8 @@
 //!   does not make others fail, and the whole stays under the limit and a `FAIR`th of it for each further share.
 //! - B3: what a share took it gives back when it is dropped.
 //!
+//! - B4: a [`Holding`] has no share before it holds more than the free bytes: short work does not touch the budget at all.
+//!
 //! Costs: a comparison within what was granted; else one atomic addition.
 
 use std::sync::Arc;
@@ -74,6 +76,12 @@ impl Share {
     /// Takes so many bytes more. `Full`: nothing was taken, and the work is to fail. O(1).
     #[inline]
     pub fn grow(&mut self, bytes: u64) -> Result<(), Full> {
+        self.try_grow(bytes).inspect_err(|Full| _ = self.budget.refused.fetch_add(1, Relaxed))
+    }
+
+    /// As [`grow`](Share::grow), for work that does not fail but waits if there is no room: it is not counted as refused. O(1).
+    #[inline]
+    pub fn try_grow(&mut self, bytes: u64) -> Result<(), Full> {
         let held = self.held.saturating_add(bytes);
         if held > self.granted {
             self.ask(held)?;
@@ -101,6 +109,15 @@ impl Share {
         Ok(())
     }
 
+    /// Takes so many bytes more, whether or not there is room: the caller has found other memory for them. Others get the less.
+    pub fn force(&mut self, bytes: u64) {
+        self.held = self.held.saturating_add(bytes);
+        if self.held > self.granted {
+            self.budget.used.fetch_add(self.held - self.granted, Relaxed);
+            self.granted = self.held;
+        }
+    }
+
     /// Bytes this share holds.
     pub fn held(&self) -> u64 {
         self.held
@@ -115,11 +132,50 @@ impl Share {
         // B2
         if limit > 0 && held > limit / FAIR && all > limit {
             self.budget.used.fetch_sub(more, Relaxed);
-            self.budget.refused.fetch_add(1, Relaxed);
             return Err(Full);
         }
         self.granted = granted;
         Ok(())
+    }
+}
+
+/// What one piece of work holds, where most of its kind hold little (B4).
+#[derive(Debug, Default)]
+pub struct Holding(Option<Share>);
+
+impl Holding {
+    /// Holds so many bytes in all from now on. `Full`: it holds what it did. A comparison while that is little.
+    #[inline]
+    pub fn set(&mut self, budget: &Arc<Budget>, bytes: u64) -> Result<(), Full> {
+        if bytes <= FREE && self.0.is_none() {
+            return Ok(());
+        }
+        self.0.get_or_insert_with(|| budget.share()).set(bytes)
+    }
+
+    /// The same for work that waits if there is no room ([`Share::try_grow`]).
+    pub fn try_set(&mut self, budget: &Arc<Budget>, bytes: u64) -> Result<(), Full> {
+        let share = self.0.get_or_insert_with(|| budget.share());
+        if bytes <= share.held() {
+            return share.set(bytes);
+        }
+        share.try_grow(bytes - share.held())
+    }
+
+    /// The same whether or not there is room ([`Share::force`]).
+    pub fn force(&mut self, budget: &Arc<Budget>, bytes: u64) {
+        let share = self.0.get_or_insert_with(|| budget.share());
+        share.force(bytes.saturating_sub(share.held()));
+    }
+
+    /// Bytes it holds, if they are more than the free ones ever were.
+    pub fn held(&self) -> u64 {
+        self.0.as_ref().map_or(0, Share::held)
+    }
+
+    /// The share, if there was need of one.
+    pub fn take(&mut self) -> Option<Share> {
+        self.0.take()
     }
 }
 
@@ -169,6 +225,37 @@ mod tests {
         assert_eq!((modest.held(), budget.refused()), (MB, 2));
         drop(greedy);
         modest.grow(32 * MB).unwrap();
+    }
+
+    #[test]
+    fn what_holds_little_never_asks() {
+        let budget = budget(MB);
+        let mut holding = Holding::default();
+        for bytes in [0, FREE, 10] {
+            holding.set(&budget, bytes).unwrap();
+            assert_eq!((holding.held(), Arc::strong_count(&budget)), (0, 1));
+        }
+        holding.set(&budget, MB / 2).unwrap();
+        assert_eq!((holding.set(&budget, 2 * MB), holding.held()), (Err(Full), MB / 2));
+        holding.set(&budget, 10).unwrap();
+        assert!(budget.used() <= AHEAD && holding.held() == 10);
+        drop(holding.take());
+        assert_eq!((budget.used(), Arc::strong_count(&budget)), (0, 1));
+    }
+
+    #[test]
+    fn what_is_forced_leaves_others_their_part_only() {
+        let budget = budget(64 * MB);
+        let mut large = budget.share();
+        large.force(100 * MB);
+        let mut other = budget.share();
+        other.grow(MB / 2).unwrap();
+        assert_eq!(other.grow(10 * MB), Err(Full));
+        large.force(MB);
+        drop(large);
+        other.grow(10 * MB).unwrap();
+        drop(other);
+        assert_eq!(budget.used(), 0);
     }
 
     #[test]

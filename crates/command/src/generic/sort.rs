@@ -146,6 +146,11 @@ impl<'a> Options<'a> {
     }
 }
 
+/// What an element takes besides its text: its place in the list, in what it is sorted by, and in the order.
+const ELEMENT_BYTES: usize = 64;
+/// Bytes of an element of a list that is stored from which on each is counted before it is copied.
+const LONG: usize = 1024;
+
 /// What the elements are sorted by, each with its number.
 enum Weights<'v> {
     Numbers(Vec<(u64, u32)>),
@@ -262,6 +267,13 @@ fn must_sort(cx: &Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> bool {
 fn elements(cx: &mut Cx<'_, '_>, key: &[u8], options: &Options<'_>) -> Result<Vec<Vec<u8>>, Error> {
     let n = cx.view.value(key).map_or(0, |value| len(&value));
     cx.charge(n)?;
+    let bytes = match cx.view.value(key) {
+        Some(ValueRef::List(list)) => list.mem_bytes(),
+        Some(ValueRef::Set(set)) => set.mem_bytes(),
+        Some(ValueRef::ZSet(zset)) => zset.mem_bytes(),
+        _ => 0,
+    };
+    cx.budget.take(bytes.saturating_add(n.saturating_mul(ELEMENT_BYTES)))?;
     Ok(match cx.view.value(key) {
         None => Vec::new(),
         Some(ValueRef::List(list)) => {
@@ -420,11 +432,23 @@ impl<'v> Gotten<'v> {
         options: &Options<'v>,
     ) -> Result<Gotten<'v>, Error> {
         let (patterns, mut name) = (options.get.len(), Vec::new());
+        budget.take((elements.len() * patterns).saturating_mul(size_of::<Option<Cow<'_, [u8]>>>()))?;
         let mut found = Vec::with_capacity(elements.len() * patterns);
         let each: Vec<Pattern<'_>> = options.get.iter().map(|pattern| Pattern::parse(pattern)).collect();
         for element in elements {
             budget.charge(1 + patterns)?;
-            found.extend(each.iter().map(|pattern| pattern.find(view, element, &mut name)));
+            let owned = |found: &Option<Cow<'_, [u8]>>| match found {
+                Some(Cow::Owned(text)) => text.len(),
+                _ => 0,
+            };
+            for pattern in &each {
+                let text = pattern.find(view, element, &mut name);
+                let bytes = owned(&text);
+                if bytes > 0 {
+                    budget.take(bytes)?;
+                }
+                found.push(text);
+            }
         }
         Ok(Gotten { patterns, found })
     }
@@ -439,7 +463,7 @@ impl<'v> Gotten<'v> {
     fn answer(&self, out: &mut Reply, budget: &mut Budget<'_>) -> Result<(), Error> {
         out.array(self.found.len());
         for found in &self.found {
-            budget.charge(1)?;
+            budget.charge_reply(out.len(), 1)?;
             out.bulk_or_null(found.as_deref());
         }
         Ok(())
@@ -449,6 +473,10 @@ impl<'v> Gotten<'v> {
         let mut list = List::new();
         for found in &self.found {
             budget.charge(1)?;
+            let bytes = found.as_deref().map_or(0, <[u8]>::len);
+            if bytes >= LONG {
+                budget.take(bytes)?;
+            }
             list.push_back(found.as_deref().unwrap_or_default());
         }
         Ok(list)

@@ -2,7 +2,7 @@
 
 use super::live;
 use crate::options::{int, is};
-use crate::set::random::{PIECE, distinct};
+use crate::set::random::{BULK_MIN, PIECE, distinct};
 use crate::table::*;
 use crate::{Cx, Error, Stream};
 use keyspace::View;
@@ -81,6 +81,8 @@ fn hrandfield(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     if count < 0 {
         let seed = cx.random();
+        let each = if form.values { 2 * BULK_MIN } else { BULK_MIN };
+        cx.expect_reply((count.unsigned_abs() as usize).saturating_mul(each))?;
         form.header(cx.out, count.unsigned_abs() as usize);
         cx.stream(Repeated { hash, left: count.unsigned_abs(), seed, form })?;
         return Ok(());
@@ -152,6 +154,10 @@ impl Stream for Repeated {
             self.left -= 1;
         }
         self.left > 0
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {

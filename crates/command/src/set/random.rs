@@ -35,6 +35,8 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
+/// Bytes of the shortest element of a reply.
+pub(crate) const BULK_MIN: usize = 6;
 /// Steps for a member that is popped.
 const POP_STEPS: usize = 6;
 /// Members drawn between two looks at the budget.
@@ -154,6 +156,7 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     if count < 0 {
         let seed = cx.random();
         let Some(set) = cx.view.set(key)?.cloned() else { return Ok(()) };
+        cx.expect_reply((count.unsigned_abs() as usize).saturating_mul(BULK_MIN))?;
         cx.out.array(count.unsigned_abs() as usize);
         cx.stream(Repeated { set, left: count.unsigned_abs(), seed })?;
         return Ok(());
@@ -169,7 +172,7 @@ fn srandmember(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         }
         Some(ranks) => {
             for piece in ranks.chunks(PIECE) {
-                cx.budget.charge(piece.len())?;
+                cx.budget.charge_reply(cx.out.len(), piece.len())?;
                 piece.iter().filter_map(|rank| set.nth(*rank)).for_each(|member| write(cx.out, member));
             }
             Ok(())
@@ -215,6 +218,10 @@ impl Stream for Repeated {
             self.left -= 1;
         }
         self.left > 0
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {

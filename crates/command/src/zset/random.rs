@@ -2,7 +2,7 @@
 
 use super::{Form, GROUP, Slice, answer, len_of};
 use crate::options::{int, is};
-use crate::set::random::distinct;
+use crate::set::random::{BULK_MIN, distinct};
 use crate::table::{Command, KeySpec, READONLY, RO_ACCESS, Run, acl};
 use crate::{Cx, Error, STREAM_FROM, Stream};
 use keyspace::View;
@@ -86,6 +86,7 @@ fn one(cx: &mut Cx<'_, '_>, key: &[u8]) -> Result<(), Error> {
 fn repeated(cx: &mut Cx<'_, '_>, key: &[u8], wanted: usize, form: Form) -> Result<(), Error> {
     let seed = cx.random();
     let Some(set) = cx.view.zset(key)?.cloned() else { return Ok(()) };
+    cx.expect_reply(wanted.saturating_mul(BULK_MIN))?;
     form.header(cx.out, wanted);
     let mut draws = Repeated { set, left: wanted, seed, form };
     if wanted > STREAM_FROM {
@@ -131,6 +132,10 @@ impl Stream for Repeated {
             }
         }
         self.left > 0
+    }
+
+    fn repeats(&self) -> bool {
+        true
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {

@@ -11,6 +11,7 @@ mod answers;
 mod attackers;
 mod backends;
 mod blocked;
+mod bounds;
 mod company;
 mod compiling;
 mod connections;

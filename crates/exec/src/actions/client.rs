@@ -208,13 +208,14 @@ fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
     let text = client.text.lock().clone();
     let lossy = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let (pending, input) = (client.reply_bytes.load(Relaxed), client.query_bytes.load(Relaxed));
-    let free = client.query_free.load(Relaxed);
+    let (free, multi) = (client.query_free.load(Relaxed), client.multi_bytes.load(Relaxed));
+    let more = client.watch_bytes.load(Relaxed) + client.work_bytes.load(Relaxed);
     let mut line = String::with_capacity(400);
     // Writing to a string cannot fail.
     let _ = writeln!(
         line,
         "id={} addr={} laddr={} fd={} name={} age={} idle={} flags={} db={} sub={} psub={} ssub={} multi={} watch={} \
-         qbuf={input} qbuf-free={free} argv-mem=0 multi-mem=0 rbs={pending} rbp={pending} obl={pending} oll=0 omem=0 \
+         qbuf={input} qbuf-free={free} argv-mem=0 multi-mem={multi} rbs={pending} rbp={pending} obl={pending} oll=0 omem=0 \
          tot-mem={} events={} cmd={} user={} redir=-1 resp={} lib-name={} lib-ver={} io-thread={} tot-net-in={} \
          tot-net-out={} tot-cmds={}",
         client.id,
@@ -231,7 +232,7 @@ fn describe(client: &ClientInfo, now_ms: u64, out: &mut Vec<u8>) {
         client.shard_subscriptions.load(Relaxed),
         client.queued.load(Relaxed),
         client.watching.load(Relaxed),
-        CLIENT_BYTES + input + free + pending,
+        CLIENT_BYTES + input + free + pending + multi + more,
         if pending > 0 { "rw" } else { "r" },
         client.command(),
         text.user,

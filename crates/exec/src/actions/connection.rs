@@ -135,7 +135,7 @@ fn hello(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if let Some((user, password)) = greeting.user {
         authenticate(act.server, act.session, user, password)?;
     }
-    if !act.session.authenticated {
+    if !act.session.is_let_in(act.server) {
         return Err(Error::new(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH \
              <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the \

@@ -1,6 +1,7 @@
 //! MGET, EXISTS and TOUCH of very many keys: read at a snapshot in the order of their words, in slices, while others are served.
 //!
 //! - G1: nothing is sent before all keys were read: if whole tables are replaced meanwhile it begins again.
+//! - G3: what it has collected counts as memory of work (`work-max-memory`), and if that is too much it is an error.
 //! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket drains.
 //!
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
@@ -8,11 +9,12 @@
 use crate::call::Flow;
 use crate::values::Open;
 use crate::{Server, Session};
-use command::{Command, Held, Stream, write_string};
+use command::{Command, Error, Held, Stream, write_string};
 use keyspace::{Class, Snapshot};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use stdx::budget::Holding;
 use value::{Str, StrRef, ValueRef};
 
 /// Keys read at a stretch.
@@ -36,6 +38,9 @@ struct Gather {
     pieces: VecDeque<Piece>,
     /// Of all of them, what they share with the keyspace left out.
     piece_bytes: usize,
+    /// G3.
+    holding: Holding,
+    full: bool,
     encoded: Reply,
     /// All is read.
     sending: bool,
@@ -83,6 +88,8 @@ pub(crate) fn start(
         found: 0,
         pieces: VecDeque::new(),
         piece_bytes: 0,
+        holding: Holding::default(),
+        full: false,
         encoded: Reply::new(session.resp3),
         sending: false,
         open: Open::default(),
@@ -134,6 +141,8 @@ impl Gather {
             self.piece_bytes += self.encoded.len();
             self.pieces.push_back(Piece::Encoded(self.encoded.take()));
         }
+        let bytes = (self.piece_bytes + self.encoded.capacity()) as u64;
+        self.full = self.holding.set(&self.server.memory.work, bytes).is_err();
     }
 
     fn send(&mut self, out: &mut Reply, room: usize) -> bool {
@@ -156,6 +165,10 @@ impl Stream for Gather {
         if !self.ready() {
             return true;
         }
+        if self.full {
+            out.error(&Error::work_memory().text());
+            return false;
+        }
         if self.next < self.words.len() {
             self.read();
             return true;
@@ -173,7 +186,8 @@ impl Stream for Gather {
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        held(Held::own(self, self.piece_bytes));
+        // Its bytes are counted elsewhere (G3).
+        held(Held::own(self, 1));
         for piece in self.pieces.iter().take(TOLD) {
             if let Piece::Long(value) = piece {
                 value.held().into_iter().for_each(&mut *held);
@@ -185,6 +199,6 @@ impl Stream for Gather {
 
 impl Drop for Gather {
     fn drop(&mut self) {
-        crate::job::discard((self.words.clone(), std::mem::take(&mut self.pieces)));
+        crate::job::discard((self.words.clone(), std::mem::take(&mut self.pieces), self.holding.take()));
     }
 }

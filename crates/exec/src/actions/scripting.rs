@@ -120,7 +120,7 @@ impl Hunger {
 
 fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Error> {
     let Asked { body, read_only, memory, far } = asked;
-    let short = memory.may_run_short(act.session.short)?;
+    let short = memory.may_run_short(act.server.memory.is_short(act.session))?;
     let declared = declared(args)?;
     if act.session.db == 0
         && act.server.sources.any()

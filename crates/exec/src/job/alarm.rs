@@ -107,7 +107,7 @@ mod tests {
         let args = Arc::new(OwnedArgs::from_slices(words));
         let command::table::Run::Write(handler) = command.run else { panic!("no write") };
         let call = Call { command, handler, args };
-        let mut job = Job::new(local, &client(1), Body::One(call), &Reply::new(false));
+        let mut job = Job::new(server, local, &client(1), Body::One(call), &Reply::new(false));
         job.races.lost = 1;
         let job = ready(server, local, job).expect("it waits");
         let mark = job.alarm.as_ref().map(|alarm| Arc::downgrade(&alarm.mark));

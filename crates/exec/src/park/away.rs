@@ -39,7 +39,7 @@ pub fn serve(server: &Arc<Server>, local: &mut Local, session: &mut Session, wai
         away.goes_to_job(local.clock_ns);
     }
     let body = Body::One(Call { command: waiter.command, handler, args });
-    let job = job::Job::waiting(local, session, body, &Reply::new(waiter.resp3));
+    let job = job::Job::waiting(server, local, session, body, &Reply::new(waiter.resp3));
     job::submit(server, local, job);
 }
 

@@ -19,6 +19,7 @@ use super::*;
 use crate::call::Flow;
 use command::Stream;
 use resp::Args;
+use stdx::budget::Share;
 
 /// How long a slice may take.
 const SLICE_NS: u64 = 50_000;
@@ -76,6 +77,8 @@ pub struct Deeds {
     answers: Answers,
     selected: Option<usize>,
     spent: Option<Box<Spent>>,
+    /// Of what work may hold: what the reply takes.
+    share: Option<Share>,
     /// The connection is closed after the reply.
     closes: bool,
     stand_in: Option<Box<Session>>,
@@ -104,7 +107,7 @@ impl Deeds {
         run: ScriptRun,
         (reply, before): (Vec<u8>, usize),
         told: Told,
-        spent: Option<Box<Spent>>,
+        (spent, share): (Option<Box<Spent>>, Option<Share>),
     ) -> Box<Deeds> {
         let mut deeds = told.deeds;
         for deed in deeds.iter_mut().filter(|_| before > 0) {
@@ -121,6 +124,7 @@ impl Deeds {
             answers,
             selected: told.selected,
             spent,
+            share,
             closes: false,
             stand_in: None,
         })
@@ -202,10 +206,10 @@ impl Deeds {
 
     /// All are done: the reply.
     fn deliver(self: Box<Self>, resp3: bool) -> Delivery {
-        let Deeds { run, reply, answers, selected, spent, .. } = *self;
+        let Deeds { run, reply, answers, selected, spent, share, .. } = *self;
         let (client, mut out) = (run.client, Reply::new(resp3));
         job::discard(run);
-        let mut spliced = Spliced { reply, read: 0, answers, left: 0 };
+        let mut spliced = Spliced { reply, read: 0, answers, left: 0, share };
         let (bytes, stream): (_, Option<Box<dyn Stream>>) = match spliced.answers.places.is_empty() {
             true => (std::mem::take(&mut spliced.reply), None),
             false => {
@@ -345,6 +349,8 @@ struct Spliced {
     answers: Answers,
     /// Bytes of the current answer that are not written yet.
     left: usize,
+    /// Of what work may hold.
+    share: Option<Share>,
 }
 
 impl Stream for Spliced {
@@ -377,6 +383,7 @@ impl Stream for Spliced {
 impl Drop for Spliced {
     fn drop(&mut self) {
         job::drop_bytes(std::mem::take(&mut self.reply));
+        self.share = None;
     }
 }
 
@@ -399,7 +406,7 @@ mod tests {
             }
             reply.extend_from_slice(b":1\r\n");
             whole.extend_from_slice(b":1\r\n");
-            let mut spliced = Spliced { reply, read: 0, answers, left: 0 };
+            let mut spliced = Spliced { reply, read: 0, answers, left: 0, share: None };
             let mut out = Reply::new(false);
             let mut before = 0;
             while spliced.fill(&mut out, room) {

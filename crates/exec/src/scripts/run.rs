@@ -2,12 +2,17 @@
 
 use super::*;
 use crate::sources;
+use command::Room;
+use stdx::budget::Holding;
 
 /// What a script's commands run on.
 pub(super) struct Ground<'a, 'b, 'k> {
     pub(super) overlay: &'a mut Overlay,
     /// On a loop: what actions need; a thread has the loop perform them.
     pub(super) act: Option<&'a mut Act<'b, 'k>>,
+    /// What the run holds of what work may, and how much of that is neither its overlay's nor told by it.
+    pub(super) holding: &'a mut Holding,
+    pub(super) base: usize,
 }
 
 /// How long a run may take, and who may end it.
@@ -63,6 +68,10 @@ impl<'a> Limit<'a> {
 
 /// Bytes of a script's line of the log that are kept, as in Redis.
 const LOGGED: usize = 1024;
+/// A reply's buffer that is larger is not kept for the next.
+const REPLY_KEPT: usize = 64 << 10;
+/// What a key of the whole takes in a list, about.
+const LISTED: usize = 96;
 /// What a deed takes besides its bytes, about.
 const KEPT: usize = 96;
 
@@ -93,6 +102,8 @@ pub(super) struct Runner<'a, 'b, 'k> {
     wrote: bool,
     /// Errors its commands answered, the first different ones.
     errors: Vec<Box<[u8]>>,
+    /// EXEC: bytes that what ran before it in the same transaction told.
+    before: usize,
 }
 
 /// Memory for the words of a call that is used for the next one.
@@ -135,12 +146,19 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             reply: Reply::new(run.resp3),
             wrote: false,
             errors: Vec::new(),
+            before: 0,
         }
     }
 
     /// Runs commands of a transaction from now on.
-    pub(super) fn of_transaction(self, db: usize, random: u64, resp3: bool) -> Runner<'a, 'b, 'k> {
-        Runner { in_script: false, db, random, resp3, ..self }
+    pub(super) fn of_transaction(
+        self,
+        db: usize,
+        random: u64,
+        resp3: bool,
+        before: usize,
+    ) -> Runner<'a, 'b, 'k> {
+        Runner { in_script: false, db, random, resp3, before, ..self }
     }
 
     /// Leaves a command of a transaction for after the commit: its answer belongs at that place of the reply.
@@ -171,6 +189,10 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         }
         self.reply.as_bytes().strip_prefix(b"-").into_iter().for_each(|text| self.tally.error(text));
         out.extend_from_slice(self.reply.as_bytes());
+        if self.reply.capacity() > REPLY_KEPT {
+            self.reply = Reply::new(self.resp3);
+        }
+        self.ground.base = self.before + out.capacity();
         self.halt.is_none()
     }
 
@@ -262,9 +284,6 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     }
 
     fn perform(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
-        if self.told.short && command.is_write() {
-            return Err(Error::work_memory());
-        }
         match command.run {
             Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
                 self.keyed(command, handler, args)
@@ -307,7 +326,9 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         let unknown: Vec<_> = unknown.into_iter().map(|(db, key)| (db, Box::from(key))).collect();
         if !unknown.is_empty() {
             load(overlay, unknown, &mut self.reader);
+            self.hold(0)?;
         }
+        let overlay = &mut *self.ground.overlay;
         let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
         let missing = keys.iter().find(|key| !sources::is_known(entry, &mut view, key));
         view.finish();
@@ -325,7 +346,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let overlay = &mut *self.ground.overlay;
+        let overlay = &*self.ground.overlay;
         let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
         // A plain SET does not look at what it replaces.
         if command.name != "set" || args.len() > 3 {
@@ -342,9 +363,12 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             }
         }
         if !unknown.is_empty() {
-            load(overlay, unknown, &mut self.reader);
+            load(self.ground.overlay, unknown, &mut self.reader);
+            self.hold(0)?;
         }
         loop {
+            let base = self.held();
+            let overlay = &mut *self.ground.overlay;
             let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
             if self.limit.until_ns.is_some()
                 && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS)
@@ -358,6 +382,8 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 Some(ns) => Budget::steps(4 * INLINE_STEPS).until(ns),
                 None => budget(self.limit.kill).in_turns(turn),
             };
+            let room = Room::new(&self.server.memory.work, self.ground.holding, base);
+            let budget = budget.within(room, 0);
             let caller =
                 Caller { in_script: self.in_script, client_id: self.run.client, ..Caller::default() };
             let mut cx = Cx::new(&mut view, &mut self.reply, caller, budget, self.random);
@@ -371,10 +397,13 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 return Err(Error::new("ERR the script is being run again elsewhere"));
             }
             if let Some(part) = overlay.take_wanted_chunk() {
+                self.hold(part.2.min(self.server.keyspace.len(part.0)) * LISTED)?;
+                let overlay = &mut *self.ground.overlay;
                 if !load_chunk(self.server, overlay, part, &mut self.reader) {
                     self.halt = Some(Halt::Elsewhere);
                     return Err(Error::new("ERR the script is being run again elsewhere"));
                 }
+                self.hold(0)?;
                 self.reply.clear();
                 continue;
             }
@@ -382,20 +411,38 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 let missing = overlay.take_missing();
                 let missing = missing.names().map(|(db, key)| (db, key.into())).collect();
                 load(overlay, missing, &mut self.reader);
+                self.hold(0)?;
                 self.reply.clear();
                 continue;
             }
             if dirty && self.server.keyspace.sink().is_some() {
-                note_effects(self.server, &mut self.told, self.db, command, args, effects);
+                note_effects(&mut self.told, self.db, command, args, effects);
             }
             self.random = random;
+            self.hold(0)?;
             return result;
         }
     }
 
+    /// Bytes it holds, but for the reply it is making. O(1).
+    fn held(&mut self) -> usize {
+        self.ground.overlay.bytes() + self.ground.base + self.told.bytes
+    }
+
+    /// Takes memory for what it holds now and so many bytes more. Errors: it may not have so much. Then the run is over, whatever a
+    /// script does with that.
+    fn hold(&mut self, more: usize) -> Result<(), Error> {
+        let bytes = self.held() + self.reply.capacity() + more;
+        self.ground.holding.set(&self.server.memory.work, bytes as u64).map_err(|_| {
+            self.halt = Some(Halt::Full);
+            Error::work_memory()
+        })
+    }
+
     /// Takes memory for so many bytes that are told the outside later. Errors: it is more than a script may have.
     fn keep(&mut self, bytes: usize) -> Result<(), Error> {
-        self.told.grow(self.server, bytes + KEPT)?;
+        self.told.bytes += bytes + KEPT;
+        self.hold(0)?;
         match self.server.config.live.lua_memory_bytes.size() {
             0 => Ok(()),
             limit if self.told.bytes <= limit => Ok(()),
@@ -502,9 +549,8 @@ fn budget(kill: Option<&AtomicBool>) -> Budget<'_> {
     Budget::unlimited(kill)
 }
 
-/// Keeps what the sink is told. That there is no memory for it the next write is told: this one was done.
+/// Keeps what the sink is told.
 fn note_effects(
-    server: &Server,
     told: &mut Told,
     db: usize,
     command: &Command,
@@ -513,9 +559,11 @@ fn note_effects(
 ) {
     let bytes = |args: resp::Args<'_>| args.iter().map(|word| word.len() + size_of::<usize>()).sum::<usize>();
     let bytes = effects.iter().map(|effect| bytes(effect.args())).sum::<usize>().max(bytes(args));
-    let _ = told.grow(server, bytes + KEPT);
+    told.bytes += bytes + KEPT;
     match command.effect {
-        command::Effect::Itself if effects.is_empty() => told.effects.push((db, args.to_owned())),
+        command::Effect::Itself if effects.is_empty() => {
+            told.effects.push((db, args.to_owned()));
+        }
         _ => told.effects.extend(effects.into_iter().map(|effect| (db, effect))),
     }
 }
@@ -694,6 +742,9 @@ impl Host for Runner<'_, '_, '_> {
             self.reply.swap(out);
         } else {
             out.extend_from_slice(self.reply.as_bytes());
+        }
+        if self.reply.capacity() > REPLY_KEPT {
+            self.reply = Reply::new(self.reply.resp3());
         }
     }
 

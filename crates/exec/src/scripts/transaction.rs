@@ -78,7 +78,7 @@ impl Transaction {
         mut reader: Option<&mut Reader>,
         out: &mut Vec<u8>,
     ) -> (Result<(), Halt>, Told) {
-        let Ground { overlay, mut act } = ground;
+        let Ground { overlay, mut act, holding, base } = ground;
         let (mut db, mut random, mut resp3) = (run.db, run.random, run.resp3);
         let (mut told, mut at) = (Told::default(), 0);
         let mut draft = None;
@@ -88,7 +88,12 @@ impl Transaction {
         }
         write(out, |out| out.array(self.queue.len()), resp3);
         while at < self.queue.len() {
-            let ground = Ground { overlay: &mut *overlay, act: act.as_deref_mut() };
+            let ground = Ground {
+                overlay: &mut *overlay,
+                act: act.as_deref_mut(),
+                holding: &mut *holding,
+                base: base + told.bytes + out.capacity(),
+            };
             let reader = reader.as_deref_mut();
             let engine = draft.as_mut().unwrap_or(&mut *lua);
             if needs_engine(self.queue.at(at).0) {
@@ -101,7 +106,7 @@ impl Transaction {
                 continue;
             }
             let runner = Runner::new(server, engine, run, ground, limit, reader);
-            let mut runner = runner.of_transaction(db, random, resp3);
+            let mut runner = runner.of_transaction(db, random, resp3, base + told.bytes);
             while at < self.queue.len() && !needs_engine(self.queue.at(at).0) {
                 let (command, args) = self.queue.at(at);
                 if self.queue.changes_code(at, draft.is_some())

@@ -98,6 +98,11 @@ impl KeyBatches {
         Some((found, from..to))
     }
 
+    /// About the memory they take, values that are shared left out. O(batches).
+    pub fn bytes(&self) -> usize {
+        self.batches.iter().map(KeyBatch::mem_bytes).sum()
+    }
+
     /// Whether no key's name alone is known.
     pub fn are_read(&self) -> bool {
         let (batch, keys) = self.read;
@@ -134,6 +139,8 @@ struct Key {
     here: [u8; ROOM],
 }
 
+/// What a shared value takes besides what it shares, about.
+const VALUE_BYTES: usize = 2 * size_of::<Value>();
 /// Bytes a key has room for.
 const ROOM: usize = 31;
 const NEVER: u64 = u64::MAX;
@@ -170,6 +177,13 @@ impl Key {
 }
 
 impl KeyBatch {
+    /// With its keys' places in the index.
+    fn mem_bytes(&self) -> usize {
+        self.bytes.capacity()
+            + self.keys.capacity() * (size_of::<Key>() + 2 * size_of::<Place>())
+            + self.values.capacity() * VALUE_BYTES
+    }
+
     pub(crate) fn push_entry(&mut self, hash: u64, entry: EntryRef<'_>) {
         self.push(hash, entry.key());
         self.learn_entry(self.keys.len() - 1, entry);

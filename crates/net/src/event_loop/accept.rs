@@ -223,7 +223,7 @@ impl EventLoop {
             self.timers.forget(conn.session.id);
             exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
-            if io.remove(slot, conn.dismiss()) {
+            if io.remove(slot, conn.dismiss(&self.server)) {
                 self.rest(io, slot);
             }
             if self.local.lap() >= until {

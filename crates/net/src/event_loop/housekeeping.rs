@@ -142,6 +142,7 @@ impl EventLoop {
             self.next_weighing_ms = self.mono_ms() + WEIGHING_MS;
         }
         self.look_at_limited();
+        self.look_at_hauls();
         self.look_at_streams();
         if self.local.id == 0 {
             self.server.keyspace.cursors.prune(self.local.now_ms);

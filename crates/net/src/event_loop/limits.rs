@@ -45,6 +45,25 @@ impl EventLoop {
         }
     }
 
+    /// Looks at some of the long requests that are on their way.
+    pub(super) fn look_at_hauls(&mut self) {
+        for _ in 0..self.hauling.len().min(LOOKS) {
+            let Some(client) = self.hauling.pop_front() else { return };
+            let Some(&slot) = self.by_id.get(&client) else { continue };
+            let Some(conn) = self.conns[slot].as_mut().filter(|conn| conn.hauling && !conn.doomed) else {
+                continue;
+            };
+            let wanted = conn.wants_input();
+            if conn.look_at_haul(&self.server, &self.local) {
+                self.hauling.push_back(client);
+            }
+            if wanted != conn.wants_input() || conn.session.closing {
+                // More is read from it, or it is told why not.
+                self.mark_dirty(slot);
+            }
+        }
+    }
+
     /// Looks at some of the replies that are being streamed; at the end of each round tells what they keep alive.
     pub(super) fn look_at_streams(&mut self) {
         for _ in 0..LOOKS {
