@@ -48,9 +48,6 @@ const LOGGED: usize = 1024;
 /// What a deed takes besides its bytes, about.
 const KEPT: usize = 96;
 
-/// The key of another database that MOVE or COPY names. It must be known before they run: run again after they changed the
-/// overlay, they would find what they did themselves.
-
 /// The host of one run.
 pub(super) struct Runner<'a, 'b, 'k> {
     server: &'a Arc<Server>,
@@ -286,6 +283,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 }
             });
         }
+        // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
         if let Some((db, key)) = sources::target(self.server, command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
