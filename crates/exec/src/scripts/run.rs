@@ -75,9 +75,6 @@ const LISTED: usize = 96;
 /// What a deed takes besides its bytes, about.
 const KEPT: usize = 96;
 
-/// The key of another database that MOVE or COPY names. It must be known before they run: run again after they changed the
-/// overlay, they would find what they did themselves.
-
 /// The host of one run.
 pub(super) struct Runner<'a, 'b, 'k> {
     server: &'a Arc<Server>,
@@ -356,6 +353,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 }
             });
         }
+        // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
         if let Some((db, key)) = sources::target(self.server, command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {

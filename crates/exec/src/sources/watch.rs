@@ -122,23 +122,23 @@ impl Watched {
 
     /// The same, and whether what is cached of one is not what was (H2). O(rows), a short lock each.
     pub(crate) fn is_changed(&self, server: &Server, local: &Local) -> bool {
-        let differs = |(key, row): (&Box<[u8]>, &Row)| {
+        let differs = |key: &[u8], row: &Row| {
             let mut view = View::locked_one(&server.keyspace, key, row.entry.db, local.now_ms);
             view.set_quiet(true);
             let now = Seen::of(&row.entry, &mut view, key);
             drop(view.finish());
             now.differs(row.seen)
         };
-        self.is_told() || self.0.iter().any(differs)
+        self.is_told() || self.0.iter().any(|(key, row)| differs(key, row))
     }
 
     /// The same in a view that holds the shards of all of them; it is left in any database.
     pub(crate) fn is_changed_in(&self, view: &mut View<'_>) -> bool {
-        let differs = |view: &mut View<'_>, (key, row): (&Box<[u8]>, &Row)| {
+        let differs = |view: &mut View<'_>, key: &[u8], row: &Row| {
             view.select(row.entry.db);
             Seen::of(&row.entry, view, key).differs(row.seen)
         };
-        self.is_told() || self.0.iter().any(|row| differs(view, row))
+        self.is_told() || self.0.iter().any(|(key, row)| differs(view, key, row))
     }
 
     pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
