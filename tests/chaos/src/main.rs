@@ -40,6 +40,9 @@ Tries to break Evenkeel, and says whether it held.
   --hang S            silence that counts as a fault (default 120)
   --patience S        how long what is left over may take to go (default 60)
 
+soak only:
+  --only a,b          only these actors, by names that it prints
+
 fuzz only:
   --round N           the first round (default 0); every round has a server of its own
   --round-seconds S   how long a round lasts (default 60)
@@ -67,6 +70,7 @@ pub struct Options {
     pub faults: usize,
     pub without: Vec<String>,
     pub not: Vec<Vec<u8>>,
+    pub only: Vec<String>,
     pub allows_panics: bool,
     pub blames: bool,
     pub peer: Option<PathBuf>,
@@ -164,6 +168,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
         faults: 1,
         without: Vec::new(),
         not: Vec::new(),
+        only: Vec::new(),
         allows_panics: false,
         blames: true,
         peer: None,
@@ -189,6 +194,7 @@ fn parse(mut args: impl Iterator<Item = String>) -> Result<Option<(Program, Opti
             "--without" => {
                 options.without = value()?.split(',').map(|name| name.trim().to_lowercase()).collect()
             }
+            "--only" => options.only = value()?.split(',').map(|name| name.trim().to_owned()).collect(),
             "--not" => options.not.push(value()?.replace("\\0", "\0").into_bytes()),
             "--allow-panics" => options.allows_panics = true,
             "--no-blame" => options.blames = false,

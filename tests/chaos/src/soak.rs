@@ -184,8 +184,9 @@ pub fn run(options: &Options) -> Result<Vec<String>, String> {
     std::thread::scope(|scope| {
         let stage = &stage;
         let mut actors = Vec::new();
-        let parts = CAST.iter().flat_map(|part| std::iter::repeat_n(part, part.1));
-        for (nr, (name, _, actor)) in parts.enumerate() {
+        let parts = CAST.iter().flat_map(|part| std::iter::repeat_n(part, part.1)).enumerate();
+        let plays = |name: &str| options.only.is_empty() || options.only.iter().any(|only| only == name);
+        for (nr, (name, _, actor)) in parts.filter(|(_, part)| plays(part.0)) {
             let mut rng = Rng::new(options.seed, nr as u64);
             let play = move || actor(stage, &mut rng).inspect_err(|_| stage.stop.store(true, Relaxed));
             actors.push((*name, scope.spawn(play)));
