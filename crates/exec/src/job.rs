@@ -768,7 +768,7 @@ pub(crate) fn give_way(server: &Arc<Server>, local: &mut Local, mut job: Box<Job
     job.overlay.take().into_iter().for_each(Overlay::dispose);
     discard((job.commit.take(), std::mem::take(&mut job.effects)));
     job.alarm = None;
-    job.gave_way += 1;
+    job.gave_way = job.sign.gave_way(job.gave_way);
     submit(server, local, job);
 }
 

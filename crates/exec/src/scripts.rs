@@ -1087,7 +1087,7 @@ pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) 
 
 /// Gives its place to those who wait and starts over behind them (C8), unless it is of no use any more.
 pub(crate) fn give_way(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
-    job.gave_way += 1;
+    job.gave_way = job.sign.gave_way(job.gave_way);
     if job.is_killed() || job.is_forsaken() {
         return end_useless(server, local, job);
     }
