@@ -64,7 +64,7 @@ soak: ## everything at once, with sums that must hold and nothing left at the en
 # crate, then some of them, of hostile numbers, of the compiler and of the basics, with a collection wherever memory may be taken.
 # The runtime of the sanitizers comes with gcc.
 LUA_TARGET = $$($(CARGO) -vV | sed -n 's/^host: //p')
-LUA_COLLECTED = edges spans written_as_ever share any_form brackets taking_over panic computes arrive become upvalues leaves
+LUA_COLLECTED = spans written_as_ever any_form brackets panic computes arrive become upvalues
 LUA_TESTS = $(CARGO) test --quiet -p script --lib --target $(LUA_TARGET)
 .PHONY: lua-sanitize
 lua-sanitize: export RUSTFLAGS = -Cdefault-linker-libraries=yes -Clink-arg=-fsanitize=address,undefined

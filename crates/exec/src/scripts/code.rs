@@ -638,11 +638,13 @@ pub(crate) fn compile_apart(
         let limit = Limit::on_thread(server, &listed.entry, Some(gone), 0);
         let mut host = Compiling::new(limit, Some(turn));
         let found = LuaState::new(server.scripts.code.clone()).find(text, true, &mut host);
-        match (host.halt, found?) {
-            (Some(halt), _) => Err(format!("ERR {}", halt.told(server))),
-            (None, Found::Known { sha, .. }) => Ok(sha),
+        if let Some(halt) = host.halt {
+            return Err(format!("ERR {}", halt.told(server)));
+        }
+        match found? {
+            Found::Known { sha, .. } => Ok(sha),
             // Not on a thread.
-            (None, Found::Text) => Ok(Sha::of(text)),
+            Found::Text => Ok(Sha::of(text)),
         }
     })
 }
