@@ -219,7 +219,10 @@ mod tests {
             let right = right.map(|words| words.into_iter().map(str::to_owned).collect::<Vec<_>>());
             assert_eq!(split(line), right, "{}", line.escape_ascii());
         }
-        assert_eq!(script(b"#!lua \0\nreturn 1").map(|(flags, code)| (flags.compat, code)), Ok((false, &b"\nreturn 1"[..])));
+        assert_eq!(
+            script(b"#!lua \0\nreturn 1").map(|(flags, code)| (flags.compat, code)),
+            Ok((false, &b"\nreturn 1"[..]))
+        );
         assert_eq!(library(b"#!lua \0 name=x\nreturn 1"), Err("Library name was not given".to_owned()));
     }
 

@@ -40,6 +40,7 @@ mod race_tables;
 mod races;
 mod renames;
 mod roaring;
+mod rows_hostile;
 mod rows_kept;
 mod serialized;
 mod sources;

@@ -111,7 +111,8 @@ impl Observer for Follower {
 pub(crate) fn follow(server: &Server) {
     let machine_bytes = server.memory_bytes;
     apply(&server.keyspace, &server.memory, machine_bytes, &server.config.live);
-    let follower = Follower { keyspace: server.keyspace.clone(), memory: server.memory.clone(), machine_bytes };
+    let follower =
+        Follower { keyspace: server.keyspace.clone(), memory: server.memory.clone(), machine_bytes };
     server.config.observe(Box::new(follower));
 }
 

@@ -205,6 +205,7 @@ pub(super) fn sleep(
         act.out.encoded(answer.as_bytes());
         return Ok(Flow::Done);
     };
+    stdx::panics::changes();
     act.server.park.sleep(act.local.id, act.session.id, command, answer);
     act.session.set_flag(flag::BLOCKED, true);
     Ok(Flow::Parked((ms > 0).then_some(ms)))

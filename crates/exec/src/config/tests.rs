@@ -435,9 +435,34 @@ fn config_get_agrees_with_redis() {
 /// Words made of what splitting stumbles over.
 fn hostile_word(random: &mut impl FnMut(usize) -> usize) -> Vec<u8> {
     const PIECES: [&[u8]; 28] = [
-        b"\0", b"\r", b"\n", b" ", b"\t", b"\x0b", b"\"", b"'", b"\\", b"\\x", b"\xff", b"#", b"=", b",", b"-", b"-1",
-        b"0", b"9223372036854775807", b"18446744073709551616", b"1e309", b"nan", b"100%", b"1gb", b"KEA", b"yes", b"normal",
-        b"{id}", b"%",
+        b"\0",
+        b"\r",
+        b"\n",
+        b" ",
+        b"\t",
+        b"\x0b",
+        b"\"",
+        b"'",
+        b"\\",
+        b"\\x",
+        b"\xff",
+        b"#",
+        b"=",
+        b",",
+        b"-",
+        b"-1",
+        b"0",
+        b"9223372036854775807",
+        b"18446744073709551616",
+        b"1e309",
+        b"nan",
+        b"100%",
+        b"1gb",
+        b"KEA",
+        b"yes",
+        b"normal",
+        b"{id}",
+        b"%",
     ];
     (0..random(5)).flat_map(|_| PIECES[random(PIECES.len())]).copied().collect()
 }
@@ -470,16 +495,20 @@ fn no_value_of_a_directive_and_no_line_of_a_file_is_read_for_ever_or_makes_it_pa
         }
         let path = dir.path().join("hostile.conf");
         fs::write(&path, file).unwrap();
-        let Invocation::Serve(sources) = parse([path.into_os_string()]).unwrap() else { panic!("not a start") };
+        let Invocation::Serve(sources) = parse([path.into_os_string()]).unwrap() else {
+            panic!("not a start")
+        };
         let _ = Config::load(&sources, &mut std::io::empty());
     }
     for _ in 0..2000 {
         let words: Vec<Vec<u8>> = (0..3 + random(6)).map(|_| hostile_word(&mut random)).collect();
-        let mut words: Vec<String> = words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
+        let mut words: Vec<String> =
+            words.iter().map(|word| String::from_utf8_lossy(word).into_owned()).collect();
         words[0] = "name".to_owned();
         words[1].insert_str(0, "a{id}");
         if let Some(option) = words.get_mut(3) {
-            let known = ["ttl", "columns", "path", "id-type", "gather", "budget", "pool", "jitter", "modified"];
+            let known =
+                ["ttl", "columns", "path", "id-type", "gather", "budget", "pool", "jitter", "modified"];
             *option = known[random(known.len())].to_owned();
         }
         let _ = source::Spec::parse(words.iter().map(|word| &**word));
