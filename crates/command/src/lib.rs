@@ -13,6 +13,8 @@ mod cx;
 mod error;
 mod generic;
 mod hash;
+#[cfg(test)]
+mod hostile;
 mod list;
 pub mod options;
 pub mod places;

@@ -210,11 +210,12 @@ pub struct Command {
     pub since: &'static str,
     pub complexity: &'static str,
     pub summary: &'static str,
-    pub cost: Option<Cost>,
+    /// Asked for by [`Command::steps`].
+    cost: Option<Cost>,
     /// It reads nothing but its keys' values, so it may do that without their locks.
     pub apart: bool,
-    /// What its reply costs besides where it is not streamed (EXEC).
-    pub reply: Option<Cost>,
+    /// What its reply costs besides where it is not streamed (EXEC); asked for by [`Command::reply_steps`].
+    reply: Option<Cost>,
     pub effect: Effect,
     pub subs: &'static [Command],
 }
@@ -290,6 +291,17 @@ impl Command {
     pub const fn subs(mut self, subs: &'static [Command]) -> Command {
         self.subs = subs;
         self
+    }
+
+    /// Steps a run will take at most, as its row estimates; 0 if it has no estimate. The keys are locked, or of an overlay.
+    #[inline]
+    pub fn steps(&self, view: &View<'_>, args: Args<'_>) -> usize {
+        self.cost.map_or(0, |cost| view.estimate(|view| cost(view, args)))
+    }
+
+    /// Steps its reply will take besides where it is not streamed; 0 if it has no estimate.
+    pub fn reply_steps(&self, view: &View<'_>, args: Args<'_>) -> usize {
+        self.reply.map_or(0, |reply| view.estimate(|view| reply(view, args)))
     }
 
     #[inline]

@@ -145,9 +145,15 @@ impl Db {
     /// What the command's row estimates for these words, in steps.
     pub fn cost<W: AsRef<[u8]>>(&mut self, words: &[W]) -> usize {
         let words = OwnedArgs::from_slices(&words.iter().map(AsRef::as_ref).collect::<Vec<_>>());
-        let command = registry::find(words.args().at(0)).expect("a command");
+        let mut command = registry::find(words.args().at(0)).expect("a command");
+        if matches!(command.run, Run::Container) {
+            command =
+                words.args().get(1).and_then(|name| registry::find_sub(command, name)).expect("a subcommand");
+        }
         let view = View::locked(&self.keyspace, shards(command, words.args()), self.db, self.now_ms);
-        let cost = command.cost.map_or(0, |cost| cost(&view, words.args()));
+        let cost = command.steps(&view, words.args());
+        command.reply_steps(&view, words.args());
+        assert_eq!(view.strays(), 0, "{words:?}");
         view.finish();
         cost
     }

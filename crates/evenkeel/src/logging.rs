@@ -7,6 +7,7 @@
 
 use exec::config::{Config, Directive, Live, Observer};
 use log::{Level, LevelFilter, Log, Metadata, Record};
+use std::backtrace::Backtrace;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -17,9 +18,13 @@ use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 const QUEUE_LINES: usize = 4096;
+/// Finding the names of a backtrace takes milliseconds; whoever has seen so many knows where the mistake is.
+const BACKTRACES: u32 = 20;
 
 enum Message {
     Line(String),
+    /// Where a panic was: [`BACKTRACES`] of them are logged.
+    Panic(Box<Backtrace>),
     /// Answered once everything before it is written.
     Flush(SyncSender<()>),
 }
@@ -44,12 +49,16 @@ pub fn start(config: &Config) -> io::Result<()> {
     let counted = lost.clone();
     thread::Builder::new().name("log".into()).spawn(move || write_lines(&lines, file, &counted))?;
     log::set_max_level(level(config.live.loglevel.get()));
+    let panics = queue.clone();
     if log::set_boxed_logger(Box::new(Logger { queue, lost })).is_ok() {
         let usual = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
             log::error!("{panic}");
-            usual(panic);
+            // The functions' names are found by the thread that writes.
+            let backtrace = Message::Panic(Box::new(Backtrace::force_capture()));
+            let _ = panics.try_send(backtrace);
             if !stdx::panics::is_contained() {
+                usual(panic);
                 log::error!("a thread that others depend on panicked: the server ends");
                 flush();
                 std::process::abort();
@@ -122,12 +131,18 @@ impl Log for Logger {
 }
 
 fn write_lines(lines: &Receiver<Message>, file: Option<PathBuf>, lost: &AtomicU64) {
+    let mut backtraces = 0;
     while let Ok(first) = lines.recv() {
         let mut text = String::new();
         let mut waiting = Vec::new();
         for message in std::iter::once(first).chain(lines.try_iter().take(QUEUE_LINES)) {
             match message {
                 Message::Line(line) => text.push_str(&line),
+                Message::Panic(_) if backtraces >= BACKTRACES => {}
+                Message::Panic(backtrace) => {
+                    backtraces += 1;
+                    text.push_str(&format!("{backtrace}\n"));
+                }
                 Message::Flush(done) => waiting.push(done),
             }
         }

@@ -271,6 +271,8 @@ pub(crate) fn start_exec(
 
 /// Has it committed, unless it has to wait in a line.
 pub(crate) fn go_on(server: &Arc<Server>, local: &mut Local, job: Box<BulkJob>) {
+    // From here on it is another's, and its client waits for it.
+    stdx::panics::changes();
     let lost = job.races.lost > 0;
     if let Some(Write::Bulk(mut job)) = lines::stand(server, Write::Bulk(job), lost) {
         job.spent.got_place();

@@ -46,6 +46,7 @@ pub fn execute(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
+    stdx::panics::begin();
     let mark = out.len();
     if session.reply_mode == ReplyMode::SkipNext {
         session.reply_mode = ReplyMode::Skip;
@@ -96,8 +97,36 @@ pub(crate) fn execute_row(
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
+    stdx::panics::begin();
     admit(server, local, session, command, args, out)
 }
+
+/// Answers a command that panicked before it changed anything (`stdx::panics`), and puts in order what it left behind of itself. What it
+/// wrote is taken back already.
+#[cold]
+pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
+    local.lap();
+    (local.incoming, local.key_hash, local.away) = (None, None, false);
+    (session.source, session.loading, session.routing, session.fetch) = (None, None, None, None);
+    (session.done, session.hushed) = (0, false);
+    session.set_flag(flag::BLOCKED, false);
+    if let Some(multi) = &mut session.multi {
+        multi.broken = true;
+        session.set_flag(flag::DIRTY_EXEC, true);
+    } else if session.info.flags.load(Ordering::Relaxed) & flag::MULTI != 0 {
+        // EXEC had taken it.
+        crate::transaction::leave(server, local, session);
+    }
+    server.stats.rejected(local, None, job::BROKEN);
+    match session.reply_mode {
+        ReplyMode::On | ReplyMode::SkipNext => out.error(job::BROKEN),
+        ReplyMode::Off => {}
+        ReplyMode::Skip => session.reply_mode = ReplyMode::On,
+    }
+}
+
+/// The text of [`recover`], for whoever speaks another protocol.
+pub const BROKEN: &str = job::BROKEN;
 
 fn is_http(args: Args<'_>) -> bool {
     args.at(0).eq_ignore_ascii_case(b"post") || args.at(0).eq_ignore_ascii_case(b"host:")
@@ -465,10 +494,21 @@ fn run_in(
 ) -> Flow {
     let own = std::mem::replace(&mut session.db, entry.db);
     session.source = Some(entry);
-    let flow = run(server, local, session, command, args, out);
-    session.source = None;
-    session.db = own;
-    flow
+    let stay = Stay { session, own };
+    run(server, local, stay.session, command, args, out)
+}
+
+/// A client is in a source's database, and comes back also by a panic.
+struct Stay<'a> {
+    session: &'a mut Session,
+    own: usize,
+}
+
+impl Drop for Stay<'_> {
+    fn drop(&mut self) {
+        self.session.source = None;
+        self.session.db = self.own;
+    }
 }
 
 /// Chooses the plan by the row and runs it.
@@ -684,7 +724,7 @@ fn keyed(
     }
     let own_write = source.is_some() && command.is_write();
     let ends_here = own_write || session.lent.is_some();
-    let steps = command.cost.filter(|_| !ends_here).map_or(0, |cost| cost(&view, args));
+    let steps = if ends_here { 0 } else { command.steps(&view, args) };
     if steps > INLINE_STEPS {
         server.after(local, view.finish());
         return job::start(server, local, session, (command, handler, args), out);

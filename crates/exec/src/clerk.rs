@@ -27,7 +27,8 @@ fn start() -> Option<Sender<Errand>> {
     let (send, errands) = channel::<Errand>();
     let work = move || {
         stdx::threads::yielding();
-        errands.iter().for_each(|errand| errand());
+        // Whoever waits for an answer has seen to it that one comes; what was told half is told again with the next sample.
+        errands.iter().for_each(|errand| _ = stdx::panics::contain(errand));
     };
     std::thread::Builder::new().name("clerk".into()).spawn(work).ok().map(|_| send)
 }

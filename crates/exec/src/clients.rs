@@ -288,6 +288,8 @@ pub(crate) fn park(
     block: Block,
     out: &mut Reply,
 ) -> Flow {
+    // Whoever writes sees it there.
+    stdx::panics::changes();
     let parked = server.park.park(server, local, session, command, args.to_owned(), block, out);
     match parked {
         Parked::Waiting => {

@@ -624,6 +624,8 @@ pub(crate) fn start_exec(
 
 /// Hands the job to the workers, with a snapshot; it waits if too many are open, or in the line of its kind.
 pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, job: Box<Job>) {
+    // From here on it is another's, and its client waits for it.
+    stdx::panics::changes();
     if let Some(job) = ready(server, local, job) {
         server.workers.submit(job);
     }

@@ -59,6 +59,8 @@ pub struct ReadKeys {
     /// Instead of keys: part of the whole (database, from where, about how many keys).
     pub part: Option<(usize, u64, usize)>,
     pub chunk: Chunk,
+    /// It could not be read: a mistake in the program.
+    pub broken: bool,
     pub reply: Arc<Answer<Box<ReadKeys>>>,
 }
 

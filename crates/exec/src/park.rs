@@ -478,7 +478,7 @@ fn attempt(
         return None;
     }
     view.select(waiter.db);
-    if waiter.command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS) {
+    if waiter.command.steps(&view, args) > INLINE_STEPS {
         put_off(server, local, view.finish());
         return Some(Found::Long);
     }

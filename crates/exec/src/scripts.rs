@@ -693,8 +693,9 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
         let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
         overlay.load(run.db, run.keys().iter());
-        let mut out = act.out.take();
-        let mark = out.len();
+        let resp3 = act.out.resp3();
+        let mut out = OnLoan::of(act.out);
+        let mark = out.bytes.len();
         let limit = Limit {
             until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS),
             kill: None,
@@ -703,7 +704,7 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             end_ns: None,
         };
         let (ended, mut told) = {
-            let mut spare = Reply::new(act.out.resp3());
+            let mut spare = Reply::new(resp3);
             let mut inner = Act {
                 server: act.server,
                 local: act.local,
@@ -716,9 +717,9 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             };
             let ground =
                 Ground { overlay: &mut overlay, act: Some(&mut inner), holding: &mut holding, base: 0 };
-            run_once(&server, lua, &run, ground, limit, None, &mut out)
+            run_once(&server, lua, &run, ground, limit, None, &mut out.bytes)
         };
-        act.out.swap(&mut out);
+        drop(out);
         if ended.is_err() {
             act.out.truncate(mark);
             overlay.dispose();
@@ -746,6 +747,24 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         act.out.truncate(mark);
     }
     send_away(act, run)
+}
+
+/// The bytes of a client's replies, which a script appends to; they go back also when it panics.
+struct OnLoan<'a> {
+    home: &'a mut Reply,
+    bytes: Vec<u8>,
+}
+
+impl OnLoan<'_> {
+    fn of(home: &mut Reply) -> OnLoan<'_> {
+        OnLoan { bytes: home.take(), home }
+    }
+}
+
+impl Drop for OnLoan<'_> {
+    fn drop(&mut self) {
+        self.home.swap(&mut self.bytes);
+    }
 }
 
 /// Does what a script that ran inline and is committed has to do; its reply stands behind `mark`.
@@ -847,6 +866,7 @@ impl Scripts {
 /// Commits. Err: the race was lost, to whose write that was.
 fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut Told) -> Result<(), u64> {
     if overlay.is_dirty() {
+        stdx::panics::changes();
         match overlay.commit(local.now_ms) {
             Ok(changes) => {
                 if let Some(sink) = server.keyspace.sink() {
@@ -896,6 +916,8 @@ fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
 
 /// Opens a script's snapshot and gives it to a thread; it waits if too many are open, or in the line of its kind.
 pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
+    // From here on it is another's, and its client waits for it.
+    stdx::panics::changes();
     if job.spent.waits.is_none() {
         let lost = job.races.lost > 0;
         let Some(Write::Script(first)) = lines::stand(server, Write::Script(job), lost) else { return };

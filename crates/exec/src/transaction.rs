@@ -19,7 +19,6 @@ use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
 use crate::{Local, Server, Session, job, sources};
-use command::table::Cost;
 use command::{Command, Error, Run};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
@@ -422,9 +421,8 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
 /// Whether the commands are estimated to take longer than a loop has.
 fn is_long(multi: &Multi, view: &View<'_>) -> bool {
     let cost = |(command, args): (&'static Command, Args<'_>)| {
-        let steps = |estimate: Option<Cost>| estimate.map_or(1, |estimate| estimate(view, args));
         // Nothing is streamed here.
-        steps(command.cost).saturating_add(steps(command.reply))
+        command.steps(view, args).saturating_add(command.reply_steps(view, args)).saturating_add(1)
     };
     multi.queue.iter().map(cost).fold(0, usize::saturating_add) > crate::call::INLINE_STEPS
 }

@@ -321,16 +321,30 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 return Step::Over(Some(job::drop_useless(server, local, job)));
             }
             let Job { read, body, .. } = &mut *job;
-            if !read.read_some(body, &server.keyspace, when, KEYS) {
-                return Step::More(Work::Load(job));
+            // It only reads (X1).
+            let read = stdx::panics::contain(|| {
+                points::trip(Point::Load);
+                read.read_some(body, &server.keyspace, when, KEYS)
+            });
+            match read {
+                Ok(false) => return Step::More(Work::Load(job)),
+                Ok(true) => server.workers.submit(job),
+                Err(_) => {
+                    job.fail();
+                    return Step::Over(job::finish(server, local, job));
+                }
             }
-            server.workers.submit(job);
             Step::Over(None)
         }
         Work::Read(mut request) => {
-            if !request.read_some(&server.keyspace, KEYS) {
+            let read = stdx::panics::contain(|| {
+                points::trip(Point::Load);
+                request.read_some(&server.keyspace, KEYS)
+            });
+            if read == Ok(false) {
                 return Step::More(Work::Read(request));
             }
+            request.broken = read.is_err();
             request.answer();
             Step::Over(None)
         }

@@ -9,6 +9,8 @@
 //! - W4: a value that was handed out to be changed is weighed again before anything else is changed, or at the end.
 //! - W3: how many keys came or went is counted once, at the end, with the locks held: DBSIZE sees a command of many keys
 //!   whole or not at all (a long commit it may see in part).
+//! - W5: a handler looks at nothing but the keys that its row declares, and which are locked for it: another is a mistake and panics.
+//!   An estimate of what a command will cost only guesses, and is made where everybody waits: to it another key is absent.
 
 mod accounts;
 mod changed;
@@ -28,7 +30,7 @@ use crate::segment::{Bytes, Put, Spot};
 use crate::sequence::Lsn;
 use crate::shard::Shard;
 use crate::{Keyspace, SHARDS, shard_of};
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::hash::hash_bytes;
@@ -155,6 +157,9 @@ pub struct View<'k> {
     editing: Option<(usize, usize, Raw, usize)>,
     /// Expired keys that reads came across; removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
+    /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
+    estimating: Cell<bool>,
+    strays: Cell<u32>,
 }
 
 impl<'k> View<'k> {
@@ -238,7 +243,23 @@ impl<'k> View<'k> {
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
+            estimating: Cell::new(false),
+            strays: Cell::new(0),
         }
+    }
+
+    /// Lets a cost be estimated: a key that is not locked counts as absent meanwhile (W5).
+    #[inline]
+    pub fn estimate<T>(&self, estimate: impl FnOnce(&Self) -> T) -> T {
+        self.estimating.set(true);
+        let estimated = estimate(self);
+        self.estimating.set(false);
+        estimated
+    }
+
+    /// How many keys estimates have asked for that are not locked: each is a mistake in an estimate.
+    pub fn strays(&self) -> u32 {
+        self.strays.get()
     }
 
     /// Ends the command: removes expired keys it came across, releases the locks, gives what must be told.
@@ -353,6 +374,7 @@ impl<'k> View<'k> {
         key: &[u8],
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
+        stdx::panics::changes();
         let mine = (self.changes.lsn, self.keep, self.db, self.memo);
         self.changes.lsn = n;
         self.keep = self.keyspace.sequence.any_active();
@@ -385,7 +407,8 @@ impl<'k> View<'k> {
     #[inline]
     fn entry<'a>(&'a self, guard: &'a Guard<'k, Shard>, key: &[u8]) -> Option<EntryRef<'a>> {
         let hash = self.hash_of(key);
-        let spot = guard.get(shard_of(hash)).dbs[self.db].spot(hash, key)?;
+        let Some(shard) = guard.find(shard_of(hash)) else { return self.stray(key) };
+        let spot = shard.dbs[self.db].spot(hash, key)?;
         let entry = EntryRef::new(spot.entry());
         if entry.expire_ms().is_some_and(|at| at <= self.now_ms) {
             self.stale.borrow_mut().push((self.db, key.into()));
@@ -393,6 +416,18 @@ impl<'k> View<'k> {
         }
         self.note_use(hash, spot, entry);
         Some(entry)
+    }
+
+    /// What is to be said of a key that is not locked (W5).
+    #[cold]
+    fn stray<T>(&self, key: &[u8]) -> Option<T> {
+        assert!(
+            self.estimating.get(),
+            "a command looks at a key that is not locked for it: {}",
+            key.escape_ascii()
+        );
+        self.strays.set(self.strays.get() + 1);
+        None
     }
 
     /// The value of a key. Cost: O(1).
@@ -535,6 +570,7 @@ impl<'k> View<'k> {
     #[inline]
     fn begin_write(&mut self) -> bool {
         if self.changes.lsn == 0 {
+            stdx::panics::changes();
             self.changes.lsn = self.keyspace.sequence.draw();
             self.keep = self.keyspace.sequence.any_active();
         }

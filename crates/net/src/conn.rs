@@ -33,6 +33,7 @@ use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use stdx::budget::Holding;
+use stdx::panics;
 use stdx::points::{self, Point};
 use stdx::queue::Queue;
 
@@ -109,6 +110,19 @@ impl Default for Tools {
     }
 }
 
+/// What a slice is in the midst of, should it panic, and how long `out` was when that began.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Doing {
+    /// What became of the reply under way is not known.
+    Other,
+    /// The protocol: no reply is under way.
+    Parsing(usize),
+    /// The command, or request, at `start`.
+    Command(usize),
+    /// A command of many bytes, which was taken out of the input before.
+    Held(usize),
+}
+
 /// A command of many bytes in the input.
 struct Large {
     base: usize,
@@ -129,6 +143,7 @@ pub(crate) struct Conn {
     blocked: bool,
     blocked_ns: Option<u64>,
     stream: Option<Box<dyn Stream>>,
+    doing: Doing,
     /// When the loop first saw that stream, by the wall clock; 0: not yet.
     pub(crate) stream_since_ms: u64,
     /// In the loop's list of connections with a stream.
@@ -216,6 +231,7 @@ impl Conn {
             blocked: false,
             blocked_ns: None,
             stream: None,
+            doing: Doing::Other,
             stream_since_ms: 0,
             streaming: false,
             limited: false,
@@ -504,7 +520,71 @@ impl Conn {
         if self.orphaned && self.is_blocked() { Next::Close } else { next }
     }
 
+    /// A slice, in which a panic that has changed nothing ends no more than its command, or its connection.
     fn slice(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools, input: &[u8]) -> Next {
+        match panics::contain(|| self.run_slice(server, local, tools, input)) {
+            Ok(next) => next,
+            Err(_) => self.recover(server, local, tools, input),
+        }
+    }
+
+    /// After a panic: its command is answered with an error and left behind. Where nobody knows what was read, or written, the
+    /// connection is closed.
+    #[cold]
+    fn recover(&mut self, server: &Arc<Server>, local: &mut Local, tools: &mut Tools, input: &[u8]) -> Next {
+        let doing = std::mem::replace(&mut self.doing, Doing::Other);
+        (self.stream, self.stream_since_ms, self.state) = (None, 0, State::Running);
+        let mark = match doing {
+            Doing::Command(mark) | Doing::Held(mark) | Doing::Parsing(mark) if mark <= self.out.len() => mark,
+            _ => return self.give_up(input),
+        };
+        self.out.truncate(mark);
+        if self.is_http() {
+            let parsed = doing != Doing::Parsing(mark);
+            return self.recover_request(server, local, tools, input, parsed);
+        }
+        exec::call::recover(server, local, &mut self.session, &mut self.out);
+        let passed = match doing {
+            Doing::Command(_) => panics::contain(|| self.pass_command(server, input)) == Ok(true),
+            doing => matches!(doing, Doing::Held(_)),
+        };
+        if passed { Next::Continue } else { self.give_up(input) }
+    }
+
+    /// Leaves the command at `start` behind; false if there is none.
+    fn pass_command(&mut self, server: &Server, input: &[u8]) -> bool {
+        self.restart_parser(server);
+        let Speech::Resp(parser) = &mut self.speech else { return false };
+        let mut batch = Batch::with_large(exec::job::MANY_BYTES);
+        batch.fill(parser, &input[self.start..], 1);
+        if batch.is_empty() {
+            return false;
+        }
+        self.start += batch.end(0);
+        self.restart_parser(server);
+        true
+    }
+
+    /// Closes the connection when what stands in `out` is sent.
+    fn give_up(&mut self, input: &[u8]) -> Next {
+        log::error!(
+            "client {} is closed after a panic: what it sent, or was sent, is not known",
+            self.session.id
+        );
+        self.drop_open();
+        self.held = None;
+        self.session.closing = true;
+        self.start = input.len();
+        Next::Wait
+    }
+
+    fn run_slice(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        tools: &mut Tools,
+        input: &[u8],
+    ) -> Next {
         let started = local.clock_ns;
         loop {
             if self.has_messages() && !self.session.closing {
@@ -563,6 +643,8 @@ impl Conn {
 
     /// Writes the next piece of a reply.
     fn reply_on(&mut self, server: &Server, local: &Local, tools: &mut Tools) {
+        self.doing = Doing::Other;
+        panics::begin();
         if self.is_http() {
             return self.translate(server, local, &mut tools.desk);
         }
@@ -587,6 +669,8 @@ impl Conn {
         let from = self.start;
         // They may have been changed since the last batch.
         parser.set_limits(limits(server));
+        panics::begin();
+        self.doing = Doing::Parsing(self.out.len());
         // What is allowed after AUTH is not known before it ran.
         let max = match self.session.authenticated {
             true => self.stride.into(),
@@ -610,6 +694,7 @@ impl Conn {
             }
             let args = batch.args(i, &input[from..]);
             local.key_hash = hashes.as_ref().and_then(|hashes| hashes.of(i));
+            self.doing = Doing::Command(self.out.len());
             let flow = exec::execute(server, local, &mut self.session, args, &mut self.out);
             if self.session.authenticated != authenticated
                 && let Speech::Resp(parser) = &mut self.speech
@@ -664,6 +749,8 @@ impl Conn {
                 true
             }
             Stop::More { need } => {
+                self.doing = Doing::Parsing(self.out.len());
+                points::trip(Point::Parse);
                 self.need = need;
                 self.enough = input.len() - self.start + need;
                 false
@@ -780,6 +867,7 @@ impl Conn {
         let Some(kept) = self.held.take() else { return };
         local.incoming = Some(kept.clone());
         local.key_hash = None;
+        self.doing = Doing::Held(self.out.len());
         let flow = exec::execute(server, local, &mut self.session, kept.args(), &mut self.out);
         local.incoming = None;
         match flow {

@@ -22,8 +22,15 @@ pub fn now() -> u64 {
 /// Does something of which it is known what it belongs to.
 #[inline]
 pub fn within<T>(word: u64, f: impl FnOnce() -> T) -> T {
-    let before = DOING.replace(word);
-    let result = f();
-    DOING.set(before);
-    result
+    let _again = Again(DOING.replace(word));
+    f()
+}
+
+/// Sets the word again, also when what came between panicked.
+struct Again(u64);
+
+impl Drop for Again {
+    fn drop(&mut self) {
+        DOING.set(self.0);
+    }
 }

@@ -191,6 +191,13 @@ impl<T> Guard<'_, T> {
         self.held
     }
 
+    /// The value if it is in the set.
+    #[inline]
+    pub fn find(&self, i: usize) -> Option<&T> {
+        // SAFETY: this guard holds the lock of `i` (L1); `&self` gives only shared access.
+        self.held.contains(i).then(|| unsafe { &*self.owner.cells[i].value.get() })
+    }
+
     /// Panics if `i` is not in the set.
     #[inline]
     pub fn get(&self, i: usize) -> &T {

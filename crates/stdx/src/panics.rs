@@ -5,14 +5,19 @@
 //!
 //! - X1: work that changes nothing but what it owns is [`contain`]ed: it fails, its thread goes on.
 //! - X2: everywhere else a panic ends the process, which says where and why ([`is_contained`] is asked by its hook).
+//! - X3: work that may change what others see is contained until it does: it says [`begin`] when it begins, and [`changes`] before its
+//!   first change. From then on a panic ends the process, until something else begins.
+//!
+//! Cost: a store for each word of X3; [`contain`] allocates nothing unless there is a panic.
 
 use std::any::Any;
 use std::cell::Cell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 thread_local! {
     static CONTAINED: Cell<bool> = const { Cell::new(false) };
+    static CHANGED: Cell<bool> = const { Cell::new(false) };
 }
 
 static CAUGHT: AtomicU64 = AtomicU64::new(0);
@@ -21,14 +26,41 @@ static CAUGHT: AtomicU64 = AtomicU64::new(0);
 ///
 /// # Errors
 /// It panicked.
+#[inline]
 pub fn contain<R>(work: impl FnOnce() -> R) -> Result<R, String> {
-    let before = CONTAINED.replace(true);
+    let (contained, changed) = (CONTAINED.replace(true), CHANGED.replace(false));
     let result = catch_unwind(AssertUnwindSafe(work));
-    CONTAINED.set(before);
-    result.map_err(|panic| {
-        CAUGHT.fetch_add(1, Ordering::Relaxed);
-        message(&*panic)
-    })
+    CONTAINED.set(contained);
+    let changed_now = CHANGED.replace(changed);
+    match result {
+        Ok(result) => {
+            CHANGED.set(changed || changed_now);
+            Ok(result)
+        }
+        Err(panic) => Err(caught_one(panic, changed_now)),
+    }
+}
+
+#[cold]
+fn caught_one(panic: Box<dyn Any + Send>, changed: bool) -> String {
+    if changed {
+        // X3. The hook has ended the process, if there is one.
+        resume_unwind(panic);
+    }
+    CAUGHT.fetch_add(1, Ordering::Relaxed);
+    message(&*panic)
+}
+
+/// Something begins that has changed nothing yet (X3).
+#[inline]
+pub fn begin() {
+    CHANGED.set(false);
+}
+
+/// What others see is about to change (X3).
+#[inline]
+pub fn changes() {
+    CHANGED.set(true);
 }
 
 /// Declares that all of this thread's work is contained by somebody else: a runtime, say.
@@ -38,7 +70,7 @@ pub fn contained_here() {
 
 /// Whether a panic of this thread is contained now.
 pub fn is_contained() -> bool {
-    CONTAINED.get()
+    CONTAINED.get() && !CHANGED.get()
 }
 
 /// Panics contained since the start.
@@ -67,5 +99,22 @@ mod tests {
         };
         assert_eq!(contain(inner), Err::<(), _>("7".to_owned()));
         assert!(!is_contained() && caught() >= 2);
+    }
+
+    #[test]
+    fn a_panic_after_a_change_is_nobodys() {
+        let outer = catch_unwind(|| {
+            contain(|| {
+                assert_eq!(contain(changes), Ok(()));
+                // What changed within is changed.
+                assert!(!is_contained());
+                begin();
+                assert!(is_contained());
+                changes();
+                assert!(contain(|| assert!(!is_contained(), "this one has changed nothing")).is_err());
+                panic!("half of it is done");
+            })
+        });
+        assert!(outer.is_err() && !is_contained());
     }
 }

@@ -8,6 +8,8 @@
 //! - N2: threads of their own wait at a point ([`reach`]); an event loop does not: it asks whether something of a client
 //!   is to stay where it is ([`stays`]), or which of two ways it takes ([`strays`]). The exceptions are [`Point::Loop`], for tests of who is told for whom they waited,
 //!   [`Point::Serve`], [`Point::Apart`] and [`Point::Leave`]: there a loop is really held up ([`hold_up`]).
+//! - N4: PANIC n makes the first n that arrive panic: threads of their own ([`reach`]) and whatever comes by [`trip`], where nothing
+//!   else happens.
 //! - N3: HOLD n holds the first n to arrive, and lets others pass.
 
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -60,9 +62,21 @@ pub enum Point {
     SourceDrop,
     /// An event loop is about to wake the reclaimer, which may take its core; the loop itself is busy here.
     Leave,
+    /// DUMP, MEMORY USAGE and EVENKEEL ITEMS hold their keys' locks, and have read nothing.
+    Read,
+    /// COPY has put a value, and nobody knows.
+    Change,
+    /// EXEC estimates what a reply will cost.
+    Estimate,
+    /// INFO, or a page of HTTP about the server, is about to be made.
+    Report,
+    /// Half a command was read.
+    Parse,
+    /// A loop reads keys at a snapshot for long work.
+    Load,
 }
 
-const POINTS: [(&str, Point); 21] = [
+const POINTS: [(&str, Point); 27] = [
     ("job-start", Point::JobStart),
     ("job-end", Point::JobEnd),
     ("script-start", Point::ScriptStart),
@@ -84,6 +98,12 @@ const POINTS: [(&str, Point); 21] = [
     ("source-fill", Point::SourceFill),
     ("source-drop", Point::SourceDrop),
     ("leave", Point::Leave),
+    ("read", Point::Read),
+    ("change", Point::Change),
+    ("estimate", Point::Estimate),
+    ("report", Point::Report),
+    ("parse", Point::Parse),
+    ("load", Point::Load),
 ];
 
 /// What happens at a point.
@@ -94,7 +114,7 @@ pub enum Mode {
     Delay(u32),
     /// The first so many to arrive stay until the mode is set again.
     Hold(usize),
-    /// The first so many threads of their own to arrive panic.
+    /// The first so many to arrive panic (N4).
     Panic(usize),
 }
 
@@ -147,6 +167,33 @@ pub fn reach(point: Point) {
     if is_armed(point) {
         wait(point);
     }
+}
+
+/// A loop, or whoever else, comes by where a test may have it panic (N4).
+#[inline]
+pub fn trip(point: Point) {
+    if is_armed(point) {
+        fall(point);
+    }
+}
+
+#[cold]
+fn fall(point: Point) {
+    let falls = match &mut places()[point as usize].mode {
+        Mode::Panic(left) if *left > 0 => {
+            *left -= 1;
+            true
+        }
+        _ => false,
+    };
+    if falls {
+        panics_at(point);
+    }
+}
+
+#[expect(clippy::panic, reason = "what it is for")]
+fn panics_at(point: Point) {
+    panic!("DEBUG POINT asked for it at {point:?}");
 }
 
 /// Whether what a loop would do for a client now is to stay undone; the loop asks again later (N2). DELAY has it sleep for a
@@ -235,7 +282,7 @@ fn wait(point: Point) {
         Mode::Panic(left) if *left > 0 => {
             *left -= 1;
             drop(places);
-            panic!("DEBUG POINT asked for it at {point:?}");
+            panics_at(point);
         }
         _ => {}
     }

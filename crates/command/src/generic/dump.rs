@@ -11,6 +11,7 @@ use crate::{Cx, Error, Held, Stream};
 use keyspace::{Class, View};
 use resp::{Args, Reply};
 use std::borrow::Cow;
+use stdx::points::{self, Point};
 
 const TRIP: &str = "O(N) for the N bytes of the payload.";
 
@@ -65,6 +66,7 @@ fn dump_cost(view: &View<'_>, args: Args<'_>) -> usize {
 /// `DUMP key`
 fn dump(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
+    points::trip(Point::Read);
     let owned = cx.view.owned(key);
     let now_ms = cx.view.now_ms();
     let payload = match &owned {

@@ -5,6 +5,7 @@ use crate::table::*;
 use crate::{Cx, Error, Stream, string::STREAM_BYTES, write_string};
 use keyspace::Times;
 use resp::{Args, Reply};
+use stdx::points::{self, Point};
 use value::{Hash, Held, Str, StrRef, Value, ValueRef};
 
 /// Steps for one key, and for a field of a hash.
@@ -14,7 +15,7 @@ const STEPS: usize = 4;
 pub(crate) const ITEMS: Command =
     Command::new("evenkeel|items", -3, Run::Read(items), READONLY, acl::KEYSPACE)
         .keys(&[KeySpec::range(2, -1, 1, RO_ACCESS)])
-        .reply(crate::replies::all)
+        .reply(crate::replies::all::<2>)
         .tips(&["nondeterministic_output_order"])
         .cost(|_, args| args.len() * STEPS)
         .doc(
@@ -33,6 +34,7 @@ fn items(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let keys = args.from(2);
     let start = cx.out.len();
     cx.out.array(keys.len());
+    points::trip(Point::Read);
     for (i, key) in keys.iter().enumerate() {
         if cx.out.len() - start > STREAM_BYTES || !write_short(cx, key)? {
             return stream_rest(cx, keys.from(i));

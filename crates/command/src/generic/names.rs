@@ -7,6 +7,7 @@ use crate::table::*;
 use crate::{Cx, Error};
 use keyspace::{Class, View};
 use resp::Args;
+use stdx::points::{self, Point};
 
 const EACH: &[KeySpec] = &[KeySpec::range(1, -1, 1, RO)];
 const EACH_GONE: &[KeySpec] = &[KeySpec::range(1, -1, 1, RM_DELETE)];
@@ -176,6 +177,7 @@ fn copy(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         Some(owned) if free => {
             cx.view.remove(to);
             cx.view.put(to, owned.value, owned.expire_ms);
+            points::trip(Point::Change);
             cx.view.changed(to, Class::Generic, "copy_to");
             1
         }

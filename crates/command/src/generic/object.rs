@@ -5,6 +5,7 @@ use crate::table::*;
 use crate::{Cx, Error};
 use keyspace::View;
 use resp::Args;
+use stdx::points::{self, Point};
 use value::{Enc, ValueRef};
 
 const KEY: &[KeySpec] = &[KeySpec::one(2, RO)];
@@ -144,6 +145,7 @@ fn usage(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     }
     cx.view.set_quiet(true);
     let key = args.at(2);
+    points::trip(Point::Read);
     let inside = match cx.view.value(key) {
         None => {
             cx.out.null();

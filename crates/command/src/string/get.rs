@@ -29,7 +29,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("string", "1.0.0", "O(1)", "Gives the string a key holds."),
     Command::new("mget", -2, Run::Read(mget), READONLY | FAST, acl::STRING)
         .keys(&[KeySpec::range(1, -1, 1, RO_ACCESS)])
-        .reply(crate::replies::all)
+        .reply(crate::replies::all::<1>)
         .tips(&["request_policy:multi_shard"])
         .cost(|_, args| args.len() * MGET_STEPS)
         .doc(

@@ -45,6 +45,7 @@ mod races;
 mod renames;
 mod restarts;
 mod roaring;
+mod rows_hostile;
 mod rows_kept;
 mod script_memory;
 mod serialized;

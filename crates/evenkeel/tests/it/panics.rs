@@ -2,7 +2,7 @@
 //! clients without an answer.
 
 use crate::held::figure;
-use crate::support::{Server, foreign};
+use crate::support::{Client, Server, foreign};
 
 const BROKEN: &str = "-ERR internal error, nothing was changed; the server's log says more";
 
@@ -64,4 +64,149 @@ fn a_panic_elsewhere_ends_the_process() {
     assert_eq!(server.exit_code(), None);
     let said = server.output();
     assert!(said.contains("DEBUG PANIC") && said.contains("panicked: the server ends"), "{said}");
+}
+
+/// A command that panics before it has changed anything fails alone: its connection and everybody else's go on, its locks are free, and
+/// it is counted.
+#[test]
+fn a_command_that_only_reads_fails_alone() {
+    if foreign() {
+        return;
+    }
+    for backend in ["epoll", "io_uring"] {
+        let server = Server::start_with(&["--io-backend", backend]);
+        let (mut client, mut other) = (server.client(), server.client());
+        client.expect("SET k v", "+OK");
+        let mut count = 0;
+        let arm = |other: &mut Client, point: &str| {
+            other.expect(&format!("DEBUG POINT {point} PANIC 1"), "+OK");
+        };
+        let mut goes_on = |client: &mut Client, other: &mut Client| {
+            count += 1;
+            assert_eq!(figure(other, "panics_contained"), count);
+            // The locks are free, and both go on.
+            other.expect("SET k v", "+OK");
+            client.expect("GET k", "\"v\"");
+        };
+        arm(&mut other, "read");
+        client.expect("MEMORY USAGE k", BROKEN);
+        goes_on(&mut client, &mut other);
+
+        // In the midst of a pipeline: what came before is answered, and so is what comes after.
+        arm(&mut other, "read");
+        client.send("SET a 1\r\nGET a\r\nDUMP k\r\nINCR a\r\nPING\r\n");
+        for reply in ["+OK", "\"1\"", BROKEN, ":2", "+PONG"] {
+            client.expect_reply(reply);
+        }
+        goes_on(&mut client, &mut other);
+
+        arm(&mut other, "report");
+        client.expect("INFO server", BROKEN);
+        goes_on(&mut client, &mut other);
+
+        // EXEC: an estimate, and a queue that only reads.
+        for point in ["estimate", "read"] {
+            client.expect("WATCH k", "+OK");
+            client.expect("MULTI", "+OK");
+            client.expect("GET k", "+QUEUED");
+            client.expect("DUMP none", "+QUEUED");
+            arm(&mut other, point);
+            client.expect("EXEC", BROKEN);
+            client.expect("EXEC", "-ERR EXEC without MULTI");
+            goes_on(&mut client, &mut other);
+        }
+        client.expect("MULTI", "+OK");
+        client.expect("GET k", "+QUEUED");
+        client.expect("EXEC", "[\"v\"]");
+
+        // A script on its loop.
+        client.send("PING\r\n");
+        arm(&mut other, "read");
+        client.send("EVAL \"redis.call('SET', 'by-script', 1) return redis.pcall('DUMP', KEYS[1])\" 1 k\r\n");
+        client.expect_reply("+PONG");
+        client.expect_reply(BROKEN);
+        client.expect("EXISTS by-script", ":0");
+        goes_on(&mut client, &mut other);
+        client.expect("EVAL \"return 1\" 0", ":1");
+
+        // Muted replies stay so.
+        client.send("CLIENT REPLY OFF\r\n");
+        arm(&mut other, "read");
+        client.send("DUMP k\r\nCLIENT REPLY ON\r\n");
+        client.expect_reply("+OK");
+        goes_on(&mut client, &mut other);
+
+        // Keys of long work are read by a loop.
+        let many: String = (0..1200).map(|i| format!(" m{i}")).collect();
+        let far = "for i = 1, 3e6 do end return redis.call('GET', 'far' .. #KEYS)";
+        for line in [format!("SUNIONSTORE result{many}"), format!("EVAL \"{far}\" 0")] {
+            arm(&mut other, "load");
+            client.expect(&line, BROKEN);
+            other.expect("EXISTS result", ":0");
+            goes_on(&mut client, &mut other);
+        }
+        assert_eq!(figure(&mut other, "snapshots_open"), 0);
+
+        // Nobody knows where the next command begins: the connection is closed, with a word.
+        arm(&mut other, "parse");
+        client.send("PING\r\n*1\r\n$4\r\nPI");
+        client.expect_reply("+PONG");
+        client.expect_reply(BROKEN);
+        assert!(client.is_closed_within(crate::support::PATIENCE));
+        client = server.client();
+        goes_on(&mut client, &mut other);
+        server.await_words("DEBUG POINT asked for it at Read");
+    }
+}
+
+#[test]
+fn a_request_over_http_that_panics_is_answered_and_the_next_one_is_served() {
+    crate::http::on_both(|_, mut client, at| {
+        client.expect("SET item:1 {}", "+OK");
+        let mut http = crate::http::Http::to(at);
+        for (n, (point, path)) in
+            [("read", "/items/1"), ("read", "/items?ids=1"), ("report", "/metrics")].iter().enumerate()
+        {
+            http.get("/items/1").expect(200, "{}");
+            client.expect(&format!("DEBUG POINT {point} PANIC 1"), "+OK");
+            http.send(format!(
+                "GET {path} HTTP/1.1\r\nHost: h\r\n\r\nGET /items/1 HTTP/1.1\r\nHost: h\r\n\r\n"
+            ));
+            let response = http.response();
+            assert!(response.status >= 500, "{path}: {}", response.status);
+            http.response().expect(200, "{}");
+            assert_eq!(figure(&mut client, "panics_contained"), n as u64 + 1);
+            client.expect("SET item:1 {}", "+OK");
+        }
+    });
+}
+
+/// What has begun to change something is in no known state.
+#[test]
+fn a_panic_in_the_midst_of_a_change_ends_the_process() {
+    if foreign() {
+        return;
+    }
+    for lines in ["COPY k l REPLACE\r\n", "MULTI\r\nCOPY k l\r\nEXEC\r\n"] {
+        let mut server = Server::start();
+        let mut client = server.client();
+        client.expect("SET k v", "+OK");
+        client.expect("DEBUG POINT change PANIC 1", "+OK");
+        client.send(lines);
+        assert_eq!(server.exit_code(), None);
+        assert!(server.output().contains("panicked: the server ends"), "{}", server.output());
+    }
+    // A queue that has written, and then panics where it only reads.
+    let mut server = Server::start();
+    let mut client = server.client();
+    client.expect("DEBUG POINT read PANIC 1", "+OK");
+    client.send("MULTI\r\nSET k v\r\nDUMP k\r\nEXEC\r\n");
+    assert_eq!(server.exit_code(), None);
+    // Over an overlay nothing has happened yet.
+    let server = Server::start();
+    let mut client = server.client();
+    client.expect("SET k v", "+OK");
+    client.expect("DEBUG POINT change PANIC 1", "+OK");
+    client.expect("EVAL \"return redis.call('COPY', KEYS[1], KEYS[2])\" 2 k l", BROKEN);
+    client.expect("EXISTS k l", ":1");
 }

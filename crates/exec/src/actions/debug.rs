@@ -41,7 +41,7 @@ const HELP: &[&str] = &[
     "POINT <name> [OFF | DELAY <microseconds> | HOLD <count> | PANIC <count>]",
     "    Slow or hold the server at job-start, job-end, script-start, script-step, script-end, reclaim, stream,",
     "    accept, publish, loop, commit-place, commit-fold, sweep or serve; without an action: how many are held there.",
-    "    PANIC: long work of the first so many to get there fails.",
+    "    PANIC: what the first so many to get there do fails.",
     "POPULATE <count> [<prefix>] [<size>]",
     "    Make string keys <prefix>:0, <prefix>:1, ... where there are none.",
     "PROTOCOL <type>",
@@ -79,7 +79,10 @@ fn debug(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         (b"populate", 3..=5) => return populate(act, args),
         (b"point", 3..=5) => point(act.out, args)?,
         #[expect(clippy::panic, reason = "what it is for")]
-        (b"panic", 2) => panic!("DEBUG PANIC"),
+        (b"panic", 2) => {
+            stdx::panics::changes();
+            panic!("DEBUG PANIC")
+        }
         (b"stall", 2) => {
             points::hold_up(Point::Loop);
             act.out.ok();

@@ -234,6 +234,7 @@ pub(crate) fn start(server: &Arc<Server>, local: &mut Local, session: &Session, 
     if keys.open(local.id) {
         return Flow::Stream(keys);
     }
+    stdx::panics::changes();
     local.works.wait(Owner::Keys(keys));
     local.away = true;
     Flow::Parked(None)

@@ -78,14 +78,53 @@ static TOPICS: &[&[Row]] = &[
     transaction::ACTIONS,
 ];
 
-/// By the commands' numbers.
-static BY_NUMBER: LazyLock<Vec<Option<&'static Row>>> = LazyLock::new(|| {
+/// Actions that change what others see, or who is told what: a panic in one of them ends the process (`stdx::panics` X3). What only a
+/// view changes says so itself.
+const CHANGES: &[&str] = &[
+    "auth",
+    "client|kill",
+    "client|pause",
+    "client|unblock",
+    "client|unpause",
+    "config|resetstat",
+    "config|rewrite",
+    "config|set",
+    "evenkeel|source",
+    "function|delete",
+    "function|flush",
+    "function|kill",
+    "function|load",
+    "function|restore",
+    "latency|reset",
+    "memory|purge",
+    "migrate",
+    "psubscribe",
+    "publish",
+    "punsubscribe",
+    "reset",
+    "script|flush",
+    "script|kill",
+    "script|load",
+    "shutdown",
+    "slowlog|reset",
+    "spublish",
+    "ssubscribe",
+    "subscribe",
+    "sunsubscribe",
+    "unsubscribe",
+    "unwatch",
+    "watch",
+];
+
+/// By the commands' numbers, and whether they are of [`CHANGES`].
+static BY_NUMBER: LazyLock<Vec<Option<(&'static Row, bool)>>> = LazyLock::new(|| {
     let rows = || TOPICS.iter().flat_map(|topic| topic.iter());
-    places::all().iter().map(|command| rows().find(|row| row.0 == command.name)).collect()
+    let row = |name: &str| rows().find(|row| row.0 == name).map(|row| (row, CHANGES.contains(&name)));
+    places::all().iter().map(|command| row(command.name)).collect()
 });
 
-fn row(command: &'static Command) -> Option<&'static Row> {
-    BY_NUMBER.get(places::of(command)).copied().flatten().filter(|row| row.0 == command.name)
+fn row(command: &'static Command) -> Option<(&'static Row, bool)> {
+    BY_NUMBER.get(places::of(command)).copied().flatten().filter(|(row, _)| row.0 == command.name)
 }
 
 pub(crate) fn perform(
@@ -94,14 +133,19 @@ pub(crate) fn perform(
     args: Args<'_>,
 ) -> Result<Flow, Error> {
     match row(command) {
-        Some(row) => row.1(act, args),
+        Some((row, changes)) => {
+            if changes {
+                stdx::panics::changes();
+            }
+            row.1(act, args)
+        }
         None => Err(Error::from(format!("ERR '{}' does not exist in Evenkeel yet", command.name))),
     }
 }
 
 /// Whether an action looks at keys.
 pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
-    row(command).is_some_and(|row| row.2)
+    row(command).is_some_and(|(row, _)| row.2)
 }
 
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
@@ -134,7 +178,9 @@ pub(crate) fn perform_for_script(
     deliver: impl Fn(Vec<u8>) + Clone + Send + 'static,
 ) {
     act.local.collected = Collected::Wanted;
-    let flow = perform(act, command, args);
+    stdx::panics::begin();
+    let flow = stdx::panics::contain(|| perform(act, command, args));
+    let flow = flow.unwrap_or_else(|_| Err(Error::new(crate::job::BROKEN)));
     let collected = std::mem::take(&mut act.local.collected);
     let mut out = Reply::new(act.out.resp3());
     let rest: Collect = match (flow, collected) {
@@ -155,7 +201,7 @@ pub(crate) fn perform_for_script(
     };
     let answer = deliver.clone();
     let sent = act.server.clerk.send(move || {
-        rest(&mut out);
+        contained(&mut out, rest);
         answer(out.into_bytes());
     });
     if !sent {
@@ -179,14 +225,24 @@ pub(crate) fn elsewhere(
     }
     let (server, loop_id, client) = (act.server.clone(), act.local.id, act.session.id);
     let mut out = Reply::new(act.out.resp3());
+    stdx::panics::changes();
     let sent = act.server.clerk.send(move || {
-        collect(&mut out);
+        contained(&mut out, collect);
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     });
     if !sent {
         return Err(Error::new("ERR no thread could be started"));
     }
     Ok(Flow::Parked(None))
+}
+
+/// Collects an answer on a thread that nobody else depends on: a panic is its client's alone.
+fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
+    let mark = out.len();
+    if stdx::panics::contain(|| collect(&mut *out)).is_err() {
+        out.truncate(mark);
+        out.error(crate::job::BROKEN);
+    }
 }
 
 /// Threads that collect answers at a time, at most.
@@ -267,10 +323,11 @@ pub(crate) fn aside(
     let (server, loop_id) = (act.server.clone(), act.local.id);
     let mut out = Reply::new(act.out.resp3());
     let run = move || {
-        collect(&mut out);
+        contained(&mut out, collect);
         drop(one);
         server.send(loop_id, Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     };
+    stdx::panics::changes();
     match std::thread::Builder::new().name(thread.into()).spawn(run) {
         Ok(_) => Ok(Flow::Parked(None)),
         Err(e) => Err(format!("ERR no thread could be started: {e}").into()),
@@ -316,5 +373,7 @@ mod tests {
         assert!(without.is_empty(), "{without:?}");
         let strangers: Vec<_> = actions.iter().filter(|name| !rows.contains(name)).collect();
         assert!(strangers.is_empty(), "{strangers:?}");
+        let unknown: Vec<_> = CHANGES.iter().filter(|name| !rows.contains(name)).collect();
+        assert!(unknown.is_empty() && CHANGES.is_sorted(), "{unknown:?}");
     }
 }

@@ -13,6 +13,7 @@ use command::{Error, places};
 use resp::{Args, Reply};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, LazyLock};
+use stdx::points::{self, Point};
 
 pub(super) const ACTIONS: &[Row] = &[
     Row("info", info, PLAIN),
@@ -86,6 +87,7 @@ const HISTOGRAMS: usize = 16;
 fn info(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let sections = Sections::wanted(args.from(1).iter());
     let answer = move |server: &Server, out: &mut Reply| {
+        points::trip(Point::Report);
         out.verbatim("txt", sections.text(&collect(server, sections)).as_bytes());
     };
     if sections.has("latencystats") && act.server.stats.registry.commands_used() > HISTOGRAMS {

@@ -206,6 +206,7 @@ pub(super) fn sleep(
         return Ok(Flow::Done);
     };
     let timeout_ms = (ms > 0).then_some(ms);
+    stdx::panics::changes();
     act.server.park.sleep(act.local.id, act.session.id, command, timeout_ms, answer);
     act.session.set_flag(flag::BLOCKED, true);
     Ok(Flow::Parked(timeout_ms))

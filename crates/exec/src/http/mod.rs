@@ -22,6 +22,7 @@ use resp::{Args, Reply};
 use source::{IdType, Pattern, Spec};
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, LazyLock};
+use stdx::points::{self, Point};
 
 /// Keys that a path shows.
 pub struct Route {
@@ -212,9 +213,16 @@ pub fn knows_password(server: &Server, authorization: Option<&[u8]>) -> bool {
 /// Has the page of figures collected; it comes by mail, as a bulk string.
 pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut Reply) -> Flow {
     let (owner, loop_id, client) = (server.clone(), local.id, session.id);
+    stdx::panics::changes();
     let sent = server.clerk.send(move || {
         let mut out = Reply::new(true);
-        out.bulk(metrics::page(&owner).as_bytes());
+        match stdx::panics::contain(|| {
+            points::trip(Point::Report);
+            metrics::page(&owner)
+        }) {
+            Ok(page) => out.bulk(page.as_bytes()),
+            Err(_) => out.error(crate::job::BROKEN),
+        }
         owner.send(loop_id, crate::mail::Mail::Reply { client, bytes: out.into_bytes(), stream: None });
     });
     if sent {

@@ -368,9 +368,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             let base = self.held();
             let overlay = &mut *self.ground.overlay;
             let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
-            if self.limit.until_ns.is_some()
-                && command.cost.is_some_and(|cost| cost(&view, args) > INLINE_STEPS)
-            {
+            if self.limit.until_ns.is_some() && command.steps(&view, args) > INLINE_STEPS {
                 self.halt = Some(Halt::Elsewhere);
                 return Err(Error::new("ERR the script is being run again elsewhere"));
             }
@@ -640,13 +638,18 @@ impl Reader {
             around: Around::default(),
             part: None,
             chunk: Chunk::default(),
+            broken: false,
             reply: self.answer.clone(),
         }
     }
 
-    /// Asks the loop and waits; None if the process is ending.
+    /// Asks the loop and waits; None if the process is ending. A panic there goes on here, where it is contained.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
-        self.wait_for(Mail::Read(Box::new(request)), &self.answer)
+        let read = self.wait_for(Mail::Read(Box::new(request)), &self.answer);
+        if read.as_ref().is_some_and(|read| read.broken) {
+            std::panic::resume_unwind(Box::new("the loop panicked"));
+        }
+        read
     }
 
     /// Has the loop perform an action of a client: its reply.

@@ -99,14 +99,15 @@ pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
     let (lines, told) = mpsc::sync_channel(LINES);
     std::thread::Builder::new().name("watchdog-log".into()).spawn(move || {
         stdx::threads::demote(LOG_NICE);
-        told.into_iter().for_each(Line::write);
+        told.into_iter().for_each(|line: Line| _ = stdx::panics::contain(|| line.write()));
     })?;
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
         stdx::threads::prompt();
         let mut dog = Watchdog::new(waits, lines);
         while server.strong_count() > 0 {
             std::thread::sleep(dog.period());
-            dog.look(stdx::clock::mono_ns(), &server);
+            // What it keeps is figures: a wrong one is better than a server that ends, or that nobody watches.
+            _ = stdx::panics::contain(|| dog.look(stdx::clock::mono_ns(), &server));
         }
     })?;
     Ok(())

@@ -220,6 +220,7 @@ impl View<'_> {
     }
 
     fn lock_whole(&mut self) {
+        stdx::panics::changes();
         if matches!(self.store, Store::Open) {
             self.store = Store::Locked(self.keyspace.lock(Bits::below(SHARDS)));
         }

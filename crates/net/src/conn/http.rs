@@ -13,8 +13,9 @@
 //!
 //! Cost: no allocation per request on the way everything goes at once.
 
-use super::{Conn, Speech, State, add_response};
+use super::{Conn, Doing, Next, Speech, State, Tools, add_response};
 use crate::socket::Socket;
+use exec::call::BROKEN;
 use exec::http::{Found, ITEMS_WORDS, Shown};
 use exec::{Flow, Local, Server, Session};
 use http::body::Body;
@@ -24,6 +25,7 @@ use http::response::{self, Freshness, JSON, Life, METRICS, Verdict};
 use http::{Condition, Framing, KeptCondition, Method, Parsed, Request, request, target};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
+use stdx::panics;
 
 /// A reply of so many bytes is gathered, so that its length and its tag are known; a longer one is sent piece by piece.
 const WHOLE: usize = 64 * 1024 + 256;
@@ -195,6 +197,8 @@ impl Conn {
         desk: &mut Desk,
         input: &[u8],
     ) -> bool {
+        panics::begin();
+        self.doing = Doing::Parsing(self.out.len());
         let Speech::Http(http) = &mut self.speech else { return false };
         let drop = http.skip.min((input.len() - self.start) as u64);
         http.skip -= drop;
@@ -220,10 +224,46 @@ impl Conn {
             }
             Parsed::Request(request, used) => {
                 (self.need, self.enough) = (1, 1);
+                self.doing = Doing::Command(self.out.len());
                 self.serve(server, local, desk, &request, &rest[used..], used);
                 true
             }
         }
+    }
+
+    /// Answers a request that panicked. `parsed`: it stands at `start`.
+    pub(super) fn recover_request(
+        &mut self,
+        server: &Arc<Server>,
+        local: &mut Local,
+        tools: &mut Tools,
+        input: &[u8],
+        parsed: bool,
+    ) -> Next {
+        exec::call::recover(server, local, &mut self.session, &mut Reply::new(true));
+        self.drop_open();
+        tools.desk = Desk::default();
+        let again = panics::contain(|| request::parse(&input[self.start..], &mut 0));
+        let date = tools.desk.today.at(local.now_ms);
+        let Ok(Parsed::Request(request, used)) = again else {
+            self.write(|out| response::problem(500, Framing::LAST, date, BROKEN, out));
+            self.answered(server, local, 500, None, || "- (a panic)".into());
+            return self.give_up(input);
+        };
+        let framing = if parsed { Framing::of(&request) } else { Framing::LAST };
+        self.write(|out| response::problem(500, framing, date, BROKEN, out));
+        self.answered(server, local, 500, None, || line_of(&request));
+        if !parsed {
+            return self.give_up(input);
+        }
+        self.start += used;
+        if let Some(http) = self.as_http() {
+            (http.skip, http.progress_ms, http.looked) = (request.body, local.now_ms, 0);
+        }
+        if !request.keep {
+            self.end_with(request.expects || request.body > 0);
+        }
+        Next::Continue
     }
 
     fn serve(
@@ -504,41 +544,38 @@ impl Conn {
 
     /// Writes the next piece of a body; true if that was the last.
     fn go_on(&mut self, open: &mut Open, mut body: Body, desk: &mut Desk) -> Result<bool, Broken> {
-        let mut out = Vec::new();
-        self.out.swap(&mut out);
+        let mut taken = Taken::of(&mut self.out);
+        let out = &mut taken.bytes;
         let put = if open.at < open.reply.len() {
             let to = open.reply.len().min(open.at + PART);
             let piece = &open.reply[std::mem::replace(&mut open.at, to)..to];
-            body.put(piece, &mut desk.text, &mut out)
+            body.put(piece, &mut desk.text, out)
         } else if let Some(stream) = &mut self.stream {
             desk.reply.clear();
             if !stream.fill(&mut desk.reply, PART) {
                 (self.stream, self.stream_since_ms) = (None, 0);
             }
-            body.put(desk.reply.as_bytes(), &mut desk.text, &mut out)
+            body.put(desk.reply.as_bytes(), &mut desk.text, out)
         } else {
             Ok(())
         };
         let through = self.stream.is_none() && open.at == open.reply.len();
         let ended = match (put, through) {
             (Err(broken), _) => Err(broken),
-            (Ok(()), true) => body.end(&mut out).map(|()| true),
+            (Ok(()), true) => body.end(out).map(|()| true),
             (Ok(()), false) => {
                 open.body = Some(body);
                 Ok(false)
             }
         };
-        self.out.swap(&mut out);
+        drop(taken);
         ended
     }
 
     /// Lets a response be appended to what is to be sent.
     fn write<T>(&mut self, write: impl FnOnce(&mut Vec<u8>) -> T) -> T {
-        let mut out = Vec::new();
-        self.out.swap(&mut out);
-        let result = write(&mut out);
-        self.out.swap(&mut out);
-        result
+        let mut out = Taken::of(&mut self.out);
+        write(&mut out.bytes)
     }
 
     /// A request is answered: counts it, and writes the access log.
@@ -606,6 +643,26 @@ impl Conn {
         {
             exec::job::discard(open.reply);
         }
+    }
+}
+
+/// The bytes that are to be sent, while more are appended; they go back also by a panic.
+struct Taken<'a> {
+    home: &'a mut Reply,
+    bytes: Vec<u8>,
+}
+
+impl Taken<'_> {
+    fn of(home: &mut Reply) -> Taken<'_> {
+        let mut bytes = Vec::new();
+        home.swap(&mut bytes);
+        Taken { home, bytes }
+    }
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        self.home.swap(&mut self.bytes);
     }
 }
 
