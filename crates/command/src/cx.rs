@@ -34,6 +34,11 @@ pub trait Stream: Send {
         false
     }
 
+    /// Bytes that stand in memory as they will be sent, and count to the client's output buffer. O(1).
+    fn unsent_bytes(&self) -> usize {
+        0
+    }
+
     /// Whether it does something besides writing a reply, so that it must run to its end even if nobody is told.
     fn has_effects(&self) -> bool {
         false
@@ -332,7 +337,7 @@ mod tests {
         budget.charge_reply(10 + REPLY_FREE - 1, 1).unwrap();
         assert_eq!(all.used(), 0, "little is not asked for");
         budget.charge_reply(10 << 20, 1).unwrap();
-        budget.expect(60 << 20).unwrap_err();
+        budget.expect(64 << 20).unwrap_err();
         budget.take(40 << 20).unwrap();
         assert!((41 << 20..44 << 20).contains(&all.used()));
         assert_eq!(budget.charge_reply(30 << 20, 1), Err(Error::work_memory()));

@@ -5,9 +5,9 @@
 //!   streams       └─ a large value, kept as an O(1) clone, at its place
 //! ```
 //!
-//! - A1: its bytes count as memory of work (`work-max-memory`) until it is sent or dropped, and its client is told so.
-//! - A3: a client that does not read it is cut off as one of any streamed reply is when it is too old.
-//! - A2: what its streams keep alive counts as what every streamed reply keeps (`snapshots.rs` P3).
+//! - A1: its bytes, and what its streams keep alive, count as what every streamed reply keeps (`snapshots.rs` P3): a client that
+//!   does not read it is cut off when that is too much, or too old. Memory of work (`work-max-memory`) it is no more.
+//! - A2: its bytes count to `client-output-buffer-limit`: a reply that does not stream is no less long for standing here.
 //!
 //! Cost: O(1) a piece, besides copying it.
 
@@ -35,25 +35,23 @@ struct Assembled {
     read: usize,
     rests: Rests,
     info: Option<Arc<ClientInfo>>,
-    /// A1.
-    share: Option<Share>,
 }
 
-/// A reply as it is handed to its client: what is written at once, and the rest. `share` is what its bytes hold.
+/// A reply as it is handed to its client: what is written at once, and the rest. `share` is what its bytes held while they were made.
 pub(crate) fn assemble(
     bytes: Vec<u8>,
     rests: Rests,
     share: Option<Share>,
     info: Option<&Arc<ClientInfo>>,
 ) -> (Vec<u8>, Option<Box<dyn Stream>>) {
-    let held = share.as_ref().map_or(0, Share::held);
+    drop(share);
     let told = |bytes: u64| info.into_iter().for_each(|info| info.work_bytes.store(bytes, Relaxed));
     if rests.is_empty() && bytes.len() <= SHORT {
         told(0);
         return (bytes, None);
     }
-    told(held);
-    let mut assembled = Assembled { bytes, read: 0, rests, info: info.cloned(), share };
+    told(bytes.len() as u64);
+    let mut assembled = Assembled { bytes, read: 0, rests, info: info.cloned() };
     let mut first = Reply::new(false);
     match assembled.fill(&mut first, FIRST) {
         true => (first.into_bytes(), Some(Box::new(assembled))),
@@ -84,18 +82,23 @@ impl Stream for Assembled {
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        // A3. Its bytes are counted elsewhere (A1).
-        held(Held::own(self, 1));
+        // A1.
+        held(Held::own(self, self.bytes.capacity().max(1)));
         self.rests.iter().take(TOLD).for_each(|(_, rest)| rest.holds(held));
+    }
+
+    /// A2.
+    fn unsent_bytes(&self) -> usize {
+        self.bytes.len() - self.read
     }
 }
 
 impl Drop for Assembled {
     fn drop(&mut self) {
         self.info.iter().for_each(|info| info.work_bytes.store(0, Relaxed));
-        let (bytes, share) = (std::mem::take(&mut self.bytes), self.share.take());
+        let bytes = std::mem::take(&mut self.bytes);
         if bytes.capacity() > SHORT {
-            crate::job::discard((bytes, share));
+            crate::job::discard(bytes);
         }
     }
 }

@@ -1114,11 +1114,16 @@ impl Conn {
         self.soft_since.is_some()
     }
 
+    /// Bytes that stand in memory to be sent to the client, in its buffer or behind it.
+    pub(crate) fn bytes_to_send(&self) -> usize {
+        self.pending_out() + self.stream.as_ref().map_or(0, |stream| stream.unsent_bytes())
+    }
+
     /// Whether the client is to be cut off because it does not read.
     pub(crate) fn exceeds_output_limit(&mut self, server: &Server, now_ms: u64) -> bool {
         let class = if self.session.subs.is_empty() { 0 } else { 2 };
         let limit = &server.config.live.output_limits[class];
-        let pending = self.pending_out();
+        let pending = self.bytes_to_send();
         let (hard, soft) = (limit.hard_bytes.size(), limit.soft_bytes.size());
         if hard > 0 && pending > hard {
             return true;

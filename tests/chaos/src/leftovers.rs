@@ -34,7 +34,7 @@ const NOTHING: &[&str] = &[
     "lscan_lists_kept",
     "reclaim_pending_bytes",
     "messages_under_way",
-    "work_memory_used",
+    "used_memory_work",
     "number_of_cached_scripts",
     "number_of_functions",
     "number_of_libraries",

@@ -1,7 +1,8 @@
 //! MGET, EXISTS and TOUCH of very many keys: read at a snapshot in the order of their words, in slices, while others are served.
 //!
 //! - G1: nothing is sent before all keys were read: if whole tables are replaced meanwhile it begins again.
-//! - G3: what it has collected counts as memory of work (`work-max-memory`), and if that is too much it is an error.
+//! - G3: what it has collected counts as memory of work (`work-max-memory`), and if that is too much it is an error. Once it is sent
+//!   it counts as what every streamed reply keeps (`snapshots.rs` P3), so a client that does not read it is cut off.
 //! - G2: short values are encoded as they are found; of long ones a handle is kept, and written as the socket drains.
 //!
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
@@ -181,13 +182,14 @@ impl Stream for Gather {
         self.piece_bytes += self.encoded.len();
         self.pieces.push_back(Piece::Encoded(self.encoded.take()));
         out.array(self.words.len() - 1);
+        drop(self.holding.take());
         self.sending = true;
         true
     }
 
     fn holds(&self, held: &mut dyn FnMut(Held)) {
-        // Its bytes are counted elsewhere (G3).
-        held(Held::own(self, 1));
+        // While it collects, its bytes are counted elsewhere (G3).
+        held(Held::own(self, if self.sending { self.piece_bytes } else { 1 }));
         for piece in self.pieces.iter().take(TOLD) {
             if let Piece::Long(value) = piece {
                 value.held().into_iter().for_each(&mut *held);

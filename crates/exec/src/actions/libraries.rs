@@ -80,7 +80,7 @@ impl Asked {
         gone: Option<&AtomicBool>,
         turn: Option<&Turn>,
     ) -> Result<Change, String> {
-        let deadline = |gone| Deadline { until_ns: stdx::clock::mono_ns() + LOAD_NS, gone, turn };
+        let deadline = |gone| Deadline { until_ns: stdx::clock::thread_cpu_ns() + LOAD_NS, gone, turn };
         let (libraries, policy, is_load) = match self {
             Asked::Other(change) => return Ok(change),
             Asked::Load(code, policy) => {
@@ -101,6 +101,7 @@ impl Asked {
         let change = move |asked: Asked, out: &mut Reply| {
             let prepared = apart(&server, move |turn| asked.prepare(&limits, Some(&gone), Some(turn)));
             let made = prepared.and_then(|change| change.make(&code).map(|()| change));
+            server.scripts.tidy_idle();
             match made {
                 Ok(change) => change.answer(out),
                 Err(text) => out.error(&text),

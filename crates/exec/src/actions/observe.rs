@@ -178,8 +178,6 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
     ]);
     let (lists, bytes) = server.keyspace.cursors.kept();
     s.evenkeel.extend([("lscan_lists_kept", lists as u64), ("lscan_bytes_kept", bytes as u64)]);
-    let work = &server.memory.work;
-    s.evenkeel.extend([("work_memory_used", work.used()), ("work_memory_refused", work.refused())]);
     s.evenkeel.extend(server.waits.seen.figures());
     s
 }

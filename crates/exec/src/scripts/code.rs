@@ -415,9 +415,14 @@ impl LuaState {
         (self.engine.memory_used().saturating_sub(functions), functions)
     }
 
-    /// Gives up compiled scripts if all were forgotten since, and what it can do without if it was asked to. O(1).
+    /// Gives up compiled scripts if all were forgotten since, functions if libraries changed (a loop does that when it loads
+    /// them), and what it can do without if it was asked to. O(1).
     pub(crate) fn heed(&mut self) {
-        let wishes = self.code.wishes();
+        let (wishes, version) = (self.code.wishes(), self.code.version());
+        if !self.on_loop && self.version != version {
+            self.forget_functions();
+            self.version = version;
+        }
         if wishes.0 != self.heeded.0 {
             self.engine.flush();
             self.last = None;
@@ -430,7 +435,7 @@ impl LuaState {
 
     /// Whether all it was asked to give up is given up.
     pub(super) fn has_heeded(&self) -> bool {
-        self.heeded == self.code.wishes()
+        self.heeded == self.code.wishes() && (self.on_loop || self.version == self.code.version())
     }
 
     /// A thread: gives up what the script left that ran last, and what others asked for. O(1); see [`LuaState::collect`].
@@ -732,7 +737,7 @@ impl Host for Silent<'_> {
 
 /// Loading a library must end: it has half a second, as in Redis.
 pub(crate) struct Deadline<'a> {
-    /// Monotonic clock of the end.
+    /// CPU time of this thread at the end: a machine that is busy with other work refuses no library.
     pub(crate) until_ns: u64,
     /// Set when nobody wants to know any more.
     pub(crate) gone: Option<&'a AtomicBool>,
@@ -752,7 +757,7 @@ impl Host for Deadline<'_> {
     fn interrupt(&mut self) -> Option<Stop> {
         self.turn.into_iter().for_each(Turn::check);
         let is_gone = self.gone.is_some_and(|gone| gone.load(Ordering::Relaxed));
-        (is_gone || stdx::clock::mono_ns() > self.until_ns).then_some(Stop::Deadline)
+        (is_gone || stdx::clock::thread_cpu_ns() > self.until_ns).then_some(Stop::Deadline)
     }
 }
 

@@ -814,6 +814,7 @@ pub(super) fn run_script<'a>(
 ) -> (Result<(), Halt>, Told) {
     lua.engine.limit_memory(server.config.live.lua_memory_bytes.size());
     let mut host = Runner::new(server, lua, run, ground, limit, reader);
+    lua.heed();
     if let Body::Function(name) = &run.body {
         lua.sync(name, &mut host);
     }

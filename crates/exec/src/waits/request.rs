@@ -194,7 +194,8 @@ impl Bench {
         self.cpu_ns = thread_cpu_ns();
         let queued = self.began_ns.saturating_sub(spent.queued_at_ns);
         spent.queued_ns += queued;
-        if queued >= STALL_NS {
+        // The longer wait names whom it was for.
+        if queued >= STALL_NS && (spent.behind.is_none() || queued >= spent.snapshot_ns) {
             spent.behind = self.last.or(spent.behind);
         }
     }

@@ -22,7 +22,7 @@ impl EventLoop {
         log::warn!(
             "client {} closed: {} bytes wait for it, more than client-output-buffer-limit allows",
             conn.session.id,
-            conn.pending_out()
+            conn.bytes_to_send()
         );
         self.local.recorder.add(Counter::OutputBufferDisconnections, 1);
         self.doom(slot);

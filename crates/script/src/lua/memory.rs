@@ -26,7 +26,7 @@ pub(crate) const SMALL: usize = 64 << 10;
 /// What small blocks may take above the ceiling (M2).
 const SLACK: usize = 1 << 20;
 /// The share is asked for so much at a time.
-const STEP: usize = 256 << 10;
+const STEP: usize = 32 << 10;
 
 /// What a script is told.
 pub(super) const TOO_LARGE: &CStr = c"not enough memory";
