@@ -282,8 +282,9 @@ pub fn retry_waiting(server: &Arc<Server>, local: &mut Local) {
 
 /// Ends what waits for a place and is of no use any more. Called now and then. Cost: O(what waits).
 pub fn end_useless(server: &Arc<Server>, local: &mut Local) {
-    let useless = local.works.waiting.extract_if(.., |_, owner| owner.is_useless());
-    for (ticket, owner) in useless.collect::<Vec<_>>() {
+    let useless = local.works.waiting.iter().filter(|(_, owner)| owner.is_useless());
+    for ticket in useless.map(|(ticket, _)| *ticket).collect::<Vec<_>>() {
+        let Some(owner) = local.works.waiting.remove(&ticket) else { continue };
         server.snapshots.leave(ticket);
         let delivery = match owner {
             Owner::Job(job) => Some(job::drop_useless(server, local, job)),

@@ -750,7 +750,9 @@ impl Conn {
             }
             Stop::More { need } => {
                 self.doing = Doing::Parsing(self.out.len());
-                points::trip(Point::Parse);
+                if self.start < input.len() {
+                    points::trip(Point::Parse);
+                }
                 self.need = need;
                 self.enough = input.len() - self.start + need;
                 false

@@ -47,8 +47,17 @@ fn caught_one(panic: Box<dyn Any + Send>, changed: bool) -> String {
         // X3. The hook has ended the process, if there is one.
         resume_unwind(panic);
     }
-    CAUGHT.fetch_add(1, Ordering::Relaxed);
+    if !panic.is::<Elsewhere>() {
+        CAUGHT.fetch_add(1, Ordering::Relaxed);
+    }
     message(&*panic)
+}
+
+struct Elsewhere;
+
+/// Goes on with a panic that was contained, counted and logged on another thread, which worked for this one.
+pub fn go_on() -> ! {
+    resume_unwind(Box::new(Elsewhere))
 }
 
 /// Something begins that has changed nothing yet (X3).
