@@ -236,7 +236,7 @@ impl End {
 
 /// A command line that is read by [`read`].
 pub trait Options: CommandFactory + FromArgMatches {
-    /// Options of redis-cli and others, hidden, and what they are here.
+    /// Options of redis-cli and others, hidden, and what they are here: an option, or a sentence.
     const ELSEWHERE: &[(&'static str, &'static str)];
     /// Goes with the error that a needed option is missing.
     const MISSING: Option<&'static str> = None;
@@ -253,8 +253,12 @@ pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
         *last = "--help".into();
     }
     let elsewhere = T::ELSEWHERE.iter().map(|(word, here)| {
-        let parser = UnknownArgumentValueParser::suggest_arg(*here);
-        Arg::new(*word).long(word.trim_start_matches('-')).hide(true).value_parser(parser)
+        let parser = match here.starts_with('-') {
+            true => UnknownArgumentValueParser::suggest_arg(*here),
+            false => UnknownArgumentValueParser::suggest(*here),
+        };
+        let long = word.trim_start_matches('-');
+        Arg::new(*word).long(long).value_name("VALUE").hide(true).value_parser(parser)
     });
     let mut command = T::command().args(elsewhere);
     let matches = command.try_get_matches_from_mut(args).map_err(|mut error| {
@@ -418,6 +422,10 @@ impl Options for Load {
         ("--url", "-u"),
         ("--username", "--user"),
         ("--database", "--db"),
+        (
+            "--from",
+            "rows are read from a file, named without an option; keys of a server are copied by evenkeel copy",
+        ),
         ("--expire", "--ttl"),
         ("--type", "--as"),
     ];
@@ -567,6 +575,7 @@ mod tests {
             assert!(said.contains("similar argument exists") && said.contains(right), "{words}: {said}");
         }
         assert!(target("--existing repalce").contains("'replace'"));
+        assert!(target("--from a").contains("named without an option"));
     }
 
     #[test]
