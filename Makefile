@@ -10,19 +10,24 @@ PEERS ?= $(if $(EVENKEEL_PEERS),$(EVENKEEL_PEERS),$(HOME)/.cache/evenkeel-peers)
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
 
+# Says in one line what is missing to compile, before a compiler says it in a hundred.
+.PHONY: toolchain
+toolchain:
+	@CARGO='$(CARGO)' tests/toolchain.sh
+
 # --- run ----------------------------------------------------------------------
 
 # ARGS: as for evenkeel itself, e.g. make run ARGS='--port 7777' or ARGS=/etc/redis/redis.conf.
 # DEMO: without it, no demonstration table and no HTTP: make run DEMO=
 DEMO ?= --demo yes --http-port 8379
 .PHONY: run
-run: ## build the server and start it on 127.0.0.1:6379
-	@$(CARGO) build --release --quiet -p evenkeel
+run: toolchain ## build the server and start it on 127.0.0.1:6379
+	@$(CARGO) build --release -p evenkeel
 	@exec "$${CARGO_TARGET_DIR:-target}/release/evenkeel" $(ARGS) $(DEMO)
 
 .PHONY: whodunit
-whodunit: ## play the story of docs/whodunit.md on a server of its own (up to a minute; Python)
-	@$(CARGO) build --release --quiet -p evenkeel
+whodunit: toolchain ## play the story of docs/whodunit.md on a server of its own (up to a minute; Python)
+	@$(CARGO) build --release -p evenkeel
 	@python3 examples/whodunit/whodunit.py "$${CARGO_TARGET_DIR:-target}/release/evenkeel"
 
 # --- test ---------------------------------------------------------------------

@@ -9,9 +9,14 @@ use std::sync::Arc;
 pub struct Demo(PathBuf);
 
 impl Demo {
+    /// The folder of this process.
+    pub fn folder() -> PathBuf {
+        std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()))
+    }
+
     /// Makes the database and serves it: keys `item:{id}`, over HTTP `/items`.
     pub fn start(server: &Arc<Server>) -> Result<Demo, String> {
-        let folder = std::env::temp_dir().join(format!("evenkeel-demo-{}", std::process::id()));
+        let folder = Demo::folder();
         std::fs::create_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
         let demo = Demo(folder);
         let file = demo.0.join("products.db");

@@ -4,8 +4,8 @@
 //! command line ──▶ Config ──▶ log, limits ──▶ sockets ──▶ banner ──▶ serve ──▶ (SIGTERM, SIGINT, SHUTDOWN) ──▶ end
 //! ```
 //!
-//! Exit codes: 0 after an orderly end, 1 if the server could not start, 130 if a second signal cut the end short. Those of `load` and
-//! `copy` are in crate `loader`.
+//! Exit codes: 0 after an orderly end, 1 if the server could not start, 130 if a signal cut the end short that came more than a
+//! second after the first. Those of `load` and `copy` are in crate `loader`.
 
 #![forbid(unsafe_code)]
 
@@ -125,7 +125,11 @@ fn serve(
             .add(&server, spec.clone())
             .map_err(|e| format!("Cannot serve source '{name}': {e}"))?;
     }
-    let demo = config.live.demo.get().then(|| demo::Demo::start(&server)).transpose();
+    let demo = config.live.demo.get().then(|| {
+        signals.remove_in_hurry(demo::Demo::folder());
+        demo::Demo::start(&server)
+    });
+    let demo = demo.transpose();
     let _demo = demo.map_err(|e| format!("Cannot make the demonstration database: {e}"))?;
     let (closer, listeners) = Closer::of(sockets).map_err(|e| format!("Cannot listen: {e}"))?;
     let loops =

@@ -2,20 +2,27 @@
 //!
 //! ```text
 //! SIGTERM, SIGINT ──▶ pipe ──▶ Signals::wait ──▶ orderly shutdown
-//! SHUTDOWN command ──▶  ┘            second SIGINT or SIGTERM ──▶ the process ends at once
+//! SHUTDOWN command ──▶  ┘
+//!       └──▶ pipe ──▶ thread `hurry` ──▶ a later SIGINT or SIGTERM ──▶ the process ends at once
 //! ```
 //!
 //! - S1: a signal handler only writes one byte or sets a flag.
 //! - S2: SIGHUP does nothing, so a closing terminal does not take the data with it; SIGPIPE is ignored by the runtime.
+//! - S3: signals within [`ONE_PRESS`] of the first are the same request: one Ctrl-C may come from the terminal and from make.
+//! - S4: a process that is ended at once removes its folder first. If that hangs, the next signal ends it from the handler.
 
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 /// Exit code of a process that somebody was in a hurry to end.
 const IN_A_HURRY: i32 = 130;
+/// Signals this soon after the first are the same request.
+const ONE_PRESS: Duration = Duration::from_secs(1);
 
 /// Why the server is to stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +39,7 @@ pub struct Signals {
     write: UnixStream,
     interrupted: Arc<AtomicBool>,
     terminated: Arc<AtomicBool>,
+    folder: Arc<OnceLock<PathBuf>>,
 }
 
 impl Signals {
@@ -39,17 +47,32 @@ impl Signals {
     pub fn install() -> io::Result<Signals> {
         let (read, write) = UnixStream::pair()?;
         let (interrupted, terminated) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
-        let hurry = Arc::new(AtomicBool::new(false));
+        let (pressed, press) = UnixStream::pair()?;
+        let armed = Arc::new(AtomicBool::new(false));
         for (signal, seen) in [(SIGINT, &interrupted), (SIGTERM, &terminated)] {
-            // In this order: the flag is raised only after it was looked at, so the second signal of either kind ends
-            // the process.
-            signal_hook::flag::register_conditional_shutdown(signal, IN_A_HURRY, hurry.clone())?;
-            signal_hook::flag::register(signal, hurry.clone())?;
+            signal_hook::flag::register_conditional_shutdown(signal, IN_A_HURRY, armed.clone())?; // S4
             signal_hook::flag::register(signal, seen.clone())?;
             signal_hook::low_level::pipe::register(signal, write.try_clone()?)?;
+            signal_hook::low_level::pipe::register(signal, press.try_clone()?)?;
         }
         signal_hook::flag::register(SIGHUP, Arc::new(AtomicBool::new(false)))?;
-        Ok(Signals { read, write, interrupted, terminated })
+        let folder = Arc::new(OnceLock::new());
+        let removed = folder.clone();
+        let watch = move || {
+            await_hurry(pressed);
+            armed.store(true, SeqCst);
+            if let Some(folder) = removed.get() {
+                let _ = std::fs::remove_dir_all(folder);
+            }
+            signal_hook::low_level::exit(IN_A_HURRY)
+        };
+        std::thread::Builder::new().name("hurry".into()).spawn(watch)?;
+        Ok(Signals { read, write, interrupted, terminated, folder })
+    }
+
+    /// Names a folder that is removed also if the process is ended at once. Call once.
+    pub fn remove_in_hurry(&self, folder: PathBuf) {
+        let _ = self.folder.set(folder);
     }
 
     /// Sleeps until somebody asks the server to stop.
@@ -57,7 +80,7 @@ impl Signals {
         let mut byte = [0];
         // An error can only mean that the pipe is gone, which is as good a reason to stop.
         while matches!((&self.read).read(&mut byte), Err(e) if e.kind() == io::ErrorKind::Interrupted) {}
-        let raised = |flag: &AtomicBool| flag.load(std::sync::atomic::Ordering::SeqCst);
+        let raised = |flag: &AtomicBool| flag.load(SeqCst);
         match (raised(&self.interrupted), raised(&self.terminated)) {
             (true, _) => Stop::Interrupt,
             (_, true) => Stop::Terminate,
@@ -68,6 +91,36 @@ impl Signals {
     /// A handle with which the server itself can ask to stop.
     pub fn stopper(&self) -> io::Result<Stopper> {
         Ok(Stopper(self.write.try_clone()?))
+    }
+}
+
+/// Sleeps until a signal comes that is not part of the first request to stop.
+fn await_hurry(mut pressed: UnixStream) {
+    let mut presses = Presses::default();
+    // Signals that wait together are read together, and are one.
+    let mut bytes = [0; 64];
+    loop {
+        match pressed.read(&mut bytes) {
+            Ok(0) => loop {
+                std::thread::park(); // The handlers are gone: nothing more can come.
+            },
+            Ok(_) if presses.is_hurry(Instant::now()) => return,
+            _ => {}
+        }
+    }
+}
+
+/// When the process was asked to stop.
+#[derive(Default)]
+struct Presses {
+    first: Option<Instant>,
+}
+
+impl Presses {
+    /// Whether a signal that came now asks for more than the first one did.
+    fn is_hurry(&mut self, now: Instant) -> bool {
+        let first = *self.first.get_or_insert(now);
+        now.saturating_duration_since(first) > ONE_PRESS
     }
 }
 
@@ -85,6 +138,14 @@ impl Stopper {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_a_later_signal_is_in_a_hurry() {
+        let (mut presses, start) = (Presses::default(), Instant::now());
+        for (ms, hurry) in [(0, false), (0, false), (1_000, false), (1_001, true)] {
+            assert_eq!(presses.is_hurry(start + Duration::from_millis(ms)), hurry, "{ms}");
+        }
+    }
 
     #[test]
     fn a_command_or_a_signal_ends_the_wait() {

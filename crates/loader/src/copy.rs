@@ -11,7 +11,7 @@ use crate::rows::Place;
 use crate::send::{Account, Earlier, SMALL, Sender};
 use crate::shape::{Payloads, Piece};
 use crate::stop::Stop;
-use crate::wire::{Conn, put_command};
+use crate::wire::{Address, Conn, put_command};
 use rdb::Dialect;
 use resp::Frame;
 use std::collections::{HashSet, VecDeque};
@@ -45,7 +45,7 @@ pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
     };
     let mut target = Conn::open(&to, stop)?;
     let resume = match &options.resume {
-        Some(path) => Some(open_resume(path, &mut source, &mut target, options)?),
+        Some(path) => Some(open_resume(path, (&from, &mut source), (&to, &mut target), &options.pattern)?),
         None => None,
     };
     let mut walk = Walk::new(source, options, stop);
@@ -78,13 +78,13 @@ pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
 /// Says so if copying starts over.
 fn open_resume(
     path: &Path,
-    source: &mut Conn,
-    target: &mut Conn,
-    options: &Copy,
+    (from, source): (&Address, &mut Conn),
+    (to, target): (&Address, &mut Conn),
+    pattern: &str,
 ) -> Result<CopyResume, String> {
     let run_ids = [source.info("server", "run_id")?, target.info("server", "run_id")?];
-    let Copy { from, from_db, pattern, target, .. } = options;
-    let job = format!("{pattern} of {from}, database {from_db}, to {}, database {}", target.to, target.db);
+    let [from, to] = [from, to].map(|end| (&end.place, end.db));
+    let job = format!("{pattern} of {}, database {}, to {}, database {}", from.0, from.1, to.0, to.1);
     let (resume, again) = CopyResume::open(path, job, run_ids)?;
     if let Some(why) = again {
         eprintln!("{why}");

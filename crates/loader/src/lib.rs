@@ -13,6 +13,7 @@ mod advice;
 mod copy;
 mod load;
 mod options;
+mod place;
 mod progress;
 mod quotes;
 mod resume;
@@ -24,7 +25,6 @@ mod template;
 mod tls;
 mod wire;
 
-use clap::Parser;
 use std::ffi::OsString;
 use stop::Stop;
 
@@ -41,11 +41,11 @@ pub struct Failure {
 pub fn run(args: &[OsString]) -> Result<String, Failure> {
     match args.first().and_then(|name| name.to_str()) {
         Some("copy") => {
-            let options = options::Copy::parse_from(args);
+            let options = options::read::<options::Copy>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| copy::run(&options, stop))
         }
         _ => {
-            let options = options::Load::parse_from(args);
+            let options = options::read::<options::Load>(args).unwrap_or_else(|error| error.exit());
             until_stopped(|stop| load::run(&options, stop))
         }
     }

@@ -1,10 +1,15 @@
 //! The command lines of `evenkeel load` and `evenkeel copy`.
 
+use crate::place::Named;
 use crate::rows::Format;
 use crate::template::Template;
 use crate::tls::{self, Tls};
 use crate::wire::Address;
-use clap::{Args, Parser, ValueEnum};
+use clap::builder::UnknownArgumentValueParser;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+use clap::parser::ValueSource;
+use clap::{Arg, ArgAction, ArgMatches, Args, CommandFactory, Error, FromArgMatches, Parser, ValueEnum};
+use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -65,38 +70,52 @@ pub enum OnError {
     Skip,
 }
 
-/// How to reach a server.
+/// How to reach a server. The short options are redis-cli's.
 #[derive(Args, Clone, Debug)]
 pub struct Target {
-    /// The server: host:port, or the path of a unix socket
-    #[arg(long, default_value = "127.0.0.1:6379", value_name = "SERVER")]
-    pub to: String,
+    /// The server: host:port, a URI as for -u, or the path of a unix socket [default: 127.0.0.1:6379]
+    #[arg(long, value_name = "SERVER")]
+    pub to: Option<String>,
+    /// Its host, instead of --to
+    #[arg(short = 'h', value_name = "HOST")]
+    pub host: Option<String>,
+    /// Its port, instead of --to
+    #[arg(short = 'p', value_name = "PORT", value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Option<u16>,
+    /// Its unix socket, instead of --to
+    #[arg(short = 's', value_name = "SOCKET")]
+    pub socket: Option<String>,
+    /// Its URI, instead of --to: redis://[user:password@]host[:port][/database], rediss:// for TLS
+    #[arg(short = 'u', value_name = "URI")]
+    pub uri: Option<String>,
     /// User for AUTH
     #[arg(long, requires = "password")]
     pub user: Option<String>,
     /// Password for AUTH
-    #[arg(long, env = "EVENKEEL_PASSWORD", hide_env_values = true)]
+    #[arg(short = 'a', long, visible_alias = "pass", env = "EVENKEEL_PASSWORD", hide_env_values = true)]
     pub password: Option<String>,
-    /// Database
-    #[arg(long, default_value_t = 0)]
-    pub db: u32,
+    #[arg(skip)]
+    password_of_env: bool,
+    /// Database [default: 0]
+    #[arg(short = 'n', long)]
+    pub db: Option<u32>,
     /// Encrypt with TLS
     #[arg(long)]
     pub tls: bool,
     /// Certificates, in PEM, of which the server's must come from one (default: the system's)
-    #[arg(long, value_name = "FILE", requires = "tls")]
+    #[arg(long, value_name = "FILE")]
     pub cacert: Option<PathBuf>,
     /// Certificate of this client, in PEM
-    #[arg(long, value_name = "FILE", requires_all = ["tls", "cert_key"])]
+    #[arg(long, value_name = "FILE", requires = "cert_key")]
     pub cert: Option<PathBuf>,
     /// Private key of that certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "cert")]
     pub cert_key: Option<PathBuf>,
     /// Take any certificate of the server
-    #[arg(long, requires = "tls", conflicts_with = "cacert")]
+    #[arg(long, conflicts_with = "cacert")]
     pub insecure: bool,
     /// Name that the server is asked for and that its certificate must have (default: the host)
-    #[arg(long, value_name = "HOST", requires = "tls")]
+    #[arg(long, value_name = "HOST")]
     pub sni: Option<String>,
     /// Connections that send at the same time
     #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=64))]
@@ -104,11 +123,41 @@ pub struct Target {
     /// Seconds without an answer after which the server counts as lost
     #[arg(long, default_value_t = 300, value_name = "SECONDS")]
     pub timeout: u64,
+    /// Print this help
+    #[arg(long, action = ArgAction::Help)]
+    help: Option<bool>,
 }
 
 impl Target {
-    /// Errors: what is to be read for TLS is wrong.
+    /// Errors: what is to be read for TLS is wrong, and those of `end`.
     pub fn address(&self) -> Result<Address, String> {
+        self.end()?.address(self.timeout)
+    }
+
+    /// Which server is meant. Errors: words that contradict each other.
+    fn end(&self) -> Result<End, String> {
+        let host = self.host.is_some() || self.port.is_some();
+        let host_word = if self.host.is_some() { "-h" } else { "-p" };
+        let ways = [
+            ("--to", self.to.is_some()),
+            ("-u", self.uri.is_some()),
+            ("-s", self.socket.is_some()),
+            (host_word, host),
+        ];
+        let mut said = ways.into_iter().filter(|way| way.1).map(|way| way.0);
+        if let (Some(one), Some(other)) = (said.next(), said.next()) {
+            return Err(format!(
+                "{one} and {other} both name the server to write to: say --to HOST:PORT, or -h HOST -p PORT, or -s SOCKET, or -u URI"
+            ));
+        }
+        let named = match (&self.to, &self.uri, &self.socket) {
+            (Some(word), ..) => Named::of_word(word)?,
+            (_, Some(uri), _) => Named::of_uri(uri)?,
+            (.., Some(path)) if path.contains('/') => Named { place: path.clone(), ..Named::default() },
+            // Any other word would be taken for a host.
+            (.., Some(path)) => Named { place: format!("./{path}"), ..Named::default() },
+            _ => Named::of_host(self.host.as_deref(), self.port)?,
+        };
         let words = tls::Words {
             cacert: self.cacert.clone(),
             cert: self.cert.clone(),
@@ -116,31 +165,125 @@ impl Target {
             insecure: self.insecure,
             sni: self.sni.clone(),
         };
-        Ok(Address {
-            place: self.to.clone(),
-            user: self.user.clone(),
-            password: self.password.clone(),
-            db: self.db,
-            timeout: Duration::from_secs(self.timeout.max(1)),
-            tls: encrypted(&self.to, self.tls.then_some(words))?,
-        })
+        let password = self.password.as_deref().map(|password| (password, self.password_of_env));
+        End::of(named, "--", self.user.as_deref(), password, self.db, self.tls, words)
     }
 }
 
-/// Checks the name of a server as well.
-fn encrypted(place: &str, words: Option<tls::Words>) -> Result<Option<Tls>, String> {
-    if place.contains("://") {
-        return Err(format!("{place}: say host:port, and instead of rediss:// --tls (--from-tls)"));
+/// A server, and all that is said of it.
+struct End {
+    server: Named,
+    tls: tls::Words,
+}
+
+impl End {
+    /// `prefix`: of its options. `password`: and whether it is the environment's. Errors: the options contradict the URI.
+    fn of(
+        mut server: Named,
+        prefix: &str,
+        user: Option<&str>,
+        password: Option<(&str, bool)>,
+        db: Option<u32>,
+        encrypted: bool,
+        tls: tls::Words,
+    ) -> Result<End, String> {
+        match password {
+            Some((_, true)) if server.password.is_some() && user.is_none() => {}
+            Some(_) if server.password.is_some() => {
+                return Err(format!("the URI has a password: leave out {prefix}user and {prefix}password"));
+            }
+            Some((password, _)) => server.password = Some(password.to_owned()),
+            None => {}
+        }
+        if let Some(user) = user {
+            server.user = Some(user.to_owned());
+        }
+        match (server.db, db) {
+            (Some(one), Some(other)) if one != other => {
+                return Err(format!(
+                    "the URI says database {one}, {prefix}db {other}: leave out one of them"
+                ));
+            }
+            (of_uri, said) => server.db = of_uri.or(said),
+        }
+        server.tls |= encrypted;
+        let certificates = [
+            ("cacert", tls.cacert.is_some()),
+            ("cert", tls.cert.is_some()),
+            ("insecure", tls.insecure),
+            ("sni", tls.sni.is_some()),
+        ];
+        match certificates.iter().find(|word| word.1) {
+            Some((word, _)) if !server.tls => {
+                return Err(format!("{prefix}{word} is for TLS: say {prefix}tls as well"));
+            }
+            _ => {}
+        }
+        if server.tls && server.place.contains('/') {
+            return Err(format!("{}: there is no TLS over a unix socket", server.place));
+        }
+        Ok(End { server, tls })
     }
-    match words {
-        Some(_) if place.contains('/') => Err(format!("{place}: there is no TLS over a unix socket")),
-        words => words.map(|words| Tls::new(&words, place)).transpose(),
+
+    /// Errors: what is to be read for TLS is wrong.
+    fn address(self, timeout: u64) -> Result<Address, String> {
+        let Named { place, user, password, db, tls } = self.server;
+        let tls = if tls { Some(Tls::new(&self.tls, &place)?) } else { None };
+        let timeout = Duration::from_secs(timeout.max(1));
+        Ok(Address { place, user, password, db: db.unwrap_or(0), timeout, tls })
     }
+}
+
+/// A command line that is read by [`read`].
+pub trait Options: CommandFactory + FromArgMatches {
+    /// Options of redis-cli and others, hidden, and what they are here: an option, or a sentence.
+    const ELSEWHERE: &[(&'static str, &'static str)];
+    /// Goes with the error that a needed option is missing.
+    const MISSING: Option<&'static str> = None;
+
+    /// Takes what only the matches tell. Errors: words that contradict each other.
+    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String>;
+}
+
+/// Reads a command line, the name of the command first. Errors: mistakes in it, and requests for help.
+pub fn read<T: Options>(args: &[OsString]) -> Result<T, Error> {
+    let mut args = args.to_vec();
+    // As in redis-cli: as the last word it asks for help.
+    if let Some(last) = args.last_mut().filter(|last| *last == "-h") {
+        *last = "--help".into();
+    }
+    let elsewhere = T::ELSEWHERE.iter().map(|(word, here)| {
+        let parser = match here.starts_with('-') {
+            true => UnknownArgumentValueParser::suggest_arg(*here),
+            false => UnknownArgumentValueParser::suggest(*here),
+        };
+        let long = word.trim_start_matches('-');
+        Arg::new(*word).long(long).value_name("VALUE").hide(true).value_parser(parser)
+    });
+    let mut command = T::command().args(elsewhere);
+    let matches = command.try_get_matches_from_mut(args).map_err(|mut error| {
+        if let (ErrorKind::MissingRequiredArgument, Some(text)) = (error.kind(), T::MISSING) {
+            error.insert(ContextKind::Suggested, ContextValue::StyledStrs(vec![text.into()]));
+        }
+        error
+    })?;
+    let mut options = T::from_arg_matches(&matches)?;
+    options.settle(&matches).map_err(|text| command.error(ErrorKind::ArgumentConflict, text))?;
+    Ok(options)
+}
+
+fn is_of_env(matches: &ArgMatches, id: &str) -> bool {
+    matches.value_source(id) == Some(ValueSource::EnvVariable)
 }
 
 /// Load rows of a file into a server, as values serialized here.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "evenkeel load", bin_name = "evenkeel load", disable_version_flag = true)]
+#[command(
+    name = "evenkeel load",
+    bin_name = "evenkeel load",
+    disable_version_flag = true,
+    disable_help_flag = true
+)]
 pub struct Load {
     /// The rows; - or nothing for standard input
     pub file: Option<PathBuf>,
@@ -188,39 +331,46 @@ pub struct Load {
     pub target: Target,
 }
 
-/// Copy keys from one server to another.
+/// Copy keys from one server to another: --from names the one to read, --to or redis-cli's -h -p -s -u -a -n the one to write.
 #[derive(Parser, Clone, Debug)]
-#[command(name = "evenkeel copy", bin_name = "evenkeel copy", disable_version_flag = true)]
+#[command(
+    name = "evenkeel copy",
+    bin_name = "evenkeel copy",
+    disable_version_flag = true,
+    disable_help_flag = true
+)]
 pub struct Copy {
-    /// The server to copy from: host:port, or the path of a unix socket
+    /// The server to copy from: host:port, a URI as for -u, or the path of a unix socket
     #[arg(long, value_name = "SERVER")]
     pub from: String,
     /// Password of that server
     #[arg(long, env = "EVENKEEL_FROM_PASSWORD", hide_env_values = true)]
     pub from_password: Option<String>,
+    #[arg(skip)]
+    from_password_of_env: bool,
     /// User of that server
     #[arg(long, requires = "from_password")]
     pub from_user: Option<String>,
-    /// Its database
-    #[arg(long, default_value_t = 0)]
-    pub from_db: u32,
+    /// Its database [default: 0]
+    #[arg(long)]
+    pub from_db: Option<u32>,
     /// Encrypt with TLS to the source
     #[arg(long)]
     pub from_tls: bool,
     /// Certificates, in PEM, of which the source's must come from one (default: the system's)
-    #[arg(long, value_name = "FILE", requires = "from_tls")]
+    #[arg(long, value_name = "FILE")]
     pub from_cacert: Option<PathBuf>,
     /// Certificate of this client for the source, in PEM
-    #[arg(long, value_name = "FILE", requires_all = ["from_tls", "from_cert_key"])]
+    #[arg(long, value_name = "FILE", requires = "from_cert_key")]
     pub from_cert: Option<PathBuf>,
     /// Private key of that certificate, in PEM
     #[arg(long, value_name = "FILE", requires = "from_cert")]
     pub from_cert_key: Option<PathBuf>,
     /// Take any certificate of the source
-    #[arg(long, requires = "from_tls", conflicts_with = "from_cacert")]
+    #[arg(long, conflicts_with = "from_cacert")]
     pub from_insecure: bool,
     /// Name that the source is asked for and that its certificate must have (default: the host)
-    #[arg(long, value_name = "HOST", requires = "from_tls")]
+    #[arg(long, value_name = "HOST")]
     pub from_sni: Option<String>,
     /// Which keys
     #[arg(long = "match", default_value = "*", value_name = "PATTERN")]
@@ -242,8 +392,13 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Of the source. Errors: what is to be read for TLS is wrong.
+    /// Of the source. Errors: what is to be read for TLS is wrong, and those of `end`.
     pub fn source(&self) -> Result<Address, String> {
+        self.end()?.address(self.target.timeout)
+    }
+
+    /// The source. Errors: words that contradict each other.
+    fn end(&self) -> Result<End, String> {
         let words = tls::Words {
             cacert: self.from_cacert.clone(),
             cert: self.from_cert.clone(),
@@ -251,13 +406,187 @@ impl Copy {
             insecure: self.from_insecure,
             sni: self.from_sni.clone(),
         };
-        Ok(Address {
-            place: self.from.clone(),
-            user: self.from_user.clone(),
-            password: self.from_password.clone(),
-            db: self.from_db,
-            timeout: Duration::from_secs(self.target.timeout.max(1)),
-            tls: encrypted(&self.from, self.from_tls.then_some(words))?,
-        })
+        let password = self.from_password.as_deref().map(|password| (password, self.from_password_of_env));
+        let user = self.from_user.as_deref();
+        End::of(Named::of_word(&self.from)?, "--from-", user, password, self.from_db, self.from_tls, words)
+    }
+}
+
+impl Options for Load {
+    const ELSEWHERE: &[(&'static str, &'static str)] = &[
+        ("--host", "-h"),
+        ("--hostname", "-h"),
+        ("--port", "-p"),
+        ("--socket", "-s"),
+        ("--uri", "-u"),
+        ("--url", "-u"),
+        ("--username", "--user"),
+        ("--database", "--db"),
+        (
+            "--from",
+            "rows are read from a file, named without an option; keys of a server are copied by evenkeel copy",
+        ),
+        ("--expire", "--ttl"),
+        ("--type", "--as"),
+    ];
+
+    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
+        self.target.password_of_env = is_of_env(matches, "password");
+        self.target.end().map(drop)
+    }
+}
+
+impl Options for Copy {
+    const ELSEWHERE: &[(&'static str, &'static str)] = &[
+        ("--host", "-h"),
+        ("--hostname", "-h"),
+        ("--port", "-p"),
+        ("--socket", "-s"),
+        ("--uri", "-u"),
+        ("--url", "-u"),
+        ("--username", "--user"),
+        ("--database", "--db"),
+        ("--pattern", "--match"),
+        ("--key", "--cert-key"),
+        ("--replace", "--existing replace"),
+        ("--source", "--from"),
+        ("--target", "--to"),
+    ];
+    const MISSING: Option<&'static str> =
+        Some("--from names the server to copy from; -h, -p, -s and -u name the one to copy to, as --to does");
+
+    fn settle(&mut self, matches: &ArgMatches) -> Result<(), String> {
+        self.target.password_of_env = is_of_env(matches, "password");
+        self.from_password_of_env = is_of_env(matches, "from_password");
+        let ends = self.target.end().map_err(|e| match e.contains("both name") {
+            true => format!("{e}. The server to copy from is named by --from"),
+            false => e,
+        });
+        ends.and(self.end()).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read_words<T: Options>(words: &str) -> Result<T, String> {
+        let args: Vec<OsString> = words.split(' ').map(OsString::from).collect();
+        read(&args).map_err(|error| error.to_string())
+    }
+
+    /// Where a load goes to, or why not.
+    fn target(words: &str) -> String {
+        let read = read_words::<Load>(format!("load f.csv --key k {words}").trim_end());
+        read.and_then(|options| options.target.end()).map_or_else(|why| why, |end| shown(&end.server))
+    }
+
+    /// Where a copy goes from and to, or why not.
+    fn ends(words: &str) -> String {
+        let ends = read_words::<Copy>(&format!("copy {words}"))
+            .and_then(|options| Ok([options.end()?, options.target.end()?]));
+        ends.map_or_else(|why| why, |ends| ends.map(|end| shown(&end.server)).join(" -> "))
+    }
+
+    fn shown(Named { place, user, password, db, tls }: &Named) -> String {
+        let login =
+            password.iter().map(|password| format!("{}:{password}@", user.as_deref().unwrap_or_default()));
+        let db = db.iter().map(|db| format!("/{db}"));
+        let tls = if *tls { "tls " } else { "" };
+        format!("{tls}{}{place}{}", login.collect::<String>(), db.collect::<String>())
+    }
+
+    #[test]
+    fn redis_clis_options_name_the_server_to_write_to() {
+        assert_eq!(target(""), "127.0.0.1:6379");
+        assert_eq!(target("-h 10.0.0.5"), "10.0.0.5:6379");
+        assert_eq!(target("-p 7000"), "127.0.0.1:7000");
+        assert_eq!(target("-h ::1 -p 7000 -a pw -n 3"), ":pw@[::1]:7000/3");
+        assert_eq!(target("-h h --user ann --pass pw --tls"), "tls ann:pw@h:6379");
+        assert_eq!(target("--to h:7000 --user ann --password pw --db 3"), "ann:pw@h:7000/3");
+        assert_eq!(target("-u rediss://ann:pw@h:7000/3"), "tls ann:pw@h:7000/3");
+        assert_eq!(target("-u redis://h -n 3 -a pw"), ":pw@h:6379/3");
+        assert_eq!(target("--to redis://h/3 -n 3"), "h:6379/3");
+        assert_eq!(target("-s /run/redis.sock"), "/run/redis.sock");
+        assert_eq!(target("-s redis.sock"), "./redis.sock");
+        assert_eq!(ends("--from old -h new -a pw"), "old:6379 -> :pw@new:6379");
+        assert_eq!(
+            ends("--from rediss://ann:pw@old/1 --from-insecure -p 7000"),
+            "tls ann:pw@old:6379/1 -> 127.0.0.1:7000"
+        );
+    }
+
+    #[test]
+    fn contradictions_are_refused_with_what_is_right() {
+        for (words, why) in [
+            ("-h a --to b", "--to and -h both name the server to write to: say --to HOST:PORT, or -h HOST"),
+            ("-p 1 -u redis://b", "-u and -p both name"),
+            ("-s /a -h b", "-s and -h both name"),
+            ("-h a:7000", "say -h a -p 7000"),
+            ("-u redis://x:pw@h -a other", "the URI has a password: leave out --user and --password"),
+            ("-u redis://x:pw@h --user y -a z", "the URI has a password"),
+            ("-u redis://h/3 -n 4", "the URI says database 3, --db 4"),
+            ("-u http://h", "a URI begins with redis://"),
+            ("-h h --cacert f", "--cacert is for TLS: say --tls as well"),
+            ("-s /a --tls", "there is no TLS over a unix socket"),
+            ("-p 0", "0 is not in 1..=65535"),
+        ] {
+            let said = target(words);
+            assert!(said.contains(why), "{words}: {said}");
+        }
+        let said = ends("--from old --to new -h other");
+        assert!(said.contains("both name") && said.contains("named by --from"), "{said}");
+        let said = ends("-h old --match a");
+        assert!(
+            said.contains("--from <SERVER>") && said.contains("-h, -p, -s and -u name the one to copy to"),
+            "{said}"
+        );
+        let said = ends("--from redis://x:s3cret@h/1 --from-db 2");
+        assert!(said.contains("--from-db 2") && !said.contains("s3cret"), "{said}");
+    }
+
+    #[test]
+    fn a_password_of_the_environment_gives_way_to_one_of_a_uri() {
+        let server = || Named::of_uri("redis://ann:pw@h").expect("a URI");
+        let end = |user, password| {
+            End::of(server(), "--", user, password, None, false, tls::Words::default())
+                .map(|end| shown(&end.server))
+        };
+        assert_eq!(end(None, Some(("other", true))), Ok("ann:pw@h:6379".into()));
+        assert!(end(None, Some(("other", false))).is_err());
+        assert!(end(Some("bob"), Some(("other", true))).is_err());
+    }
+
+    #[test]
+    fn a_wrong_option_says_what_the_right_one_is() {
+        for (words, right) in [
+            ("--from a --mach x", "'--match'"),
+            ("--from a --pattern x", "'--match'"),
+            ("--from a --existng skip", "'--existing'"),
+            ("--form a", "'--from'"),
+            ("--from a --key f", "'--cert-key'"),
+            ("--from a --host b", "'-h'"),
+        ] {
+            let said = ends(words);
+            assert!(said.contains("similar argument exists") && said.contains(right), "{words}: {said}");
+        }
+        for (words, right) in [("--port 1", "'-p'"), ("--tlss", "'--tls'"), ("--database 1", "'--db'")] {
+            let said = target(words);
+            assert!(said.contains("similar argument exists") && said.contains(right), "{words}: {said}");
+        }
+        assert!(target("--existing repalce").contains("'replace'"));
+        assert!(target("--from a").contains("named without an option"));
+    }
+
+    #[test]
+    fn h_as_the_last_word_asks_for_help_as_in_redis_cli() {
+        for words in ["load --help", "load -h", "load f.csv --key k -h"] {
+            let said = read_words::<Load>(words).expect_err(words);
+            assert!(said.contains("-h <HOST>") && said.contains("--pass"), "{said}");
+        }
+        let said = read_words::<Copy>("copy --help").expect_err("help").replace('\n', " ");
+        assert!(said.contains("-h -p -s -u -a -n the one to write"), "{said}");
+        Load::command().debug_assert();
+        Copy::command().debug_assert();
     }
 }

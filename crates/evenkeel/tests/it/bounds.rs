@@ -316,7 +316,8 @@ fn a_connection_follows_every_setting_that_is_changed_and_changed_back() {
     let drawn = "EVAL \"return #redis.call('SRANDMEMBER', 's', '-100000')\" 0";
     let script = "EVAL \"return redis.call('SET', 'k', 1)\" 0";
     // Directive, the value that matters, and what is said then, on a connection that was there before.
-    let table: &[(&str, &str, &[(&str, &str, &str)])] = &[
+    type Case<'a> = (&'a str, &'a str, &'a str);
+    let table: &[(&str, &str, &[Case<'_>])] = &[
         (
             "maxmemory",
             "1",

@@ -215,7 +215,7 @@ fn items_are_answered_with_what_caches_need() {
         assert!(missing.text().contains("\"status\":404"));
         assert_eq!(missing.header("cache-control"), "no-cache");
         assert_eq!(http.ask("HEAD", "/items/43", "").status, 404);
-        for path in ["/", "/items/", "/items/1/2", "/nosuch"] {
+        for path in ["//", "/items/", "/items/1/2", "/nosuch"] {
             assert_eq!(http.get(path).status, 404, "{path}");
         }
     });
@@ -547,7 +547,7 @@ fn a_password_is_asked_for_as_a_token() {
     let (_server, mut client, at) = shown(&["--requirepass", "secret"]);
     client.expect("SET item:1 {}", "+OK");
     let mut http = Http::to(at);
-    for target in ["/items/1", "/items?ids=1", "/metrics", "/readyz", "/openapi.json", "/nosuch"] {
+    for target in ["/items/1", "/items?ids=1", "/metrics", "/readyz", "/openapi.json", "/nosuch", "/"] {
         let refused = http.get(target);
         assert_eq!(
             (refused.status, refused.header("www-authenticate")),
@@ -565,7 +565,7 @@ fn a_password_is_asked_for_as_a_token() {
     // Each request brings its own.
     assert_eq!(http.get("/items/1").status, 401);
     assert!(
-        client.call("INFO stats").contains("acl_access_denied_auth:37\\r\\n"),
+        client.call("INFO stats").contains("acl_access_denied_auth:43\\r\\n"),
         "{}",
         client.call("INFO stats")
     );
@@ -591,6 +591,17 @@ fn pages_tell_how_the_server_is() {
         }
         let described: serde_json::Value = serde_json::from_slice(&http.get("/openapi.json").body).unwrap();
         assert!(described["paths"]["/items/{id}"]["get"].is_object());
+        let root = http.get("/");
+        assert_eq!((root.status, root.header("content-type")), (200, "application/json"));
+        let root: serde_json::Value = serde_json::from_slice(&root.body).unwrap();
+        assert_eq!(root["name"], "Evenkeel");
+        assert_eq!(root["sources"].as_object().unwrap().values().next().unwrap()["item"], "/items/{id}");
+        // Every page that it names is there, and described.
+        for page in root["pages"].as_object().unwrap().values().map(|page| page.as_str().unwrap()) {
+            assert_eq!(http.get(page).status, 200, "{page}");
+            assert!(described["paths"][page]["get"].is_object(), "{page}");
+        }
+        assert_eq!(http.ask("HEAD", "/", "").status, 200);
         assert!(client.call("CLIENT LIST").contains("lib-name=http"));
     });
 }

@@ -1,6 +1,6 @@
 //! `evenkeel load` and `evenkeel copy`, as an operator runs them.
 
-use crate::support::{Client, PATIENCE, Server, foreign, run};
+use crate::support::{Client, PATIENCE, Server, foreign, run, said};
 use std::path::{Path, PathBuf};
 
 /// A folder with an input.
@@ -54,6 +54,35 @@ fn rows_become_hashes_strings_and_json() {
     let (well, said) = load(&server, &people, "--key json:{id} --as json");
     assert!(well, "{said}");
     client.expect("GET json:1", "\"{\\\"id\\\":\\\"1\\\",\\\"name\\\":\\\"Ann\\\",\\\"age\\\":\\\"30\\\"}\"");
+}
+
+#[test]
+fn servers_are_named_as_redis_cli_names_them() {
+    if foreign() {
+        return;
+    }
+    let server = Server::start_with(&["--requirepass", "s3cret"]);
+    let port = server.addr.port().to_string();
+    let (_folder, path) = Folder::new("lines.txt", "a\n");
+    let file = path.display().to_string();
+    let uri = format!("redis://:s3cret@127.0.0.1:{port}/3");
+    for (db, words) in
+        [(2, vec!["-h", "127.0.0.1", "-p", &port, "-a", "s3cret", "-n", "2"]), (3, vec!["-u", &uri])]
+    {
+        let row = ["load", &file, "--key", "{line}", "--as", "json"];
+        let output = run(&row.iter().chain(&words).copied().collect::<Vec<_>>());
+        assert!(output.status.success(), "{}", said(&output));
+        let mut client = server.client();
+        client.expect("AUTH s3cret", "+OK");
+        client.expect(&format!("SELECT {db}"), "+OK");
+        client.expect("EXISTS a", ":1");
+    }
+    let to = ["-p", &port, "-a", "s3cret", "-n", "4"];
+    let output = run(&["copy", "--from", &uri].iter().chain(&to).copied().collect::<Vec<_>>());
+    assert!(output.status.success() && said(&output).contains("1 keys as 1 values"), "{}", said(&output));
+    let output = run(&["copy", "-h", "127.0.0.1", "--to", "127.0.0.1:1", "--from", &uri]);
+    assert_eq!(output.status.code(), Some(2), "{}", said(&output));
+    assert!(!said(&output).contains("s3cret"), "{}", said(&output));
 }
 
 #[test]

@@ -62,6 +62,7 @@ fn rows_are_loaded_over_tls_with_whom_the_certificates_say() {
         format!("localhost:{port} --tls --cacert {{dir}}/root.crt"),
         format!("127.0.0.1:{port} --tls --cacert {{dir}}/root.crt --sni localhost"),
         format!("127.0.0.1:{port} --tls --insecure"),
+        format!("rediss://localhost:{port} --cacert {{dir}}/root.crt"),
     ] {
         client.expect("FLUSHALL", "+OK");
         let (well, text) = load(&right);
@@ -84,7 +85,7 @@ fn rows_are_loaded_over_tls_with_whom_the_certificates_say() {
         (format!("localhost:{port} --cacert {{dir}}/root.crt"), "--tls"),
         (format!("localhost:{port} --tls --insecure --cert {{dir}}/client.crt"), "--cert-key"),
         ("{dir}/socket --tls --insecure".to_owned(), "no TLS over a unix socket"),
-        (format!("rediss://localhost:{port}"), "say host:port"),
+        (format!("rediss://localhost:{port}"), "certificate"),
     ] {
         let (well, text) = load(&wrong);
         assert!(!well && text.contains(why), "{wrong}: {text}");

@@ -18,6 +18,7 @@ mod connections;
 mod crowd;
 mod docs;
 mod eviction;
+mod first_minutes;
 mod functions;
 mod held;
 mod hostile;

@@ -3,13 +3,14 @@
 //! ```text
 //! /items/42          EVENKEEL ITEMS item:42
 //! /items?ids=1,2     EVENKEEL ITEMS item:1 item:2
-//! /metrics           the clerk's figures          /openapi.json   made when the sources change
+//! /metrics           the clerk's figures          / and /openapi.json   made when the sources change
 //! ```
 //!
 //! `net` speaks HTTP; here is what it asks for. What is shown changes only with the sources.
 
 pub mod metrics;
 mod openapi;
+mod welcome;
 
 use crate::call::{Flow, execute_row};
 use crate::sources::{self, Entry};
@@ -76,6 +77,7 @@ pub struct Shown {
     /// Longer paths first: `/items/special` before `/items`.
     routes: Vec<Route>,
     openapi: Arc<[u8]>,
+    welcome: Arc<[u8]>,
 }
 
 impl Shown {
@@ -85,7 +87,8 @@ impl Shown {
         routes.extend(plain.iter().filter_map(|spec| Route::of(spec, None)));
         routes.sort_by_key(|route| std::cmp::Reverse(route.path.len()));
         let specs: Vec<&Spec> = entries.iter().map(|entry| entry.spec()).chain(plain).collect();
-        Shown { routes, openapi: openapi::describe(&specs).into_bytes().into() }
+        let [openapi, welcome] = [openapi::describe(&specs), welcome::describe(&specs)];
+        Shown { routes, openapi: openapi.into_bytes().into(), welcome: welcome.into_bytes().into() }
     }
 
     /// Cost: O(sources).
@@ -234,7 +237,15 @@ pub fn metrics(server: &Arc<Server>, local: &Local, session: &Session, out: &mut
 
 /// The description of what is shown, as a bulk string.
 pub fn openapi(server: &Server, out: &mut Reply) -> Flow {
-    let text = server.http.shown().openapi.clone();
+    page(server.http.shown().openapi.clone(), out)
+}
+
+/// What the server is and where to look, as a bulk string.
+pub fn welcome(server: &Server, out: &mut Reply) -> Flow {
+    page(server.http.shown().welcome.clone(), out)
+}
+
+fn page(text: Arc<[u8]>, out: &mut Reply) -> Flow {
     out.begin_bulk(text.len());
     Flow::Stream(Box::new(Page { text, at: 0 }))
 }

@@ -1,5 +1,6 @@
 //! The description of what HTTP shows, in OpenAPI 3.1.
 
+use super::welcome;
 use http::target::IDS_MAX;
 use serde_json::{Map, Value, json};
 use source::{Form, IdType, Spec};
@@ -163,7 +164,7 @@ fn operation(summary: &str, schema: Option<&Value>, problems: &[u16]) -> Value {
 
 const READY: &str = "Whether each source could answer at some time, and what cannot now";
 
-fn pages() -> [(&'static str, Value); 4] {
+fn pages() -> [(&'static str, Value); 5] {
     let state = json!({
         "type": "object",
         "required": ["status"],
@@ -185,7 +186,9 @@ fn pages() -> [(&'static str, Value); 4] {
         }
     });
     let object = json!({ "type": "object" });
+    let root = operation("What the server is, and where to look", Some(&welcome::schema()), &[401]);
     [
+        ("/", json!({ "get": root })),
         ("/healthz", json!({ "get": healthz })),
         ("/readyz", json!({ "get": operation(READY, Some(&state), &[401, 503]) })),
         ("/metrics", json!({ "get": metrics })),
@@ -205,7 +208,7 @@ mod tests {
         let document: Value = serde_json::from_str(&text).unwrap();
         let paths = document["paths"].as_object().unwrap();
         let names: Vec<_> = paths.keys().map(String::as_str).collect();
-        assert_eq!(names, ["/items/{id}", "/items", "/healthz", "/readyz", "/metrics", "/openapi.json"]);
+        assert_eq!(names, ["/items/{id}", "/items", "/", "/healthz", "/readyz", "/metrics", "/openapi.json"]);
         assert_eq!(paths["/items/{id}"]["parameters"][0]["schema"]["type"], "integer");
         let item = &document["components"]["schemas"]["items"];
         assert_eq!(item["properties"]["b"]["type"], "string");

@@ -129,6 +129,7 @@ enum Went {
 
 /// What a path is.
 enum Page<'a> {
+    Welcome,
     Health,
     Ready,
     Metrics,
@@ -139,6 +140,7 @@ enum Page<'a> {
 impl<'a> Page<'a> {
     fn of(shown: &'a Shown, path: &'a [u8]) -> Option<Page<'a>> {
         Some(match path {
+            b"/" => Page::Welcome,
             b"/healthz" => Page::Health,
             b"/readyz" => Page::Ready,
             b"/metrics" => Page::Metrics,
@@ -334,6 +336,7 @@ impl Conn {
                 (Ask::Page(METRICS), flow)
             }
             Page::Openapi => (Ask::Page(JSON), exec::http::openapi(server, &mut desk.reply)),
+            Page::Welcome => (Ask::Page(JSON), exec::http::welcome(server, &mut desk.reply)),
             Page::Keys(found) => {
                 let ask = match name_keys(&found, request, desk, local.now_ms) {
                     Ok(ask) => ask,
