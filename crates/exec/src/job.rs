@@ -416,15 +416,24 @@ impl Job {
         self.state = State::Done(None);
     }
 
-    /// Holds memory for what there is of it now and so many bytes more; false: it may not have so much (J7). O(1).
+    /// Bytes of its overlay that count. What came with its words is held by them: a value that is stored as it came counts once.
+    fn counted(&self, overlay: &mut Overlay) -> usize {
+        let with_words = match &self.body {
+            Body::One(call) => call.args.held_bytes() as usize,
+            Body::Exec(_) => 0,
+        };
+        overlay.bytes().saturating_sub(with_words)
+    }
+
+    /// Holds memory for what there is of it now and so many bytes more; false: it may not have so much (J8). O(1).
     fn hold(&mut self, overlay: &mut Overlay, more: usize) -> bool {
-        let bytes = (overlay.bytes() + self.out.capacity() + more) as u64;
+        let bytes = (self.counted(overlay) + self.out.capacity() + more) as u64;
         let held = self.holding.set(&self.work, bytes).is_ok();
         self.info.work_bytes.store(self.holding.held(), Ordering::Relaxed);
         held
     }
 
-    /// Ends it for want of memory: nothing of it has happened (J7).
+    /// Ends it for want of memory: nothing of it has happened (J8).
     fn refuse(&mut self, overlay: &mut Overlay) -> State {
         overlay.reset();
         self.begin();
@@ -500,7 +509,7 @@ impl Job {
             if stop.load(Ordering::Relaxed) || self.is_useless() {
                 return State::Stopped;
             }
-            let (mark, began_ns, known) = (self.out.len(), ticker.now_ns(), overlay.bytes());
+            let (mark, began_ns, known) = (self.out.len(), ticker.now_ns(), self.counted(overlay));
             let mut view = View::overlay(keyspace, overlay, self.db, self.now_ms);
             let may_stream = self.may_stream && alone;
             let attempt = self.races.lost + self.gave_way;

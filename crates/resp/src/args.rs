@@ -225,6 +225,11 @@ impl OwnedArgs {
         OwnedArgs { buf, base, spans, share: None }
     }
 
+    /// Bytes of the memory of work that they hold.
+    pub fn held_bytes(&self) -> u64 {
+        self.share.as_ref().map_or(0, |share| share.held())
+    }
+
     /// Gives up a share of the memory of work when they are dropped.
     pub fn held_by(self, share: Option<Share>) -> OwnedArgs {
         OwnedArgs { share: share.map(Box::new), ..self }

@@ -456,3 +456,16 @@ fn who_waits_for_a_password_needs_none_when_there_is_none_any_more() {
     client.expect("AUTH other", "+OK");
     client.expect("EXISTS k", ":1");
 }
+
+#[test]
+fn a_value_that_is_stored_as_it_came_counts_once() {
+    let Some((_server, mut other)) = full_server() else { return };
+    other.expect("FLUSHALL", "+OK");
+    // With its copy in the keyspace it is more than work may hold.
+    let text = "x".repeat(3 * MB);
+    other.request(&[b"SET", b"large", text.as_bytes()]);
+    other.expect_reply("+OK");
+    other.expect("STRLEN large", &format!(":{}", text.len()));
+    other.request(&[b"SET", b"large", text.as_bytes(), b"GET"]);
+    other.expect_reply(&format!("\"{text}\""));
+}
