@@ -152,7 +152,7 @@ fn a_script_that_replaces_large_values_waits_for_the_reclaimer() {
     control.expect("CONFIG SET reclaim-max-pending 4mb", "+OK");
     control.expect("DEBUG POINT reclaim HOLD 1", "+OK");
     await_figure(&mut control, "reclaim_max_pending_bytes", |bytes| bytes == 4 << 20);
-    let script = "for i = 1, 300 do redis.call('BITOP', 'NOT', 'b', 'a') end return 'through'";
+    let script = "for i = 1, 40 do redis.call('BITOP', 'NOT', 'b', 'a') end return 'through'";
     client.request(&[b"EVAL", script.as_bytes(), b"2", b"a", b"b"]);
     await_figure(&mut control, "reclaim_full", |full| full == 1);
     control.expect("GET c", "(nil)");
