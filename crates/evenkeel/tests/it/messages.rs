@@ -209,7 +209,7 @@ fn very_many_events_of_a_key_come_in_their_order_and_hold_nobody_up() {
     if foreign() {
         return;
     }
-    const ROUNDS: usize = 30_000;
+    const ROUNDS: usize = 20_000;
     let server = Server::start_with(&["--notify-keyspace-events", "KEA"]);
     let (mut watcher, mut other, mut control) = (server.client(), server.client(), server.client());
     watcher.expect("PSUBSCRIBE __key*__:*", "[\"psubscribe\", \"__key*__:*\", :1]");
