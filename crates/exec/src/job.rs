@@ -828,6 +828,8 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<Job>) -> 
     };
     let bytes = std::mem::take(&mut job.out).into_bytes();
     job.info.work_bytes.store(0, Ordering::Relaxed);
+    // Before its share is given back: what waits to be freed is no reason to evict either.
+    job.overlay.take().into_iter().for_each(Overlay::dispose);
     let (bytes, stream) = match stream {
         Some(_) => (bytes, stream),
         None => {

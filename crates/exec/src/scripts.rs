@@ -1169,6 +1169,8 @@ pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob
     // Nearly all that scripts do besides their writes.
     let published = !job.told.deeds.is_empty();
     job.info.work_bytes.store(0, Ordering::Relaxed);
+    // Before its share is given back: what waits to be freed is no reason to evict either.
+    job.overlay.take().into_iter().for_each(Overlay::dispose);
     let spent = Some(Box::new(job.races.told(Spent { published, ..job.spent })));
     if deeds::do_few(server, &mut job.told) {
         let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);

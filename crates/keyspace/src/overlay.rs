@@ -272,12 +272,14 @@ impl Overlay {
     }
 
     /// Closes the snapshot at once; what is much of the rest is freed elsewhere, in its own time.
-    pub fn dispose(self) {
+    pub fn dispose(mut self) {
+        let bytes = self.bytes();
         let Overlay { snapshot, slots, near, chunks, .. } = self;
         drop(snapshot);
         let known = slots.len() + near.len() + chunks.len() * 64;
         if known > FEW_KEYS {
-            stdx::reclaim::defer(known * 100, move || drop((slots, near, chunks)));
+            // All of it waits to be freed, and is no reason to evict meanwhile.
+            stdx::reclaim::defer(bytes.max(known * 100), move || drop((slots, near, chunks)));
         }
     }
 
