@@ -14,7 +14,7 @@
 //! takes that long counts as so many instructions (`evenkeel_charge`). Strings are compared by `memcmp`: piece by piece between
 //! zeros, as `strcoll` needs it, 200 KB of zeros took 4 ms. The order is the same, since nobody sets a locale.
 //!
-//! Who makes a long string asks for memory before, where garbage can be collected (`evenkeel_room`). When there is none, Lua says which
+//! A function that makes a long string asks for memory before, where garbage can be collected (`evenkeel_room`). When there is none, Lua says which
 //! directive did not allow it.
 //!
 //! A C function cannot ask how many results its caller wants. Here it can: the reply of a `redis.call` that stands alone is
@@ -688,7 +688,7 @@ const COLLECT: [(&str, &str, &str); 1] = [(
     "  if (G(L)->GCthreshold != MAX_LUMEM) luaC_fullgc(L); }",
 )];
 
-/// Whoever links this links the sanitizers too.
+/// The program that links this links the sanitizers too.
 fn sanitize(build: &mut cc::Build) {
     for flag in [
         "-fsanitize=address,undefined,float-cast-overflow",

@@ -43,7 +43,7 @@ pub(crate) fn whole(view: &View<'_>, args: Args<'_>) -> usize {
     size(view, args.at(1))
 }
 
-/// Of the whole values of all arguments from `FROM` on.
+/// Bytes of the whole values of all arguments from `FROM` on.
 pub(crate) fn all<const FROM: usize>(view: &View<'_>, args: Args<'_>) -> usize {
     args.from(FROM).iter().map(|key| size(view, key)).fold(0, usize::saturating_add)
 }

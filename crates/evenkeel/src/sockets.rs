@@ -82,7 +82,7 @@ pub struct Closer {
 }
 
 impl Closer {
-    /// Of these sockets. The path of the unix socket is removed by the closer.
+    /// A closer of these sockets. The path of the unix socket is removed by the closer.
     pub fn of(sockets: Sockets) -> io::Result<(Closer, ::net::Listeners)> {
         let Sockets { tcp, http, unix } = sockets;
         let mut closer = Closer { sockets: Vec::new(), unix };

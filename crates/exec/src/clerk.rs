@@ -27,7 +27,7 @@ fn start() -> Option<Sender<Errand>> {
     let (send, errands) = channel::<Errand>();
     let work = move || {
         stdx::threads::yielding();
-        // Whoever waits for an answer has seen to it that one comes; what was told half is told again with the next sample.
+        // The sender of an errand has seen to it that an answer comes; what was told half is told again with the next sample.
         errands.iter().for_each(|errand| _ = stdx::panics::contain(errand));
     };
     std::thread::Builder::new().name("clerk".into()).spawn(work).ok().map(|_| send)

@@ -288,7 +288,7 @@ pub(crate) fn park(
     block: Block,
     out: &mut Reply,
 ) -> Flow {
-    // Whoever writes sees it there.
+    // Writers see it there.
     stdx::panics::changes();
     let parked = server.park.park(server, local, session, command, args.to_owned(), block, out);
     match parked {

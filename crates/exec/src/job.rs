@@ -206,7 +206,7 @@ pub struct Job {
     pub read: Wanted,
     pub cancel: Arc<AtomicBool>,
     info: Arc<ClientInfo>,
-    /// Of this attempt.
+    /// Tells this attempt to stop.
     pub(crate) sign: StopSign,
     /// How often it gave its place to others.
     gave_way: u32,
@@ -228,7 +228,7 @@ pub struct Job {
     settled: Option<(usize, Box<[u8]>)>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
-    /// Of this attempt.
+    /// Tells this attempt to stop.
     alarm: Option<Alarm>,
     /// What it holds, of what work may (J7).
     work: Arc<budget::Budget>,

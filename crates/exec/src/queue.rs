@@ -232,7 +232,7 @@ impl Queue {
         self.len += 1;
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
-        // Whoever keeps the words counts them.
+        // Their keeper counts the words.
         let counted = kept.as_ref().is_some_and(|kept| kept.are_held());
         self.own += ENTRY + if counted { 0 } else { bytes + 8 * args.len() };
         self.writes += usize::from(command.is_write());

@@ -211,7 +211,7 @@ pub struct ScriptJob {
     settled: Option<(usize, Box<[u8]>)>,
     /// In the line of its kind.
     pub(crate) place: Option<Place>,
-    /// Of this attempt.
+    /// Tells this attempt to stop.
     pub(crate) sign: StopSign,
     /// How often it gave its place to others.
     gave_way: u32,
@@ -395,7 +395,7 @@ impl Listed {
             started_ns: stdx::clock::mono_ns(),
             kill: AtomicBool::new(false),
             command: vec![b"script|load".to_vec()],
-            // Who compiles it looks after that itself.
+            // The compilation looks after that itself.
             gone: None,
             gone_ms: AtomicU64::new(0),
         });
@@ -588,7 +588,7 @@ impl Scripts {
                     desk.count();
                 }
                 drop(desk);
-                // Who asked while it was locked went on.
+                // A request that met the lock went on.
                 while let Some(mut desk) = engine.try_lock().filter(|desk| !desk.lua.has_heeded()) {
                     desk.lua.tidy();
                     desk.count();

@@ -169,7 +169,7 @@ pub struct Watch {
     pub dirty: Arc<AtomicBool>,
     /// Database and key, and what was there. A tree, for it never grows by leaps.
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
-    /// Those that are rows of sources.
+    /// Watched keys that are rows of sources.
     pub rows: crate::sources::Watched,
     /// About what they take, of what work may hold.
     pub(crate) bytes: usize,

@@ -56,7 +56,7 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug)]
 pub struct Queued {
     since_ns: u64,
-    /// Of who waits for a place.
+    /// The place in the queue.
     ticket: u64,
     behind: Option<Ahead>,
 }
@@ -142,7 +142,7 @@ impl Snapshots {
         self.some_loop.load(SeqCst).checked_sub(1)
     }
 
-    /// Who holds a place, or held one lately.
+    /// A client that holds a place, or held one lately.
     pub(crate) fn whose(&self, client: u64) -> Option<Known> {
         self.places.lock().whose(client)
     }
@@ -219,7 +219,7 @@ impl Queued {
         Queued { since_ns, ticket: 0, behind }
     }
 
-    /// Of who waits for a place.
+    /// The place in the queue.
     pub(crate) fn ticket(self) -> u64 {
         self.ticket
     }

@@ -441,7 +441,7 @@ impl Owner {
         }
     }
 
-    /// Of who waits for a place.
+    /// The place in the queue.
     fn ticket(&self) -> Option<u64> {
         let spent = match self {
             Owner::Job(job) => &job.spent,

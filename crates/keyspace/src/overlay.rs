@@ -660,7 +660,7 @@ impl Overlay {
             cell.now = cell.base.clone();
         }
         if self.editing.is_none() {
-            // Of a value that is shared a change copies a part, and no part twice.
+            // A change of a shared value copies a part of it, and no part twice.
             if (cell.changes as usize).saturating_mul(COPIED) < bytes && cell.base.is_some() {
                 self.written_bytes += bytes.min(COPIED);
             }

@@ -392,7 +392,7 @@ pub struct Copy {
 }
 
 impl Copy {
-    /// Of the source. Errors: what is to be read for TLS is wrong, and those of `end`.
+    /// The source's address. Errors: what is to be read for TLS is wrong, and those of `end`.
     pub fn source(&self) -> Result<Address, String> {
         self.end()?.address(self.target.timeout)
     }

@@ -21,7 +21,7 @@ impl Named {
         Named { place, ..Named::default() }
     }
 
-    /// Of --to and --from: any of the three ways. A host may stand alone. O(word).
+    /// The server that --to or --from names: any of the three ways. A host may stand alone. O(word).
     pub fn of_word(word: &str) -> Result<Named, String> {
         if word.contains("://") {
             return Named::of_uri(word);
@@ -32,7 +32,7 @@ impl Named {
         Ok(Named::of_place(with_port(word)?))
     }
 
-    /// Of -h and -p, each of which may be missing. Errors: the host is something else, and belongs to another option.
+    /// The server that -h and -p name, each of which may be missing. Errors: the host is something else, and belongs to another option.
     pub fn of_host(host: Option<&str>, port: Option<u16>) -> Result<Named, String> {
         let (host, port) = (host.unwrap_or("127.0.0.1"), port.unwrap_or(PORT));
         let bare = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);

@@ -49,9 +49,9 @@ pub struct Turns {
 struct Queue {
     holders: Vec<Arc<Seat>>,
     fresh: VecDeque<Arc<Seat>>,
-    /// Those that had few turns, and those that had many.
+    /// Work that had few turns, and work that had many.
     tired: [VecDeque<Arc<Seat>>; 2],
-    /// Who had many is next.
+    /// Work that had many turns is next.
     heavy_next: bool,
     fresh_in_a_row: u32,
     /// Monotonic clock of the last time somebody was called.
@@ -59,7 +59,7 @@ struct Queue {
 }
 
 impl Queue {
-    /// Of those whose turn was over, who is next (T2).
+    /// The next one of those whose turn was over (T2).
     fn next_tired(&mut self) -> Option<Arc<Seat>> {
         let first = usize::from(self.heavy_next);
         self.heavy_next = !self.heavy_next;

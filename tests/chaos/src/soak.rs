@@ -40,7 +40,7 @@ pub struct Stage {
 /// An actor's life: how many of its replies were held to a sentence, or which was broken.
 type Actor = fn(&Stage, &mut Rng) -> Result<usize, String>;
 
-/// Who plays, and how many of each.
+/// The actors, and how many of each.
 const CAST: &[(&str, usize, Actor)] = &[
     ("bystander", 1, crowd::bystander),
     ("teller", 2, bank::teller),

@@ -26,7 +26,7 @@ const fn unknown(uses: Use, notes: &'static str) -> KeySpec {
     KeySpec { uses, begin: Begin::Unknown, find: Find::Unknown, notes }
 }
 
-/// Of SORT: what follows an option is none. The last STORE counts.
+/// SORT's options: a word that follows one is no option. The last STORE counts.
 const SORT_OPTIONS: OptionWords =
     OptionWords { from: 2, takes: &[("limit", 2), ("by", 1), ("get", 1), ("store", 1)] };
 

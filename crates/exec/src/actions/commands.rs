@@ -316,7 +316,7 @@ fn keys(act: &mut Act<'_, '_>, args: Args<'_>, with_uses: bool) -> Result<Flow, 
     Ok(Flow::Done)
 }
 
-/// Of BITFIELD.
+/// BITFIELD's options.
 const BITFIELD_OPTIONS: OptionWords =
     OptionWords { from: 2, takes: &[("get", 2), ("set", 3), ("incrby", 3), ("overflow", 1)] };
 

@@ -158,7 +158,7 @@ pub(crate) enum Collected {
     /// It goes to the client by mail.
     #[default]
     ByMail,
-    /// Who performs the action has it collected.
+    /// The caller of the action has it collected.
     Wanted,
     /// How.
     Found(Collect),
@@ -247,7 +247,7 @@ fn contained(out: &mut Reply, collect: impl FnOnce(&mut Reply)) {
 
 /// Threads that collect answers at a time, at most.
 const ASIDES_MAX: usize = 64;
-/// Who waits for one asks again each millisecond; who has not asked for so long has gone.
+/// A client that waits for one asks again each millisecond; one that has not asked for so long has gone.
 const ASKS_MS: u64 = 1000;
 
 /// The threads that collect answers, and who waits for one: first come, first served, so that many who ask again and again
@@ -357,7 +357,7 @@ mod tests {
         assert!(!asides.take(100, 1) && !asides.take(101, 1));
         asides.running -= 1;
         assert!(!asides.take(0, 2) && !asides.take(101, 2) && asides.take(100, 2));
-        // Who has gone is passed over, after a while.
+        // A client that has gone is passed over, after a while.
         asides.running -= 1;
         assert!(!asides.take(0, 900) && !asides.take(0, 1000));
         assert!(asides.take(0, 3 + ASKS_MS));

@@ -30,7 +30,7 @@ pub struct Alarm {
 }
 
 impl Alarm {
-    /// Of the keys a command looks at, from now on: sets `mark`. None if they are too many. Cost: O(keys).
+    /// An alarm on the keys a command looks at: it sets `mark`. None if they are too many. Cost: O(keys).
     pub(crate) fn set(
         server: &Server,
         local: &mut Local,

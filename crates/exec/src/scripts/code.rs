@@ -85,7 +85,7 @@ impl Kept {
 struct Texts {
     by_sha: HashMap<Sha, Arc<Kept>>,
     by_hash: HashMap<u64, Sha>,
-    /// Those that may be forgotten with their bytes, the oldest first, and the bytes of all.
+    /// Scripts that may be forgotten, with their bytes, the oldest first, and the bytes of all.
     evals: VecDeque<(Sha, usize)>,
     eval_bytes: usize,
     bytes: usize,
@@ -169,7 +169,7 @@ impl Code {
         let _ = self.work.set(work.clone());
     }
 
-    /// Those of an engine, but for `lua-memory-limit`, which may change.
+    /// The limits of an engine, but for `lua-memory-limit`, which may change.
     pub(super) fn limits(&self) -> Limits {
         Limits { budget: self.work.get().cloned(), ..Limits::default() }
     }

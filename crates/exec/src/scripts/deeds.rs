@@ -77,7 +77,7 @@ pub struct Deeds {
     answers: Answers,
     selected: Option<usize>,
     spent: Option<Box<Spent>>,
-    /// Of what work may hold: what the reply takes.
+    /// The reply's part of `work-max-memory`.
     share: Option<Share>,
     /// The connection is closed after the reply.
     closes: bool,
@@ -349,7 +349,7 @@ struct Spliced {
     answers: Answers,
     /// Bytes of the current answer that are not written yet.
     left: usize,
-    /// Of what work may hold.
+    /// Its part of `work-max-memory`.
     share: Option<Share>,
 }
 

@@ -58,7 +58,7 @@ const CLASSES: [Class; 3] = [Class::Job, Class::Script, Class::Walk];
 /// What tells long work to stop, and why.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct StopSign {
-    /// Whoever runs it looks at this.
+    /// The work looks at this while it runs.
     pub(crate) stop: Arc<AtomicBool>,
     /// It stops because others wait (H2).
     gives_way: Arc<AtomicBool>,
@@ -84,7 +84,7 @@ impl StopSign {
     }
 }
 
-/// Who asks for a place.
+/// Work that asks for a place.
 #[derive(Clone)]
 pub(crate) struct Asker {
     pub(crate) client: u64,
@@ -133,7 +133,7 @@ impl Waiter {
     }
 }
 
-/// Those of one class that wait, by ticket.
+/// Waiting work of one class, by ticket.
 #[derive(Default)]
 struct Queue {
     new: BTreeMap<u64, Waiter>,
@@ -167,7 +167,7 @@ impl Queue {
         }
     }
 
-    /// Who is next, while so many that gave way hold places.
+    /// The next one, while so many that gave way hold places.
     fn front(&mut self, elders: usize) -> Option<(u64, usize)> {
         self.sort();
         let again = !self.again.is_empty() && (self.new.is_empty() || elders < ELDERS && !self.again_last);
@@ -225,7 +225,7 @@ impl Table {
         self.queues[class as usize].len()
     }
 
-    /// Those that wait, of all classes.
+    /// How much work waits, of all classes.
     pub(super) fn all_waiting(&self) -> usize {
         self.queues.iter().map(Queue::len).sum()
     }
@@ -294,13 +294,13 @@ impl Table {
         holder.map(Holder::known).or_else(former)
     }
 
-    /// Who holds the oldest snapshot.
+    /// The holder of the oldest snapshot.
     pub(super) fn oldest(&self, now_ns: u64) -> Option<Ahead> {
         let oldest = self.holders.iter().min_by_key(|holder| holder.lsn)?;
         Some((oldest.asker.client, oldest.asker.command, now_ns.saturating_sub(oldest.began_ns)))
     }
 
-    /// Who holds the snapshot at that LSN, with which command.
+    /// The holder of the snapshot at that LSN, with which command.
     pub(super) fn holder_of(&self, lsn: Lsn) -> Option<(u64, &'static str)> {
         let holder = self.holders.iter().find(|holder| holder.lsn == lsn)?;
         Some((holder.asker.client, holder.asker.command))
@@ -330,7 +330,7 @@ impl Table {
             if waiting + left == 0 || class == Class::Walk && self.held(class) >= WALKS {
                 continue;
             }
-            // Who does not come to it, because it commits, is not waited for.
+            // Work that commits does not come to it, and is not waited for.
             let asked =
                 |holder: &&Holder| holder.asked_ns.is_some_and(|at| now_ns.saturating_sub(at) < KEPT_NS);
             let coming =
@@ -552,7 +552,7 @@ mod tests {
         let second = model.come(Class::Script, STEP_NS);
         let (before, _) = model.until_ended(second, 1_000_000_000, |_| {});
         assert!(model.ended.iter().all(|(name, ..)| *name != first), "{before}");
-        // Those that gave way are back, and it waits, disturbing nobody.
+        // The work that gave way is back, and it waits, disturbing nobody.
         let asked = model.table.asked;
         (0..100).for_each(|_| model.step());
         assert_eq!((model.table.held(Class::Script), model.table.all_waiting()), (PLACES, 1));

@@ -195,7 +195,7 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    // Whoever watches the row by now has seen it as it was.
+    // A client that watches the row by now has seen it as it was.
     if let Some(id) = entry.spec().pattern.id(key) {
         entry.source.marks.removes(id);
     }

@@ -593,7 +593,7 @@ impl Local {
         behind: Ahead,
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
-        // Of who held a place it is also known when it has gone, and with which script.
+        // The holder of a place is known even when its client has gone, and with which script.
         let known = if what == What::Thread { server.snapshots.whose(holder) } else { None };
         let (info, words) = known.map_or_else(Default::default, |known| (known.info, known.words));
         let culprit = Culprit::of((what, holder_ns), server.clients.get(holder).or(info), holds);
