@@ -2,7 +2,7 @@
 //! what to type next.
 
 use crate::sockets::{Sockets, shell_quoted};
-use exec::config::Config;
+use config::Config;
 use std::fmt::Write as _;
 
 /// The lines for a terminal.
@@ -72,7 +72,7 @@ fn client_command(config: &Config, sockets: &Sockets) -> String {
 mod tests {
     use super::*;
     use crate::sockets::listen;
-    use exec::config::Sources;
+    use config::Sources;
 
     #[test]
     fn it_says_what_where_and_what_next() {

@@ -5,7 +5,7 @@
 //! - G1: at most [`QUEUE_LINES`] lines wait; further ones are dropped and counted, and the count is logged.
 //! - G2: the file is opened for every burst of lines, so it can be moved away at any time.
 
-use exec::config::{Config, Directive, Live, Observer};
+use config::{Config, Directive, Live, Observer};
 use log::{Level, LevelFilter, Log, Metadata, Record};
 use std::backtrace::Backtrace;
 use std::fs::{File, OpenOptions};

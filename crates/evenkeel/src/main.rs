@@ -18,7 +18,7 @@ mod process;
 mod signals;
 mod sockets;
 
-use exec::config::{self, Config, Invocation, Sources};
+use config::{Config, Invocation, Sources};
 use signals::{Signals, Stop};
 use sockets::{Closer, Sockets};
 use std::ffi::OsString;

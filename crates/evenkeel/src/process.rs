@@ -1,7 +1,7 @@
 //! The server as a process: how many files it may open, its pid file, who started it, and who wants to know that it
 //! is ready.
 
-use exec::config::Config;
+use config::Config;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs;
@@ -85,7 +85,7 @@ pub fn notify_manager(state: &str) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use exec::config::Sources;
+    use config::Sources;
 
     #[test]
     fn there_is_room_for_a_few_clients() {

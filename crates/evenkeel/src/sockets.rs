@@ -7,7 +7,7 @@
 //!   starts tries again for [`PATIENCE`], as a server that was killed leaves its sockets to the system.
 
 use crate::owner;
-use exec::config::Config;
+use config::Config;
 use rustix::net::{self, AddressFamily, SocketFlags, SocketType, sockopt};
 use std::ffi::OsString;
 use std::fs;
@@ -306,7 +306,7 @@ fn remove_stale(path: &std::path::Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use exec::config::Sources;
+    use config::Sources;
 
     fn config(text: &str) -> Config {
         let sources = Sources { stdin: true, ..Sources::default() };

@@ -3,7 +3,6 @@
 //! Counters belong to the loop that ran the command ([`stats`](crate::stats)); the logs are shared and only touched when
 //! something was slow.
 
-use crate::config::Live;
 use crate::latency::Events;
 use crate::session::ClientInfo;
 use crate::slowlog::{self, Entry, Slowlog};
@@ -13,6 +12,7 @@ use crate::waits::Request;
 use crate::{Local, Session};
 use command::places;
 use command::table::{self, Command};
+use config::Live;
 use parking_lot::Mutex;
 use resp::Args;
 use std::sync::Arc;

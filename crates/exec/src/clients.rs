@@ -1,7 +1,6 @@
 //! All clients by id, pausing them, parking them, and telling subscribers of keyspace events.
 
 use crate::call::Flow;
-use crate::config::notify;
 use crate::park::Parked;
 use crate::pubsub::Shared;
 use crate::session::{ClientInfo, flag};
@@ -9,6 +8,7 @@ use crate::stats::Counter;
 use crate::waits::What;
 use crate::{Local, Server, Session};
 use command::{Block, Command, Run};
+use config::notify;
 use keyspace::{Class, Event};
 use parking_lot::Mutex;
 use resp::{Args, Reply};

@@ -24,7 +24,6 @@ mod calls;
 mod claim;
 mod clerk;
 pub mod clients;
-pub mod config;
 mod crowd;
 mod flood;
 pub mod http;

@@ -18,9 +18,9 @@
 //!
 //! Costs: nothing but a load when nothing is limited; else O(databases in use) for a write below the limit.
 
-use crate::config::Live;
 use crate::{Local, Server, Session};
 use command::{Command, table};
+use config::Live;
 use keyspace::{Changes, Evicted, Keyspace, Policy};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};

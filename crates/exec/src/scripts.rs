@@ -538,7 +538,7 @@ impl Scripts {
     }
 
     /// What an engine that is none of ours may take, and where from.
-    pub(crate) fn limits(&self, live: &crate::config::Live) -> Limits {
+    pub(crate) fn limits(&self, live: &config::Live) -> Limits {
         Limits { memory_bytes: live.lua_memory_bytes.size(), ..self.code.limits() }
     }
 

@@ -31,9 +31,9 @@ mod uring;
 pub use event_loop::Listeners;
 pub use socket::prepare;
 
+use config::Config;
 use event_loop::EventLoop;
 use exec::Server;
-use exec::config::Config;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 

@@ -3,9 +3,9 @@
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
 use crate::Server;
 use crate::call::Flow;
-use crate::config::{Directive, Live, Observer};
 use crate::memory::Memory;
 use command::Error;
+use config::{Directive, Live, Observer};
 use keyspace::Keyspace;
 use resp::{Args, Reply};
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 use super::{Passing, Shared};
 use crate::Server;
 use crate::clients::{keyevent_channel, keyspace_channel};
-use crate::config::notify;
+use config::notify;
 use keyspace::{Happening, Run};
 
 /// Messages in one step: some 10 µs.

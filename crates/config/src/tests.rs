@@ -422,7 +422,7 @@ fn config_get_agrees_with_redis() {
     const DIFFERENT: [(&str, &str); 2] =
         [("bind", "this machine only, unless asked"), ("io-threads", "0 stands for one per core")];
     let config = Config::default();
-    for line in include_str!("../../tests/data/config-redis-7.0.tsv").lines() {
+    for line in include_str!("../tests/data/config-redis-7.0.tsv").lines() {
         let (name, theirs) = line.split_once('\t').unwrap();
         let ours = config.value(name).unwrap_or_else(|| panic!("{name} is missing"));
         let ours = String::from_utf8(ours).unwrap();

@@ -16,6 +16,8 @@
 //!
 //! Costs: reading [`Live`] is one relaxed load; CONFIG GET is O(patterns · rows).
 
+#![forbid(unsafe_code)]
+
 mod args;
 mod kind;
 mod live;
