@@ -3,41 +3,37 @@
 //!
 //! Cost: O(keys), in slices; nothing is copied.
 
-use crate::job::{Delivery, Races, discard};
-use crate::lines::{self, Place, Write};
+use crate::attempt::{Attempt, End, Long};
+use crate::job::discard;
+use crate::lines;
+use crate::piece::{Delivery, Desk, Step};
 use crate::queue::Queue;
+use crate::snapshots::{Asker, Class};
 use crate::tally::Tally;
 use crate::waits::Spent;
-use crate::works::Work;
-use crate::{Flow, Local, Server, Session};
 use command::places;
-use command::{Command, Error, Stream};
-use keyspace::{Announce, Commit, Keyspace, Words};
-use resp::{OwnedArgs, Reply};
+use command::{Command, Stream};
+use keyspace::{Announce, Commit, Keyspace, Progress, Snapshot, Words};
+use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
-use stdx::budget::Holding;
+use stdx::budget::Full;
 
 /// See the module.
 pub struct BulkJob {
-    pub client: u64,
+    pub(crate) attempt: Attempt,
     db: usize,
     words: Arc<BulkWords>,
-    races: Races,
     answer: Answer,
-    pub resp3: bool,
-    loop_id: usize,
-    pub(crate) spent: Spent,
-    /// In the line of its kind.
-    pub(crate) place: Option<Place>,
-    /// What its commit takes of what work may hold.
-    _holding: Holding,
+    resp3: bool,
+    /// How many of its keys there were, once it is committed; None: it was refused.
+    found: Option<usize>,
 }
 
 /// What a commit keeps of a key besides its words.
 const INTENT_BYTES: usize = 64;
 
 #[derive(Clone, Copy)]
-enum Answer {
+pub(crate) enum Answer {
     Ok,
     Count,
     /// Whether it was done.
@@ -47,7 +43,7 @@ enum Answer {
 }
 
 /// Their keys and values.
-enum BulkWords {
+pub(crate) enum BulkWords {
     Pairs(Arc<OwnedArgs>),
     /// All of them new.
     NewPairs(Arc<OwnedArgs>),
@@ -106,63 +102,63 @@ impl Words for BulkWords {
     }
 }
 
-impl BulkJob {
-    fn start(
-        server: &Arc<Server>,
-        local: &mut Local,
-        session: &Session,
-        words: BulkWords,
-        answer: Answer,
-        out: &mut Reply,
-    ) -> Flow {
-        let mut holding = Holding::default();
-        if holding.set(&server.memory.work, (words.len() * INTENT_BYTES) as u64).is_err() {
-            out.error(&Error::work_memory().text());
-            discard(words);
-            return Flow::Done;
-        }
-        let job = Box::new(BulkJob {
-            client: session.id,
-            db: session.db,
-            words: Arc::new(words),
-            races: Races::new(),
-            answer,
-            resp3: out.resp3(),
-            loop_id: local.id,
-            spent: Spent::default(),
-            place: None,
-            _holding: holding,
-        });
-        local.away = true;
-        go_on(server, local, job);
-        Flow::Parked(None)
-    }
-
+impl BulkWords {
     /// What it is.
-    fn command(&self) -> &'static str {
-        match *self.words {
+    pub(crate) fn command(&self) -> &'static str {
+        match self {
             BulkWords::Pairs(_) => "mset",
             BulkWords::NewPairs(_) => "msetnx",
             BulkWords::Keys(_) => "del",
             BulkWords::Sets(_) => "exec",
         }
     }
+}
 
-    pub(crate) fn kind(&self) -> u64 {
-        lines::kind(self.command().as_bytes(), self.db, Some(self.words.key(0)))
+/// What a command of many words is answered if it is a bulk; None: it is none.
+pub(crate) fn answer(command: &Command, args: Args<'_>) -> Option<Answer> {
+    match command.name {
+        // An odd number of words is an error that the handler knows to tell.
+        "mset" if args.len() % 2 == 1 => Some(Answer::Ok),
+        "msetnx" if args.len() % 2 == 1 => Some(Answer::Done),
+        "del" | "unlink" => Some(Answer::Count),
+        _ => None,
+    }
+}
+
+impl Answer {
+    /// The keys and values in the words of its command.
+    pub(crate) fn words(self, words: Arc<OwnedArgs>) -> BulkWords {
+        match self {
+            Answer::Ok => BulkWords::Pairs(words),
+            Answer::Done => BulkWords::NewPairs(words),
+            _ => BulkWords::Keys(words),
+        }
+    }
+}
+
+/// The queue of an EXEC as a bulk ([`is_bulk`]), and its answer. Cost: O(1).
+pub(crate) fn of_exec(queue: Queue) -> (BulkWords, Answer) {
+    let answer = Answer::Oks(queue.len());
+    (BulkWords::Sets(queue), answer)
+}
+
+impl BulkJob {
+    /// A bulk that has not begun. `Full`: there is no memory for it.
+    pub(crate) fn new(
+        mut attempt: Attempt,
+        db: usize,
+        (words, answer): (BulkWords, Answer),
+        resp3: bool,
+    ) -> Result<Box<BulkJob>, Full> {
+        if let Err(full) = attempt.holding.set(&attempt.budget, (words.len() * INTENT_BYTES) as u64) {
+            discard(words);
+            return Err(full);
+        }
+        Ok(Box::new(BulkJob { attempt, db, words: Arc::new(words), answer, resp3, found: None }))
     }
 
-    pub(crate) fn who(&self) -> (u64, &'static str, usize) {
-        (self.client, self.command(), self.loop_id)
-    }
-
-    /// A commit of it; again after each lost race.
-    pub(crate) fn commit(&mut self, keyspace: &Arc<Keyspace>) -> Box<Commit> {
-        let announce = keyspace.sink().map(|_| self.announce(keyspace));
-        Box::new(Commit::bulk(keyspace, self.db, self.words.clone(), self.races.age, announce))
-    }
-
-    fn announce(&self, keyspace: &Arc<Keyspace>) -> Announce {
+    /// What tells the sink of its effects.
+    fn tells(&self, keyspace: &Arc<Keyspace>) -> Announce {
         let (keyspace, db, words) = (keyspace.clone(), self.db, self.words.clone());
         Box::new(move |lsn| {
             let Some(sink) = keyspace.sink() else { return };
@@ -177,46 +173,100 @@ impl BulkJob {
         })
     }
 
-    pub(crate) fn lose(&mut self, server: &Server, commit: &Commit, now_ms: u64) {
-        self.races.remember(|| commit.hashes());
-        let ns = stdx::clock::mono_ns().saturating_sub(self.races.age);
-        self.races.lose_to(server, commit.lost_to(), ns);
-        self.races.lose(&server.keyspace, self.client, now_ms, ns);
+    /// A reply to so many SETs. They ran as one: each is said to have taken its share.
+    fn oks(&self, n: usize, desk: &mut Desk<'_>) -> Box<dyn Stream> {
+        let mut tally = Tally::default();
+        let each_ns = self.took_ns() / n.max(1) as u64;
+        if let Some(set) = command::registry::find(b"set") {
+            tally.add_many(places::of(set), n as u64, each_ns);
+        }
+        desk.count(self.attempt.who.client, tally);
+        Box::new(Oks(n))
+    }
+}
+
+impl Long for BulkJob {
+    fn attempt(&self) -> &Attempt {
+        &self.attempt
     }
 
-    /// It is committed, and found so many keys; None: it was refused.
-    pub(crate) fn deliver(
-        mut self: Box<Self>,
-        server: &Server,
-        local: &Local,
-        found: Option<usize>,
-    ) -> Delivery {
-        let (done, found) = (found.is_some(), found.unwrap_or(0));
-        self.place = None;
-        self.races.end();
+    fn attempt_mut(&mut self) -> &mut Attempt {
+        &mut self.attempt
+    }
+
+    fn kind(&self) -> Option<u64> {
+        Some(lines::kind(self.attempt.who.command.as_bytes(), self.db, Some(self.words.key(0))))
+    }
+
+    fn reads(&self) -> bool {
+        false
+    }
+
+    fn asks(&self) -> Asker {
+        self.attempt.asks(Class::Job, false, Vec::new())
+    }
+
+    fn begin(&mut self, _: Snapshot, _: &mut Desk<'_>) {}
+
+    fn go(self: Box<Self>, _: &mut Desk<'_>) {}
+
+    fn fail(&mut self) {}
+
+    fn end(&mut self, _: &Desk<'_>) -> End {
+        End::Done
+    }
+
+    fn changes(&self) -> bool {
+        true
+    }
+
+    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce> {
+        let keyspace = &desk.work.keyspace;
+        keyspace.sink().map(|_| self.tells(keyspace))
+    }
+
+    /// Another one after each lost race.
+    fn commit(&mut self, desk: &Desk<'_>) -> Option<Box<Commit>> {
+        let announce = self.announce(desk);
+        let (words, age) = (self.words.clone(), self.attempt.races.age);
+        Some(Box::new(Commit::bulk(&desk.work.keyspace, self.db, words, age, announce)))
+    }
+
+    fn committed(&mut self, commit: &Commit, progress: &Progress) {
+        match progress {
+            Progress::Lost if commit.is_refused() => {}
+            Progress::Lost => self.attempt.races.remember(|| commit.hashes()),
+            _ => self.found = Some(commit.found()),
+        }
+    }
+
+    fn took_ns(&self) -> u64 {
+        stdx::clock::mono_ns().saturating_sub(self.attempt.races.age)
+    }
+
+    fn forget(&mut self) {}
+
+    fn answers(&mut self, _: impl FnOnce(&mut Reply)) {}
+
+    fn reply(self: Box<Self>, spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery> {
         let mut out = Reply::new(self.resp3);
-        let mut stream: Option<Box<dyn Stream>> = None;
+        let mut stream = None;
         match self.answer {
             Answer::Ok => out.ok(),
-            Answer::Count => out.int(found as i64),
-            Answer::Done => out.int(done.into()),
+            Answer::Count => out.int(self.found.unwrap_or(0) as i64),
+            Answer::Done => out.int(self.found.is_some().into()),
             Answer::Oks(n) => {
                 out.array(n);
-                stream = Some(Box::new(Oks(n)));
-                // They ran as one: each is said to have taken its share.
-                let mut tally = Tally::default();
-                let each_ns = stdx::clock::mono_ns().saturating_sub(self.races.age) / n.max(1) as u64;
-                if let Some(set) = command::registry::find(b"set") {
-                    tally.add_many(places::of(set), n as u64, each_ns);
-                }
-                local.count_within(server, &mut tally, self.client);
+                stream = Some(self.oks(n, desk));
             }
         }
-        let spent = Some(Box::new(self.races.told(self.spent)));
-        let delivery =
-            Delivery { client: self.client, bytes: out.into_bytes(), stream, spent, selected: None };
+        let delivery = self.attempt.delivery((out.into_bytes(), stream), spent);
         discard(self);
-        delivery
+        Some(delivery)
+    }
+
+    fn end_useless(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        crate::attempt::deliver(self, desk)
     }
 }
 
@@ -232,89 +282,34 @@ impl Stream for Oks {
     }
 }
 
-/// Runs a command of many words as a bulk if it is of that kind.
-pub(crate) fn start(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &Session,
-    command: &Command,
-    args: resp::Args<'_>,
-    out: &mut Reply,
-) -> Option<Flow> {
-    let answer = match command.name {
-        // An odd number of words is an error that the handler knows to tell.
-        "mset" if args.len() % 2 == 1 => Answer::Ok,
-        "msetnx" if args.len() % 2 == 1 => Answer::Done,
-        "del" | "unlink" => Answer::Count,
-        _ => return None,
-    };
-    let words = local.incoming.clone().unwrap_or_else(|| Arc::new(args.to_owned()));
-    let words = match answer {
-        Answer::Ok => BulkWords::Pairs(words),
-        Answer::Done => BulkWords::NewPairs(words),
-        _ => BulkWords::Keys(words),
-    };
-    Some(BulkJob::start(server, local, session, words, answer, out))
-}
-
-/// The same for the queue of an EXEC, if it is a bulk. Cost: O(1).
-pub(crate) fn start_exec(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &Session,
-    queue: Queue,
-    out: &mut Reply,
-) -> Flow {
-    let answer = Answer::Oks(queue.len());
-    BulkJob::start(server, local, session, BulkWords::Sets(queue), answer, out)
-}
-
-/// Has it committed, unless it has to wait in a line.
-pub(crate) fn go_on(server: &Arc<Server>, local: &mut Local, job: Box<BulkJob>) {
-    // From here on it is another's, and its client waits for it.
-    stdx::panics::changes();
-    let lost = job.races.lost > 0;
-    if let Some(Write::Bulk(mut job)) = lines::stand(server, Write::Bulk(job), lost) {
-        job.spent.got_place();
-        local.works.push(Work::Bulk(None, job));
-    }
-}
-
 /// Whether the commands of an EXEC can be a bulk: plain SETs, and nothing is watched.
-pub(crate) fn is_bulk(session: &Session, queue: &Queue) -> bool {
-    session.watch.len() == 0 && queue.is_sets()
+pub(crate) fn is_bulk(watched: usize, queue: &Queue) -> bool {
+    watched == 0 && queue.is_sets()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lines::Write;
     use crate::mail::Mail;
-    use crate::works;
+    use crate::piece::{Letter, Who};
+    use crate::session::ClientInfo;
+    use crate::{Local, Server, drive};
 
     fn mset(client: u64, key: &[u8], lost: u32) -> Box<BulkJob> {
         let words = OwnedArgs::from_slices(&[b"MSET", key, b"value"]);
-        let mut races = Races::new();
-        races.lost = lost;
-        Box::new(BulkJob {
-            client,
-            db: 0,
-            words: Arc::new(BulkWords::Pairs(Arc::new(words))),
-            races,
-            answer: Answer::Ok,
-            resp3: false,
-            loop_id: 0,
-            spent: Spent::default(),
-            place: None,
-            _holding: Holding::default(),
-        })
+        let info = Arc::new(ClientInfo::new(client, 0, String::new(), String::new(), 0, false, 0));
+        let who = Who { client, command: "mset", loop_id: 0 };
+        let mut attempt = Attempt::new(who, info, None, Arc::default());
+        attempt.races.lost = lost;
+        let what = (BulkWords::Pairs(Arc::new(words)), Answer::Ok);
+        BulkJob::new(attempt, 0, what, false).expect("there is room")
     }
 
-    /// Who is answered when there is nothing left to do. In no order: works take turns by the clock.
+    /// The clients that are answered when there is nothing left to do. In no order: works take turns by the clock.
     fn answered(server: &Arc<Server>, local: &mut Local) -> Vec<u64> {
         let mut done = Vec::new();
         while local.works.any() {
-            works::advance(server, local, &mut done);
+            drive::advance(server, local, &mut done);
         }
         let mut clients: Vec<u64> = done.iter().map(|delivery| delivery.client).collect();
         clients.sort_unstable();
@@ -326,60 +321,61 @@ mod tests {
         let server = Server::start(Arc::default(), 1).unwrap();
         let mut local = Local::new(0, &server);
         // Where nobody has lost there is no line.
-        go_on(&server, &mut local, mset(1, b"a", 0));
-        go_on(&server, &mut local, mset(2, b"a", 0));
-        assert_eq!((local.works.load().0, server.lines.waiting()), (2, 0));
+        drive::begin(&server, &mut local, mset(1, b"a", 0));
+        drive::begin(&server, &mut local, mset(2, b"a", 0));
+        assert_eq!((local.works.load().0, server.work.lines.waiting()), (2, 0));
         assert_eq!(answered(&server, &mut local), [1, 2]);
         // The first has lost: who comes after it waits, and so does another that lost; one of another key does not.
-        go_on(&server, &mut local, mset(3, b"a", 1));
-        go_on(&server, &mut local, mset(4, b"a", 0));
-        go_on(&server, &mut local, mset(5, b"a", 1));
-        go_on(&server, &mut local, mset(6, b"b", 0));
-        assert_eq!((local.works.load().0, server.lines.waiting()), (2, 2));
+        drive::begin(&server, &mut local, mset(3, b"a", 1));
+        drive::begin(&server, &mut local, mset(4, b"a", 0));
+        drive::begin(&server, &mut local, mset(5, b"a", 1));
+        drive::begin(&server, &mut local, mset(6, b"b", 0));
+        assert_eq!((local.works.load().0, server.work.lines.waiting()), (2, 2));
         assert_eq!(answered(&server, &mut local), [3, 6]);
         for next in [4, 5] {
             let mut letters = Vec::new();
             server.mailbox(0).drain(&mut letters);
-            let Some(Mail::First(write)) = letters.pop() else { panic!("nobody is first") };
-            assert!(matches!(&write, Write::Bulk(job) if job.client == next && job.spent.line.is_some()));
-            works::start_first(&server, &mut local, write);
+            let Some(Mail::Work(Letter::First(mut first))) = letters.pop() else { panic!("nobody is first") };
+            assert!(first.who().client == next && first.spent().unwrap().line.is_some());
+            drive::begin(&server, &mut local, first);
             assert_eq!(answered(&server, &mut local), [next]);
         }
         // It ended with the last.
-        assert_eq!(server.lines.waiting(), 0);
-        go_on(&server, &mut local, mset(7, b"a", 0));
-        go_on(&server, &mut local, mset(8, b"a", 0));
+        assert_eq!(server.work.lines.waiting(), 0);
+        drive::begin(&server, &mut local, mset(7, b"a", 0));
+        drive::begin(&server, &mut local, mset(8, b"a", 0));
         assert_eq!(answered(&server, &mut local), [7, 8]);
     }
+
     /// One that never ends would be first for ever.
     #[test]
     fn who_was_first_for_long_is_passed() {
         let server = Server::start(Arc::default(), 1).unwrap();
         let mut local = Local::new(0, &server);
-        go_on(&server, &mut local, mset(1, b"a", 1));
-        go_on(&server, &mut local, mset(2, b"a", 0));
-        go_on(&server, &mut local, mset(3, b"a", 0));
+        drive::begin(&server, &mut local, mset(1, b"a", 1));
+        drive::begin(&server, &mut local, mset(2, b"a", 0));
+        drive::begin(&server, &mut local, mset(3, b"a", 0));
         let next = |server: &Arc<Server>| {
             let mut letters = Vec::new();
             server.mailbox(0).drain(&mut letters);
             let write = letters.pop().map(|letter| match letter {
-                Mail::First(write) => write,
+                Mail::Work(Letter::First(first)) => first,
                 _ => panic!("nobody is first"),
             });
             assert!(letters.is_empty());
             write
         };
         let now_ns = stdx::clock::mono_ns();
-        lines::tend(&server, now_ns + 1_000_000_000);
+        server.work.lines.tend(now_ns + 1_000_000_000);
         assert!(next(&server).is_none());
-        lines::tend(&server, now_ns + 6_000_000_000);
+        server.work.lines.tend(now_ns + 6_000_000_000);
         let second = next(&server).expect("the second is first");
-        works::start_first(&server, &mut local, second);
+        drive::begin(&server, &mut local, second);
         // Its end is that of the second's place, not the first's: the third goes on once.
         assert_eq!(answered(&server, &mut local), [1, 2]);
         let third = next(&server).expect("the third is first");
-        works::start_first(&server, &mut local, third);
+        drive::begin(&server, &mut local, third);
         assert_eq!(answered(&server, &mut local), [3]);
-        assert!(next(&server).is_none() && server.lines.waiting() == 0);
+        assert!(next(&server).is_none() && server.work.lines.waiting() == 0);
     }
 }

@@ -300,7 +300,7 @@ fn admit(
     if let Plan::Refused(error) = &plan {
         return refuse(server, local, session, Some(command), error, out);
     }
-    if server.pause.is_on() && server.pause.holds(command, session, local.now_ms) {
+    if server.work.pause.is_on() && server.work.pause.holds(command, session, local.now_ms) {
         return crate::clients::hold(server, local, session);
     }
     let full = stdx::reclaim::is_full();
@@ -639,12 +639,14 @@ fn run_elsewhere(
         return Some(Flow::Done);
     }
     let has_many_words = args.len() >= job::MANY_WORDS && !waits;
-    if has_many_words && let Some(flow) = crate::bulk::start(server, local, session, command, args, out) {
+    if has_many_words && let Some(flow) = crate::aside::start_bulk(server, local, session, command, args, out)
+    {
         // It never ends an older commit, so nobody has to be asked before.
         return Some(flow);
     }
     if has_many_words
-        && let Some(flow) = actions::gather::start(server, session, command, args, local.incoming.as_ref())
+        && let Some(flow) =
+            crate::aside::start_gather(server, session, command, args, local.incoming.as_ref())
     {
         return Some(flow);
     }
@@ -656,7 +658,7 @@ fn run_elsewhere(
         return Some(Flow::Done);
     }
     if has_unknown_keys(command, args) || has_many_words || local.incoming.is_some() {
-        return Some(job::start(server, local, session, (command, handler, args), out));
+        return Some(crate::aside::start(server, local, session, (command, handler, args), out));
     }
     None
 }
@@ -727,7 +729,7 @@ fn keyed(
     let steps = if ends_here { 0 } else { command.steps(&view, args) };
     if steps > INLINE_STEPS {
         server.after(local, view.finish());
-        return job::start(server, local, session, (command, handler, args), out);
+        return crate::aside::start(server, local, session, (command, handler, args), out);
     }
     if steps > APART_STEPS && command.apart {
         let mut keys = SmallVec::<[&[u8]; 16]>::new();
@@ -748,7 +750,7 @@ fn keyed(
         out.truncate(mark);
         server.after(local, view.finish());
         if error == Error::Budget {
-            return job::start(server, local, session, (command, handler, args), out);
+            return crate::aside::start(server, local, session, (command, handler, args), out);
         }
         out.error(&error.text());
         return Flow::Done;
@@ -781,10 +783,10 @@ fn whole(
     out: &mut Reply,
 ) -> Flow {
     if command.name == "keys" {
-        return crate::actions::keys::start(server, local, session, args);
+        return crate::aside::start_keys(server, local, session, args);
     }
     if command.name == "scan"
-        && let Some(flow) = crate::actions::keys::start_scan(server, session, args)
+        && let Some(flow) = crate::aside::start_scan(server, session, args)
     {
         return flow;
     }

@@ -273,9 +273,9 @@ impl Pause {
 /// Lets a command wait for the end of CLIENT PAUSE.
 pub(crate) fn hold(server: &Server, local: &Local, session: &mut Session) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    session.postponed.get_or_insert_with(|| server.pause.postpone());
+    session.postponed.get_or_insert_with(|| server.work.pause.postpone());
     session.waits_for_itself(What::Pause, local.clock_ns);
-    Flow::Held(server.pause.until_ms())
+    Flow::Held(server.work.pause.until_ms())
 }
 
 /// Parks a client on the keys of its command.
@@ -302,7 +302,7 @@ pub(crate) fn park(
         }
         Parked::Long => match command.run {
             Run::Write(handler) | Run::Read(handler) => {
-                crate::job::start(server, local, session, (command, handler, args), out)
+                crate::aside::start(server, local, session, (command, handler, args), out)
             }
             _ => Flow::Done,
         },
@@ -363,7 +363,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     if session.info.killed.load(Ordering::Relaxed) {
         // What it sent last is not wanted either, unless that is decided.
         server.scripts.stop(session.id);
-        server.snapshots.stop(session.id);
+        server.work.snapshots.stop(session.id);
     }
     if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
         && server.park.leave(server, local, session.id).is_none()
@@ -384,7 +384,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
             local.leaving.push(client);
         }
     }
-    server.pause.goes_on(local.now_ms);
+    server.work.pause.goes_on(local.now_ms);
     if let Some(lua) = &mut local.lua {
         lua.heed();
         let (scripts, functions) = lua.bytes();
@@ -393,7 +393,7 @@ pub fn cron(server: &Arc<Server>, local: &mut Local) {
     }
     if local.id == 0 {
         let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
-        crate::lines::tend(server, local.clock_ns);
+        server.work.lines.tend(local.clock_ns);
         server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);
         // The allocator asks its arenas one by one, and whoever holds one may not be running.
         let (errand, now_ms) = (server.clone(), local.now_ms);

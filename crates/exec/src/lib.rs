@@ -16,15 +16,19 @@
 #![forbid(unsafe_code)]
 
 mod actions;
+mod aside;
 mod assembled;
+mod attempt;
 mod bounds;
 mod bulk;
 pub mod call;
 mod calls;
+mod chores;
 mod claim;
 mod clerk;
 pub mod clients;
 mod crowd;
+pub mod drive;
 mod flood;
 pub mod http;
 pub mod info;
@@ -35,9 +39,12 @@ pub mod mail;
 mod measured;
 pub mod memory;
 pub mod park;
+pub mod piece;
 mod pool;
 pub mod pubsub;
 pub mod queue;
+mod races;
+pub mod reading;
 pub mod scripts;
 pub mod session;
 pub mod slowlog;
@@ -71,20 +78,14 @@ pub struct Server {
     pub clients: clients::Clients,
     pub pubsub: pubsub::PubSub,
     pub park: park::Park,
-    pub(crate) workers: worker::Workers,
-    /// Jobs and scripts take turns.
-    pub turns: Arc<stdx::turns::Turns>,
-    /// Which rank their threads take.
+    /// What long work shares: threads, snapshots, lines, CLIENT PAUSE.
+    pub work: Arc<works::Work>,
+    /// Which rank the threads of long work take.
     pub(crate) crowd: Arc<crowd::Crowd>,
-    /// Who reads at which moment, and who waits for a place.
-    pub snapshots: snapshots::Snapshots,
-    /// Long writes that lost to each other.
-    pub lines: lines::Lines,
     /// Memory in use, and what is evicted.
     pub memory: Arc<memory::Memory>,
     /// Memory of the machine.
     pub memory_bytes: u64,
-    pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
     /// Databases that are read through.
     pub sources: sources::Sources,
@@ -117,6 +118,7 @@ pub trait Program: Send + Sync {
 
 /// What one loop has for itself.
 pub struct Local {
+    pub(crate) server: Arc<Server>,
     pub id: usize,
     /// Wall clock of the current turn.
     pub now_ms: u64,
@@ -151,6 +153,8 @@ pub struct Local {
     pub(crate) asked: u32,
     /// What this loop does for long work, in slices.
     pub works: works::Works,
+    /// Deeds that wait for an answer by mail, by their client.
+    pub(crate) acting: std::collections::HashMap<u64, Box<scripts::Deeds>>,
     /// Clients for whom rows arrived.
     pub arrived: Vec<(u64, sources::Arrival)>,
     /// What this loop counts.
@@ -158,12 +162,13 @@ pub struct Local {
 }
 
 impl Local {
-    pub fn new(id: usize, server: &Server) -> Local {
+    pub fn new(id: usize, server: &Arc<Server>) -> Local {
         let random = stdx::hash::hash_u64(id as u64 ^ stdx::clock::wall_ns());
         let ticker = stdx::clock::Ticker::new();
         // The first reading measures the counter for milliseconds: not in a turn of the loop.
         ticker.now_ns();
         Local {
+            server: server.clone(),
             id,
             now_ms: stdx::clock::wall_ms(),
             random,
@@ -183,6 +188,7 @@ impl Local {
             key_hash: None,
             asked: 0,
             works: works::Works::default(),
+            acting: std::collections::HashMap::new(),
             arrived: Vec::new(),
             recorder: server.stats.recorder(),
         }
@@ -191,7 +197,7 @@ impl Local {
     /// A message nobody waits for goes on from here.
     pub fn announce(&mut self, announced: pubsub::Announced) {
         if self.announced.is_empty() {
-            self.works.push(works::Work::Announce);
+            self.works.push(Box::new(chores::Announcing));
         }
         self.announced.push_back(announced);
     }
@@ -278,10 +284,10 @@ impl Server {
         stdx::pages::start_keeper();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         let boxes = mailboxes.clone();
-        let done = move |job: Box<job::Job>| boxes[job.loop_id].send(Mail::Job(job));
-        let turns = stdx::turns::Turns::new(cores);
-        let crowd = Arc::<crowd::Crowd>::default();
-        let workers = worker::Workers::start(keyspace.clone(), turns.clone(), crowd.clone(), done);
+        let memory = Arc::new(memory::Memory::new(sources::MAX));
+        let post: piece::Post = Arc::new(move |to, letter| boxes[to].send(letter.into()));
+        let (turns, crowd) = (stdx::turns::Turns::new(cores), Arc::<crowd::Crowd>::default());
+        let work = works::Work::start(keyspace.clone(), turns, crowd.clone(), memory.work.clone(), post);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let server = Arc::new(Server {
             keyspace,
@@ -289,14 +295,10 @@ impl Server {
             clients: clients::Clients::new(loops),
             pubsub: pubsub::PubSub::default(),
             park: park::Park::default(),
-            workers,
-            turns,
+            work,
             crowd,
-            snapshots: snapshots::Snapshots::default(),
-            lines: lines::Lines::default(),
-            memory: Arc::new(memory::Memory::new(sources::MAX)),
+            memory,
             memory_bytes: info::machine_bytes(),
-            pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
             sources: sources::Sources::default(),
             started_ms: stdx::clock::wall_ms(),
@@ -312,12 +314,6 @@ impl Server {
             multiplexing: OnceLock::new(),
         });
         server.scripts.take_from(&server.memory.work);
-        let weak = Arc::downgrade(&server);
-        server.keyspace.on_snapshot_closed(move || {
-            if let Some(server) = weak.upgrade() {
-                snapshots::closed(&server);
-            }
-        });
         actions::config::follow(&server);
         waits::watchdog::start(&server)?;
         Ok(server)

@@ -18,64 +18,16 @@
 //! - Q5: who waited is told for how long, and who was first when it came.
 //! - Q6: where there is no line, asking costs one load; else O(1), and O(n) for a first key of n bytes.
 
-use crate::Server;
-use crate::bulk::BulkJob;
-use crate::job::Job;
-use crate::mail::Mail;
-use crate::scripts::ScriptJob;
+use crate::attempt::Long;
+use crate::piece::{Letter, Piece, Post};
 use crate::snapshots::Queued;
-use crate::waits::Spent;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 use stdx::hash::hash_bytes;
 
-/// A long write.
-pub enum Write {
-    Job(Box<Job>),
-    Script(Box<ScriptJob>),
-    Bulk(Box<BulkJob>),
-}
-
-impl Write {
-    /// Which line it would stand in, if in any.
-    fn kind(&self) -> Option<u64> {
-        match self {
-            Write::Job(job) => job.kind(),
-            Write::Script(job) => job.kind(),
-            Write::Bulk(job) => Some(job.kind()),
-        }
-    }
-
-    /// Its client, its command and its loop.
-    fn who(&self) -> (u64, &'static str, usize) {
-        match self {
-            Write::Job(job) => (job.client, job.body.command(), job.loop_id),
-            Write::Script(job) => job.who(),
-            Write::Bulk(job) => job.who(),
-        }
-    }
-
-    fn spent(&mut self) -> &mut Spent {
-        match self {
-            Write::Job(job) => &mut job.spent,
-            Write::Script(job) => &mut job.spent,
-            Write::Bulk(job) => &mut job.spent,
-        }
-    }
-
-    fn place(&mut self) -> &mut Option<Place> {
-        match self {
-            Write::Job(job) => &mut job.place,
-            Write::Script(job) => &mut job.place,
-            Write::Bulk(job) => &mut job.place,
-        }
-    }
-}
-
 /// See the module.
-#[derive(Default)]
 pub struct Lines {
     count: AtomicUsize,
     /// Works that wait in all of them.
@@ -83,19 +35,20 @@ pub struct Lines {
     /// Works that were first so far.
     firsts: AtomicU64,
     lines: Mutex<HashMap<u64, Line>>,
+    post: Post,
 }
 
 struct Line {
-    /// Who is first: its client, its command, and since when it is.
+    /// The first: its client, its command, and since when it is.
     first: (u64, &'static str, u64),
     /// Which of all that were first in a line.
     number: u64,
-    waiting: VecDeque<Write>,
+    waiting: VecDeque<Box<dyn Piece>>,
 }
 
 /// The first place of a line; given up when dropped.
 pub struct Place {
-    server: Weak<Server>,
+    lines: Weak<Lines>,
     line: u64,
     number: u64,
 }
@@ -111,80 +64,100 @@ pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
 }
 
 impl Lines {
+    /// None yet. `post` tells a loop whose work is first.
+    pub(crate) fn new(post: Post) -> Arc<Lines> {
+        Arc::new(Lines {
+            count: AtomicUsize::new(0),
+            waiting: AtomicUsize::new(0),
+            firsts: AtomicU64::new(0),
+            lines: Mutex::default(),
+            post,
+        })
+    }
+
     /// Works that stand in lines and wait: at most one a client.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
-}
 
-/// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then it comes back by
-/// [`Mail::First`]. `lost`: it has lost a race, and opens a line if there is none.
-pub(crate) fn stand(server: &Arc<Server>, mut write: Write, lost: bool) -> Option<Write> {
-    if !lost && server.lines.count.load(Ordering::Relaxed) == 0 || write.place().is_some() {
-        return Some(write);
-    }
-    let Some(kind) = write.kind() else { return Some(write) };
-    let now_ns = stdx::clock::mono_ns();
-    let mut lines = server.lines.lines.lock();
-    match lines.get_mut(&kind) {
-        Some(line) => {
-            let (client, command, since_ns) = line.first;
-            let behind = (client, command, now_ns.saturating_sub(since_ns));
-            write.spent().line = Some(Queued::new(now_ns, Some(behind)));
-            line.waiting.push_back(write);
-            server.lines.waiting.fetch_add(1, Ordering::Relaxed);
-            None
+    /// Lets work pass that is about to open its snapshot, unless it has to wait in the line of its kind: then it comes back by
+    /// [`Letter::First`]. Work that has lost a race opens a line if there is none.
+    pub(crate) fn stand<L: Long>(self: &Arc<Lines>, mut work: Box<L>) -> Option<Box<L>> {
+        let attempt = work.attempt();
+        let lost = attempt.races.lost > 0;
+        if !lost && self.count.load(Ordering::Relaxed) == 0 || attempt.place.is_some() {
+            return Some(work);
         }
-        None if lost => {
-            let (client, command, _) = write.who();
-            let number = server.lines.firsts.fetch_add(1, Ordering::Relaxed);
-            let first = (client, command, now_ns);
-            lines.insert(kind, Line { first, number, waiting: VecDeque::new() });
-            server.lines.count.store(lines.len(), Ordering::Relaxed);
-            *write.place() = Some(Place { server: Arc::downgrade(server), line: kind, number });
-            Some(write)
+        let Some(kind) = work.kind() else { return Some(work) };
+        let now_ns = stdx::clock::mono_ns();
+        let mut lines = self.lines.lock();
+        match lines.get_mut(&kind) {
+            Some(line) => {
+                let (client, command, since_ns) = line.first;
+                let behind = (client, command, now_ns.saturating_sub(since_ns));
+                work.attempt_mut().spent.line = Some(Queued::new(now_ns, Some(behind)));
+                line.waiting.push_back(work);
+                self.waiting.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+            None if lost => {
+                let who = work.attempt().who;
+                let number = self.firsts.fetch_add(1, Ordering::Relaxed);
+                let first = (who.client, who.command, now_ns);
+                lines.insert(kind, Line { first, number, waiting: VecDeque::new() });
+                self.count.store(lines.len(), Ordering::Relaxed);
+                work.attempt_mut().place = Some(self.place(kind, number));
+                Some(work)
+            }
+            None => Some(work),
         }
-        None => Some(write),
     }
-}
 
-impl Line {
-    /// Makes the next the first, if one waits.
-    fn advance(&mut self, server: &Arc<Server>, kind: u64) -> Option<Write> {
-        let mut next = self.waiting.pop_front()?;
-        server.lines.waiting.fetch_sub(1, Ordering::Relaxed);
-        let (client, command, _) = next.who();
-        self.first = (client, command, stdx::clock::mono_ns());
-        self.number = server.lines.firsts.fetch_add(1, Ordering::Relaxed);
-        *next.place() = Some(Place { server: Arc::downgrade(server), line: kind, number: self.number });
+    fn place(self: &Arc<Lines>, line: u64, number: u64) -> Place {
+        Place { lines: Arc::downgrade(self), line, number }
+    }
+
+    /// Makes the next of a line the first, if one waits.
+    fn advance(self: &Arc<Lines>, line: &mut Line, kind: u64) -> Option<Box<dyn Piece>> {
+        let mut next = line.waiting.pop_front()?;
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+        let who = next.who();
+        line.first = (who.client, who.command, stdx::clock::mono_ns());
+        line.number = self.firsts.fetch_add(1, Ordering::Relaxed);
+        next.is_first(self.place(kind, line.number));
         Some(next)
     }
-}
 
-/// Lets the next go on where one has been first for long (Q3). Called now and then. Cost: O(lines).
-pub fn tend(server: &Arc<Server>, now_ns: u64) {
-    if server.lines.count.load(Ordering::Relaxed) == 0 {
-        return;
+    /// Lets the next go on where one has been first for long (Q3). Called now and then. Cost: O(lines).
+    pub(crate) fn tend(self: &Arc<Lines>, now_ns: u64) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut lines = self.lines.lock();
+        let old = |line: &Line| now_ns.saturating_sub(line.first.2) >= FIRST_NS;
+        let late = lines.iter_mut().filter(|(_, line)| old(line));
+        let next: Vec<_> = late.filter_map(|(kind, line)| self.advance(line, *kind)).collect();
+        drop(lines);
+        next.into_iter().for_each(|next| self.send(next));
     }
-    let mut lines = server.lines.lines.lock();
-    let old = |line: &Line| now_ns.saturating_sub(line.first.2) >= FIRST_NS;
-    let late = lines.iter_mut().filter(|(_, line)| old(line));
-    let next: Vec<Write> = late.filter_map(|(kind, line)| line.advance(server, *kind)).collect();
-    drop(lines);
-    next.into_iter().for_each(|write| server.send(write.who().2, Mail::First(write)));
+
+    /// Sends the first of a line to its loop.
+    fn send(&self, first: Box<dyn Piece>) {
+        (self.post)(first.who().loop_id, Letter::First(first));
+    }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let Some(server) = self.server.upgrade() else { return };
-        let mut lines = server.lines.lines.lock();
+        let Some(all) = self.lines.upgrade() else { return };
+        let mut lines = all.lines.lock();
         let Some(line) = lines.get_mut(&self.line).filter(|line| line.number == self.number) else { return };
-        let Some(next) = line.advance(&server, self.line) else {
+        let Some(next) = all.advance(line, self.line) else {
             lines.remove(&self.line);
-            return server.lines.count.store(lines.len(), Ordering::Relaxed);
+            return all.count.store(lines.len(), Ordering::Relaxed);
         };
         drop(lines);
-        server.send(next.who().2, Mail::First(next));
+        all.send(next);
     }
 }
 

@@ -295,7 +295,7 @@ pub(crate) fn admit(server: &Server, local: &mut Local, session: &Session) -> Ve
     let memory = &server.memory;
     let limit = memory.limit.load(Relaxed);
     let waiting = session.short_since.take();
-    if limit == 0 || server.pause.stops_writes(local.now_ms) {
+    if limit == 0 || server.work.pause.stops_writes(local.now_ms) {
         return Verdict::Run;
     }
     memory.stir();
@@ -385,7 +385,7 @@ pub(crate) fn look(server: &Server, now_ms: u64) -> u64 {
     // larger one counts. So what comes or goes meanwhile lets too little seem in use until the next look, never too much: nothing
     // is evicted for what is gone already.
     let apart = || {
-        let pinned = keyspace.retained().0 + server.snapshots.streamed();
+        let pinned = keyspace.retained().0 + server.work.snapshots.streamed();
         // Little segments are the allocator's, and are counted as segments.
         let outside = keyspace.all_entry_bytes().1 as i64 + Keyspace::little_bytes() as i64;
         (outside, (stdx::reclaim::pending_bytes() + pinned + memory.apart()) as i64)
@@ -489,7 +489,7 @@ fn pay_all(server: &Server, now_ms: u64, told: &mut Vec<Changes>) {
     }
     let limit = memory.limit.load(Relaxed);
     // What a source has can be had again; of the rest nothing may change while CLIENT PAUSE stops writes.
-    if limit > 0 && !server.pause.stops_writes(now_ms) {
+    if limit > 0 && !server.work.pause.stops_writes(now_ms) {
         let paid = pay(server, now_ms, limit, &mut pace, told);
         owes |= paid == Paid::Some;
         if paid == Paid::Enough {

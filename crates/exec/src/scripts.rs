@@ -23,44 +23,48 @@
 
 mod code;
 mod deeds;
+mod engines;
+mod job;
 mod run;
+mod running;
 mod transaction;
 
 pub(crate) use code::{Change, Deadline, Found, LuaState, Short, compile_apart};
 pub use code::{Code, Kept, Libraries, LibraryCode};
 pub use deeds::{Deeds, advance_deeds, waiting_deeds};
+pub use job::ScriptJob;
 pub(crate) use run::Reader;
+pub use running::Running;
 
 use code::Compiling;
 use deeds::Deed;
+use engines::Engines;
+use job::send_away;
 use run::{Ground, Limit, run_once};
 use transaction::Transaction;
 
 use crate::actions::Act;
-use crate::assembled::{self, Rests};
 use crate::call::{self, INLINE_STEPS};
-use crate::job::{self, Delivery, Races};
-use crate::lines::{self, Place, Write};
-use crate::mail::{Answer, Around, Asked, Errand, Mail, ReadKeys};
+use crate::chores::{Collecting, Libraries as Loading};
+use crate::mail::{Errand, Mail};
+use crate::piece::Delivery;
 use crate::pool::Pool;
+use crate::reading::{Answer, Around, Asked, ReadKeys};
 use crate::session::{ClientInfo, Watch};
-use crate::snapshots::{Asker, Class, StopSign};
 use crate::tally::Tally;
 use crate::waits::Spent;
-use crate::waits::request::Bench;
-use crate::works::{Owner, Paused, Work};
-use crate::{Local, Server, Session};
+use crate::{Local, Server, Session, drive};
 use command::places;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error};
-use keyspace::{Announce, Chunk, Commit, KeyBatches, Overlay, Snapshot, View};
+use keyspace::{Changes, Chunk, KeyBatches, Keyspace, Overlay, Snapshot, View};
 use parking_lot::Mutex;
 use resp::{OwnedArgs, Reply};
 use script::{Engine, Host, Limits, Sha, Stop};
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
 use stdx::budget::Holding;
 use stdx::clock::Ticker;
 use stdx::hash::hash_bytes;
@@ -179,108 +183,21 @@ impl ScriptRun {
         matches!(&self.body, Body::Exec(transaction) if transaction.is_touched())
     }
 
-    /// EXEC: has decided changes of what was watched written, from `last` on; true if some are left.
-    fn settle_some(&self, server: &Server, local: &mut Local, last: &mut Option<(usize, Box<[u8]>)>) -> bool {
-        let Body::Exec(transaction) = &self.body else { return false };
-        crate::transaction::settle_some(server, local, transaction.watch(), last)
-    }
-
-    /// EXEC: gives up what its client watched.
-    fn forget_watched(&mut self, server: &Server, local: &mut Local) {
-        if let Body::Exec(transaction) = &mut self.body {
-            crate::transaction::forget(server, local, transaction.take_watch());
-        }
-    }
-}
-
-/// A script on its way through a thread of its own.
-pub struct ScriptJob {
-    pub run: ScriptRun,
-    /// Until it is done.
-    listed: Option<Listed>,
-    overlay: Option<Overlay>,
-    /// What it did, if that is much: to be committed in pieces.
-    commit: Option<Commit>,
-    races: Races,
-    out: Vec<u8>,
-    told: Told,
-    tally: Tally,
-    ended: Result<(), Halt>,
-    pub(crate) spent: Spent,
-    /// The last watched key that is settled since the snapshot.
-    settled: Option<(usize, Box<[u8]>)>,
-    /// In the line of its kind.
-    pub(crate) place: Option<Place>,
-    /// Tells this attempt to stop.
-    pub(crate) sign: StopSign,
-    /// How often it gave its place to others.
-    gave_way: u32,
-    /// What it holds, of what work may.
-    holding: Holding,
-    info: Arc<ClientInfo>,
-}
-
-impl ScriptJob {
-    /// What it says of itself to get a place.
-    fn asks(&self) -> Asker {
-        let body = &self.run.body;
-        let mut name = vec![body.command().to_uppercase().into_bytes()];
-        name.extend((!matches!(body, Body::Exec(_))).then(|| body.name().into_bytes()));
-        let words = crate::snapshots::shortened(name.iter().map(Vec::as_slice).chain(self.run.keys().iter()));
-        Asker {
-            client: self.run.client,
-            command: self.run.body.command(),
-            class: Class::Script,
-            gave_way: self.gave_way,
-            gone: self.run.gone.clone(),
-            for_client: self.run.read_only,
-            sign: self.sign.clone(),
-            words,
+    /// EXEC: what its client watched.
+    fn watch(&mut self) -> Option<&mut Watch> {
+        match &mut self.body {
+            Body::Exec(transaction) => Some(transaction.watch()),
+            _ => None,
         }
     }
 
-    /// Whether its client has gone.
-    fn is_orphan(&self) -> bool {
-        self.run.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))
-    }
-
-    /// Whether it is not worth another turn: it gave way, and its client has gone (C9).
-    pub(crate) fn is_forsaken(&self) -> bool {
-        self.gave_way > 0 && self.is_orphan()
-    }
-
-    /// What works that get in each other's way have in common; None if it is nothing of a name, or only reads.
-    pub(crate) fn kind(&self) -> Option<u64> {
-        let run = &self.run;
-        let name = Name::of(&run.body).filter(|_| !run.read_only)?;
-        let first = run.keys().iter().next();
-        Some(match &name {
-            Name::Script(sha) => lines::kind(&sha.hex(), run.db, first),
-            Name::Function(name) => lines::kind(name.as_bytes(), run.db, first),
-        })
-    }
-
-    /// Its client, its command and its loop.
-    pub(crate) fn who(&self) -> (u64, &'static str, usize) {
-        (self.run.client, self.run.body.command(), self.run.loop_id)
-    }
-
-    /// Whether it has done something that is to be committed.
-    fn changes(&self) -> bool {
-        self.commit.is_some() || self.overlay.as_ref().is_some_and(Overlay::is_dirty)
-    }
-
-    /// It panicked: nothing of it has happened.
-    fn fail(&mut self) {
-        job::discard((self.overlay.take(), self.commit.take(), std::mem::take(&mut self.told)));
-        self.tally.clear();
-        self.ended = Err(Halt::Broken);
-    }
-
-    /// Whether it is to end: somebody killed it, or its client went and it only reads.
-    pub(crate) fn is_killed(&self) -> bool {
-        let gone = self.run.gone().is_some_and(|gone| gone.load(Ordering::Relaxed));
-        gone || self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
+    /// EXEC: has decided changes of what was watched written.
+    fn settle(&mut self, keyspace: &Keyspace, now_ms: u64) -> Vec<Changes> {
+        let (mut told, mut last) = (Vec::new(), None);
+        if let Some(watch) = self.watch() {
+            while watch.settle_some(keyspace, now_ms, &mut last, &mut told) {}
+        }
+        told
     }
 }
 
@@ -355,63 +272,6 @@ impl Halt {
     }
 }
 
-/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
-/// to be committed (C7).
-pub struct Running {
-    /// Whose it is.
-    pub client: u64,
-    pub name: String,
-    /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
-    pub is_script: bool,
-    pub is_function: bool,
-    pub started_ns: u64,
-    pub kill: AtomicBool,
-    pub command: Vec<Vec<u8>>,
-    /// Its client has gone, and when that was seen first (monotonic milliseconds; 0: it was not).
-    gone: Option<Arc<AtomicBool>>,
-    gone_ms: AtomicU64,
-}
-
-/// Its place in [`Scripts::running`]; given up when dropped.
-struct Listed {
-    server: Weak<Server>,
-    entry: Arc<Running>,
-}
-
-impl Listed {
-    fn new(server: &Arc<Server>, run: &ScriptRun) -> Listed {
-        let entry = running(run);
-        server.scripts.running.lock().push(entry.clone());
-        Listed { server: Arc::downgrade(server), entry }
-    }
-
-    /// A SCRIPT LOAD.
-    fn of_text(server: &Arc<Server>, client: u64) -> Listed {
-        let entry = Arc::new(Running {
-            client,
-            name: String::from("new script"),
-            is_script: true,
-            is_function: false,
-            started_ns: stdx::clock::mono_ns(),
-            kill: AtomicBool::new(false),
-            command: vec![b"script|load".to_vec()],
-            // The compilation looks after that itself.
-            gone: None,
-            gone_ms: AtomicU64::new(0),
-        });
-        server.scripts.running.lock().push(entry.clone());
-        Listed { server: Arc::downgrade(server), entry }
-    }
-}
-
-impl Drop for Listed {
-    fn drop(&mut self) {
-        if let Some(server) = self.server.upgrade() {
-            server.scripts.running.lock().retain(|entry| !Arc::ptr_eq(entry, &self.entry));
-        }
-    }
-}
-
 /// What the server knows about scripts.
 pub struct Scripts {
     pub code: Arc<Code>,
@@ -449,71 +309,6 @@ impl Default for Scripts {
             engines: Arc::default(),
             orphans_ended: AtomicU64::new(0),
         }
-    }
-}
-
-/// The engines of threads, and the bytes they hold: for scripts, and for functions.
-#[derive(Default)]
-struct Engines {
-    scripts: AtomicU64,
-    functions: AtomicU64,
-    all: Mutex<Vec<Weak<Mutex<Desk>>>>,
-}
-
-/// The engine of a thread. The thread has it locked while it works; others may tidy it meanwhile.
-struct Desk {
-    lua: LuaState,
-    share: Share,
-}
-
-impl Desk {
-    fn count(&mut self) {
-        self.share.set(self.lua.bytes());
-    }
-}
-
-impl Engines {
-    /// An engine for a thread.
-    fn add(self: &Arc<Engines>, code: &Arc<Code>) -> Arc<Mutex<Desk>> {
-        let share = Share { of: self.clone(), bytes: (0, 0) };
-        let desk = Arc::new(Mutex::new(Desk { lua: LuaState::new(code.clone()), share }));
-        let mut all = self.all.lock();
-        all.retain(|desk| desk.strong_count() > 0);
-        all.push(Arc::downgrade(&desk));
-        desk
-    }
-
-    /// Has engines of threads without work heed what is asked of all; the others do when they are done.
-    fn heed(&self) {
-        let all: Vec<_> = self.all.lock().iter().filter_map(Weak::upgrade).collect();
-        for desk in all {
-            if let Some(mut desk) = desk.try_lock() {
-                desk.lua.heed();
-                desk.count();
-            }
-        }
-        stdx::reclaim::flush();
-    }
-}
-
-/// What of that is one thread's, until it ends.
-struct Share {
-    of: Arc<Engines>,
-    bytes: (u64, u64),
-}
-
-impl Share {
-    fn set(&mut self, (scripts, functions): (usize, usize)) {
-        let (old, new) = (self.bytes, (scripts as u64, functions as u64));
-        self.of.scripts.fetch_add(new.0.wrapping_sub(old.0), Ordering::Relaxed);
-        self.of.functions.fetch_add(new.1.wrapping_sub(old.1), Ordering::Relaxed);
-        self.bytes = new;
-    }
-}
-
-impl Drop for Share {
-    fn drop(&mut self) {
-        self.set((0, 0));
     }
 }
 
@@ -557,45 +352,6 @@ impl Scripts {
     /// Bytes that the engines of threads hold for scripts, and for functions.
     pub(crate) fn thread_bytes(&self) -> (u64, u64) {
         (self.engines.scripts.load(Ordering::Relaxed), self.engines.functions.load(Ordering::Relaxed))
-    }
-
-    fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
-        let (weak, engines) = (Arc::downgrade(server), self.engines.clone());
-        self.threads.submit(job, server.crowd.rank(), move |taker| {
-            let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
-            let engine = engines.add(&code);
-            let mut bench = Bench::default();
-            while let Some(mut job) = taker.take() {
-                let Some(server) = weak.upgrade() else { return };
-                let mut desk = engine.lock();
-                bench.begin(&mut job.spent);
-                crate::waits::works_for(job.run.client);
-                // A script changes nothing but what it owns (C1), and its engine.
-                let run = || run_on_thread(&server, &mut desk.lua, &mut bench, &mut job);
-                if stdx::panics::contain(run).is_err() {
-                    job.fail();
-                    desk.lua = LuaState::new(code.clone());
-                }
-                desk.lua.tidy();
-                desk.count();
-                let (client, command, loop_id) = job.who();
-                bench.end(&mut job.spent, client, command);
-                server.send(loop_id, Mail::Script(job));
-                stdx::reclaim::flush();
-                if desk.lua.engine.is_littered() {
-                    let turn = server.turns.enter();
-                    desk.lua.collect(|| turn.check());
-                    desk.count();
-                }
-                drop(desk);
-                // A request that met the lock went on.
-                while let Some(mut desk) = engine.try_lock().filter(|desk| !desk.lua.has_heeded()) {
-                    desk.lua.tidy();
-                    desk.count();
-                    stdx::reclaim::flush();
-                }
-            }
-        });
     }
 }
 
@@ -662,7 +418,7 @@ fn run_with_engine(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
     let Some(mut lua) = act.local.lua.take() else { return Started::Done };
     let started = run_inline(act, &mut lua, run);
     if lua.wants_collection() {
-        act.local.works.push(Work::Collect);
+        act.local.works.push(Box::new(Collecting));
     }
     act.local.lua = Some(lua);
     load_libraries(act.local);
@@ -677,7 +433,7 @@ pub(crate) fn collect_some(local: &mut Local) -> bool {
 /// Has the libraries loaded in slices if a function was called that is not there (K4).
 fn load_libraries(local: &mut Local) {
     if local.lua.as_mut().is_some_and(|lua| lua.wants_libraries()) {
-        local.works.push(Work::Libraries);
+        local.works.push(Box::new(Loading));
     }
 }
 
@@ -726,18 +482,20 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
             server.scripts.note_long(&run.body);
             break;
         }
-        let mut settled = None;
-        while run.settle_some(&server, act.local, &mut settled) {}
+        let written = run.settle(&server.keyspace, act.local.now_ms);
+        drive::tell(&server, act.local, written);
         if run.is_touched() {
             act.out.truncate(mark);
             act.out.null_array();
             overlay.dispose();
-            run.forget_watched(&server, act.local);
+            forget_watched(act, &mut run);
             return Started::Done;
         }
-        if settle(&server, act.local, overlay, &mut told).is_ok() {
+        let (changes, committed) = settle(&server.keyspace, act.local.now_ms, overlay, &mut told);
+        drive::tell(&server, act.local, changes);
+        if committed {
             act.local.count_within(&server, &mut lua.tally, act.session.id);
-            run.forget_watched(&server, act.local);
+            forget_watched(act, &mut run);
             if deeds::do_few(&server, &mut told) {
                 told.selected.into_iter().for_each(|db| act.session.select(db));
                 return Started::Done;
@@ -747,6 +505,33 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         act.out.truncate(mark);
     }
     send_away(act, run)
+}
+
+/// EXEC: gives up what its client watched.
+fn forget_watched(act: &mut Act<'_, '_>, run: &mut ScriptRun) {
+    if let Some(watch) = run.watch().map(std::mem::take) {
+        crate::transaction::forget(act.server, act.local, watch);
+    }
+}
+
+/// Commits; false: the race was lost. Gives what is to be told.
+fn settle(keyspace: &Keyspace, now_ms: u64, overlay: Overlay, told: &mut Told) -> (Option<Changes>, bool) {
+    if !overlay.is_dirty() {
+        // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
+        let current = overlay.snapshot().is_current();
+        overlay.dispose();
+        return (None, current);
+    }
+    stdx::panics::changes();
+    match overlay.commit(now_ms) {
+        Ok(changes) => {
+            if let Some(sink) = keyspace.sink() {
+                told.tell_effects(sink, changes.lsn);
+            }
+            (Some(changes), true)
+        }
+        Err(keyspace::Lost { told, .. }) => (Some(told), false),
+    }
 }
 
 /// The bytes of a client's replies, which a script appends to; they go back also when it panics.
@@ -779,7 +564,7 @@ fn do_deeds(act: &mut Act<'_, '_>, run: ScriptRun, mark: usize, told: Told) -> S
             act.out.encoded(&bytes);
             return Started::Done;
         }
-        Some(delivery) => act.local.works.push(Work::Deliver(delivery)),
+        Some(delivery) => act.local.works.push(Box::new(delivery)),
         None => {}
     }
     act.local.away = true;
@@ -861,362 +646,6 @@ impl Scripts {
             *before = roams;
         }
     }
-}
-
-/// Commits. Err: the race was lost, to whose write that was.
-fn settle(server: &Arc<Server>, local: &mut Local, overlay: Overlay, told: &mut Told) -> Result<(), u64> {
-    if overlay.is_dirty() {
-        stdx::panics::changes();
-        match overlay.commit(local.now_ms) {
-            Ok(changes) => {
-                if let Some(sink) = server.keyspace.sink() {
-                    told.tell_effects(sink, changes.lsn);
-                }
-                server.after(local, changes);
-            }
-            Err(keyspace::Lost { told, by }) => {
-                server.after(local, told);
-                return Err(by);
-            }
-        }
-    } else {
-        let current = overlay.snapshot().is_current();
-        overlay.dispose();
-        if !current {
-            // What was loaded before a FLUSHDB and what was loaded after it are of two moments.
-            return Err(0);
-        }
-    }
-    Ok(())
-}
-
-fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
-    let job = ScriptJob {
-        listed: Some(Listed::new(act.server, &run)),
-        run,
-        overlay: None,
-        commit: None,
-        races: Races::new(),
-        out: Vec::new(),
-        told: Told::default(),
-        tally: Tally::default(),
-        ended: Ok(()),
-        spent: Spent::default(),
-        settled: None,
-        place: None,
-        sign: StopSign::default(),
-        gave_way: 0,
-        holding: Holding::default(),
-        info: act.session.info.clone(),
-    };
-    act.local.away = true;
-    submit(act.server, act.local, Box::new(job));
-    Started::Away
-}
-
-/// Opens a script's snapshot and gives it to a thread; it waits if too many are open, or in the line of its kind.
-pub(crate) fn submit(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) {
-    // From here on it is another's, and its client waits for it.
-    stdx::panics::changes();
-    if job.spent.waits.is_none() {
-        let lost = job.races.lost > 0;
-        let Some(Write::Script(first)) = lines::stand(server, Write::Script(job), lost) else { return };
-        job = first;
-        job.spent.got_place();
-    }
-    // It may have waited.
-    job.run.now_ms = local.now_ms;
-    job.settled = None;
-    job.sign = StopSign::default();
-    match server.snapshots.open(server, local.id, job.asks(), &mut job.spent.waits) {
-        Some(snapshot) => {
-            job.spent.got_snapshot();
-            job.overlay = Some(Overlay::new(snapshot, job.run.used_ms));
-            job.spent.queued_at_ns = stdx::clock::mono_ns();
-            server.scripts.submit(server, job);
-        }
-        None => local.works.wait(Owner::Script(job)),
-    }
-}
-
-fn running(run: &ScriptRun) -> Arc<Running> {
-    let (is_script, is_function) = run.body.has_scripts();
-    let mut command: Vec<Vec<u8>> = vec![run.body.name().into_bytes()];
-    command.extend(run.keys().iter().chain(run.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()));
-    Arc::new(Running {
-        client: run.client,
-        name: run.body.name(),
-        is_script,
-        is_function,
-        started_ns: stdx::clock::mono_ns(),
-        kill: AtomicBool::new(false),
-        command,
-        gone: run.gone.clone(),
-        gone_ms: AtomicU64::new(0),
-    })
-}
-
-fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, job: &mut ScriptJob) {
-    let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
-    if job.is_killed() {
-        job.ended = Err(Halt::Killed);
-        return;
-    }
-    // Since before it was compiled.
-    let end_ns = Limit::on_thread(server, &entry, None, job.spent.thread_ns).end_ns;
-    let stop = job.sign.stop.clone();
-    let (kill, gives_way) = (Some(&entry.kill), Some(&*stop));
-    let compiling = Limit { end_ns, kill, gives_way, ..Limit::default() };
-    let known = match know_text(server, lua, &mut job.run, compiling) {
-        Ok(known) => known,
-        Err(halt) => {
-            job.ended = Err(halt);
-            return;
-        }
-    };
-    if let Err(error) = known {
-        let mut out = Reply::new(job.run.resp3);
-        out.error(&error.text());
-        job.out = out.into_bytes();
-        job.ended = Ok(());
-    } else if let Some(mut overlay) = job.overlay.take() {
-        let mut reader = Reader::new(server, job.run.loop_id, server.scripts.roams(&job.run.body));
-        reader.declares(&job.run);
-        if let Body::Exec(transaction) = &job.run.body {
-            reader.load(&mut overlay, transaction.wanted(server, &job.run));
-        }
-        let ground = Ground { overlay: &mut overlay, act: None, holding: &mut job.holding, base: 0 };
-        let limit = Limit { end_ns, kill, gone: job.run.gone(), gives_way, ..Limit::default() };
-        job.out.clear();
-        reader.turn.reach(Point::ScriptStart);
-        let (ended, told) = run_once(server, lua, &job.run, ground, limit, Some(&mut reader), &mut job.out);
-        job.ended = ended;
-        job.told = told;
-        if job.ended == Err(Halt::Full) {
-            // Nothing of it will be told or committed.
-            job::discard((std::mem::take(&mut job.told), std::mem::take(&mut job.out)));
-        }
-        job.info.work_bytes.store(job.holding.held(), Ordering::Relaxed);
-        job.tally = std::mem::take(&mut lua.tally);
-        server.scripts.note_roams(&job.run.body, reader.roams(&overlay));
-        bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
-        reader.turn.reach(Point::ScriptEnd);
-        if job.ended.is_ok() && bench.cpu_ns() < SHORT_NS {
-            server.scripts.forget_long(&job.run.body);
-        }
-        if job.ended.is_ok() && overlay.is_dirty() && overlay.len() > job::AT_ONCE {
-            let announce = announce(server, &mut job.told);
-            let commit = overlay.seal(job.races.age, announce);
-            job.races.remember(|| commit.hashes());
-            job.commit = Some(commit);
-        } else {
-            if overlay.is_dirty() {
-                // Here, and not on the loop that commits it.
-                overlay.adopt_read();
-            }
-            job.overlay = Some(overlay);
-        }
-    }
-}
-
-/// Compiles a script that came as a mere text. Errors: what is wrong with it, within; or why that was ended.
-fn know_text(
-    server: &Server,
-    lua: &mut LuaState,
-    run: &mut ScriptRun,
-    limit: Limit<'_>,
-) -> Result<Result<(), Error>, Halt> {
-    let Body::Text(read_only) = run.body else { return Ok(Ok(())) };
-    let (words, gone, turn) = (run.words.clone(), run.gone.clone(), server.turns.enter());
-    let limit = Limit { gone: gone.as_deref(), ..limit };
-    let mut host = Compiling::new(limit, Some(&turn));
-    let asked = crate::actions::scripting::script_of(lua, words.args(), read_only, &mut host);
-    if let Some(halt) = host.halt {
-        return Err(halt);
-    }
-    Ok(asked.and_then(|asked| {
-        run.short = asked.memory.may_run_short(run.short)?;
-        (run.body, run.read_only) = (asked.body, asked.read_only);
-        Ok(())
-    }))
-}
-
-/// Takes a script back from its thread: commits it, or lets it run again. None: not yet done.
-pub fn finish(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
-    if job.changes() && !job.is_killed() && server.pause.stops_writes(local.now_ms) {
-        local.works.pause(server, Paused::Script(job));
-        return None;
-    }
-    if job.ended.is_ok() && job.run.settle_some(server, local, &mut job.settled) {
-        local.works.push(Work::Finish(Owner::Script(job)));
-        return None;
-    }
-    let overlay = job.overlay.as_ref();
-    if let Some(refusal) = overlay.and_then(|overlay| crate::snapshots::refusal(overlay.snapshot())) {
-        job.overlay.take().into_iter().for_each(Overlay::dispose);
-        job.out = format!("-{refusal}\r\n").into_bytes();
-        job::discard(std::mem::take(&mut job.told));
-        return deliver(server, local, job);
-    }
-    match job.ended {
-        Err(halt @ (Halt::Killed | Halt::TooLong)) => {
-            let why = halt.told(server);
-            return deliver_ended(server, local, job, &why);
-        }
-        Ok(()) if job.is_killed() => return deliver_killed(server, local, job),
-        Err(Halt::Full) => {
-            let error = Error::work_memory();
-            let text = error.text();
-            job.out = match job.run.body {
-                Body::Exec(_) => {
-                    let why = text.strip_prefix("ERR ").unwrap_or(&text);
-                    format!("-EXECABORT Transaction discarded because of: {why}\r\n").into_bytes()
-                }
-                _ => format!("-{text}\r\n").into_bytes(),
-            };
-            return deliver(server, local, job);
-        }
-        Err(Halt::Broken) => {
-            job.out = format!("-{}\r\n", job::BROKEN).into_bytes();
-            return deliver(server, local, job);
-        }
-        Err(Halt::GivesWay) => return give_way(server, local, job),
-        // It could not go on: what it asked for did not come.
-        Err(Halt::Elsewhere) => {
-            return again(server, local, job, 0);
-        }
-        Ok(()) if job.run.is_touched() => return deliver_untrue(server, local, job),
-        Ok(()) if job.told.is_outdated(server) => {
-            job::discard((job.overlay.take(), job.commit.take(), std::mem::take(&mut job.told)));
-            return again(server, local, job, 0);
-        }
-        Ok(()) => {}
-    }
-    if let Some(commit) = job.commit.take() {
-        local.works.push(Work::Commit { commit: Box::new(commit), owner: Owner::Script(job) });
-        return None;
-    }
-    let overlay = job.overlay.take()?;
-    if overlay.is_dirty() {
-        // Not for mere reads: only a flush makes those start over, and they may know very many keys.
-        job.races.remember(|| overlay.hashes());
-    }
-    match settle(server, local, overlay, &mut job.told) {
-        Ok(()) => deliver(server, local, job),
-        Err(by) => again(server, local, job, by),
-    }
-}
-
-/// Gives its place to those who wait and starts over behind them (C8), unless it is of no use any more.
-pub(crate) fn give_way(server: &Arc<Server>, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
-    job.gave_way = job.sign.gave_way(job.gave_way);
-    if job.is_killed() || job.is_forsaken() {
-        return end_useless(server, local, job);
-    }
-    job.overlay.take().into_iter().for_each(Overlay::dispose);
-    job::discard((job.commit.take(), std::mem::take(&mut job.told)));
-    job.tally.clear();
-    job.ended = Ok(());
-    submit(server, local, job);
-    None
-}
-
-/// Ends a script that was killed, or whose client has gone (C9).
-pub(crate) fn end_useless(server: &Server, local: &mut Local, job: Box<ScriptJob>) -> Option<Delivery> {
-    if job.is_forsaken() && !job.is_killed() {
-        server.scripts.orphans_ended.fetch_add(1, Ordering::Relaxed);
-    }
-    deliver_killed(server, local, job)
-}
-
-/// A script was killed: nothing of it has happened (C1).
-fn deliver_killed(server: &Server, local: &mut Local, job: Box<ScriptJob>) -> Option<Delivery> {
-    let why = Halt::Killed.told(server);
-    deliver_ended(server, local, job, &why)
-}
-
-/// A script was ended from outside: nothing of it has happened (C1).
-fn deliver_ended(server: &Server, local: &mut Local, mut job: Box<ScriptJob>, why: &str) -> Option<Delivery> {
-    let before = match job.run.body {
-        Body::Exec(_) => "EXECABORT Transaction discarded because of:",
-        _ => "ERR",
-    };
-    job.out = format!("-{before} {why}\r\n").into_bytes();
-    // Others may wait for its place.
-    job.overlay.take().into_iter().for_each(Overlay::dispose);
-    job.tally.clear();
-    job::discard((job.commit.take(), std::mem::take(&mut job.told)));
-    deliver(server, local, job)
-}
-
-/// The answer of an EXEC whose watched keys were touched: nothing of it has happened.
-fn deliver_untrue(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
-    let mut out = Reply::new(job.run.resp3);
-    out.null_array();
-    job.out = out.into_bytes();
-    job::discard(std::mem::take(&mut job.told));
-    job.tally.clear();
-    deliver(server, local, job)
-}
-
-/// A script is done and committed: the reply, unless there is more to do than a few deeds.
-pub(crate) fn deliver(server: &Server, local: &mut Local, mut job: Box<ScriptJob>) -> Option<Delivery> {
-    local.count_within(server, &mut job.tally, job.run.client);
-    job.run.forget_watched(server, local);
-    job.listed = None;
-    job.place = None;
-    job.races.end();
-    // Nearly all that scripts do besides their writes.
-    let published = !job.told.deeds.is_empty();
-    job.info.work_bytes.store(0, Ordering::Relaxed);
-    // Before its share is given back: what waits to be freed is no reason to evict either.
-    job.overlay.take().into_iter().for_each(Overlay::dispose);
-    let spent = Some(Box::new(job.races.told(Spent { published, ..job.spent })));
-    if deeds::do_few(server, &mut job.told) {
-        let (bytes, selected) = (std::mem::take(&mut job.out), job.told.selected);
-        let _ = job.holding.set(&server.memory.work, bytes.capacity() as u64);
-        let share = job.holding.take();
-        let (bytes, stream) = assembled::assemble(bytes, Rests::new(), share, Some(&job.info));
-        let delivery = Delivery { client: job.run.client, bytes, stream, spent, selected };
-        job::discard(job);
-        return Some(delivery);
-    }
-    let ScriptJob { run, out, told, overlay, commit, mut holding, .. } = *job;
-    job::discard((overlay, commit));
-    let _ = holding.set(&server.memory.work, (out.capacity() + told.bytes) as u64);
-    server.send(local.id, Mail::Deeds(Deeds::new(run, (out, 0), told, (spent, holding.take()))));
-    None
-}
-
-/// A race was lost to whose write that was (`stdx::doing`): the script runs again on a new snapshot, unless it was killed.
-pub(crate) fn again(
-    server: &Arc<Server>,
-    local: &mut Local,
-    mut job: Box<ScriptJob>,
-    by: u64,
-) -> Option<Delivery> {
-    if job.is_killed() {
-        return deliver_killed(server, local, job);
-    }
-    if job.run.is_touched() {
-        return deliver_untrue(server, local, job);
-    }
-    job.races.lose_to(server, by, job.spent.thread_ns);
-    job.races.lose(&server.keyspace, job.run.client, local.now_ms, job.spent.thread_ns);
-    submit(server, local, job);
-    None
-}
-
-/// What tells the sink of a script's effects.
-fn announce(server: &Server, told: &mut Told) -> Option<Announce> {
-    server.keyspace.sink()?;
-    let keyspace = server.keyspace.clone();
-    let mut effects = Told { effects: std::mem::take(&mut told.effects), ..Told::default() };
-    Some(Box::new(move |lsn| {
-        if let Some(sink) = keyspace.sink() {
-            effects.tell_effects(sink, lsn);
-        }
-    }))
 }
 
 /// Performs what a script on a thread may not; `session` is its client's, if that is still there.

@@ -1,7 +1,7 @@
 //! Who may hold a snapshot, for how long, and what becomes of those who held theirs for too long.
 //!
 //! ```text
-//! open ──none free, or others wait already──► queue (`snapshots/places.rs`) ──a snapshot is closed──► Mail::Snapshot
+//! open ──none free, or others wait already──► queue (`snapshots/places.rs`) ──a snapshot is closed──► Letter::Snapshot
 //! tend (first loop, ten times a second) ──others wait, time is over──► asked to give way
 //!                                       ──too old, too large──► revoked: an error, or the client is cut
 //! ```
@@ -14,19 +14,20 @@
 
 mod places;
 
-use crate::Server;
-use crate::mail::Mail;
+use crate::piece::{Letter, Post};
 use crate::waits::Ahead;
-use keyspace::{Ended, Limits, Snapshot};
-use parking_lot::Mutex;
+use keyspace::{Ended, Keyspace, Limits, Snapshot};
+use parking_lot::{Mutex, MutexGuard};
 pub use places::PLACES;
 pub(crate) use places::{Asker, Class, Known, StopSign, shortened};
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 
 /// See the module.
-#[derive(Default)]
 pub struct Snapshots {
+    keyspace: Arc<Keyspace>,
+    post: Post,
     places: Mutex<places::Table>,
     /// The loop of somebody who waits, plus one; 0: nobody does. A demoted thread asks, and takes no lock a loop may want.
     some_loop: AtomicUsize,
@@ -62,30 +63,38 @@ pub struct Queued {
 }
 
 impl Snapshots {
-    /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by [`Mail::Snapshot`].
+    /// Those of a keyspace. `post` tells a loop that it is its turn.
+    pub(crate) fn new(keyspace: Arc<Keyspace>, post: Post) -> Snapshots {
+        Snapshots {
+            keyspace,
+            post,
+            places: Mutex::default(),
+            some_loop: AtomicUsize::new(0),
+            streams: Mutex::default(),
+            streamed: AtomicU64::new(0),
+            revoked_old: AtomicU64::new(0),
+            revoked_large: AtomicU64::new(0),
+            cut_old: AtomicU64::new(0),
+            cut_large: AtomicU64::new(0),
+        }
+    }
+
+    /// A snapshot for a client's long work, if it is its turn; else it queues up and is told by [`Letter::Snapshot`].
     /// `queued`: it waits already.
-    pub(crate) fn open(
-        &self,
-        server: &Server,
-        loop_id: usize,
-        asker: Asker,
-        queued: &mut Option<Queued>,
-    ) -> Option<Snapshot> {
+    pub(crate) fn open(&self, loop_id: usize, asker: Asker, queued: &mut Option<Queued>) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
-        let info = server.clients.get(asker.client);
-        let mut places = self.places.lock();
-        places.sweep(&server.keyspace.snapshot_lsns());
+        let mut places = self.swept();
         let turn = match queued {
             Some(queued) => places.next().is_some_and(|(ticket, _)| ticket == queued.ticket),
             None => places.admits(asker.class),
         };
-        let snapshot = if turn { Snapshot::open(&server.keyspace) } else { None };
+        let snapshot = if turn { Snapshot::open(&self.keyspace) } else { None };
         match (&snapshot, &queued) {
             (Some(snapshot), _) => {
                 if let Some(queued) = queued {
                     places.leave(queued.ticket, true);
                 }
-                places.hold(asker, info, snapshot.lsn(), began_ns);
+                places.hold(asker, snapshot.lsn(), began_ns);
             }
             (None, None) => {
                 let ticket = places.enqueue(loop_id, &asker);
@@ -100,14 +109,19 @@ impl Snapshots {
     }
 
     /// A snapshot if there is a place and nobody waits.
-    pub(crate) fn try_open(&self, server: &Server, asker: Asker) -> Option<Snapshot> {
+    pub(crate) fn try_open(&self, asker: Asker) -> Option<Snapshot> {
         let began_ns = stdx::clock::mono_ns();
-        let info = server.clients.get(asker.client);
-        let mut places = self.places.lock();
-        places.sweep(&server.keyspace.snapshot_lsns());
-        let snapshot = if places.admits(asker.class) { Snapshot::open(&server.keyspace) } else { None }?;
-        places.hold(asker, info, snapshot.lsn(), began_ns);
+        let mut places = self.swept();
+        let snapshot = if places.admits(asker.class) { Snapshot::open(&self.keyspace) } else { None }?;
+        places.hold(asker, snapshot.lsn(), began_ns);
         Some(snapshot)
+    }
+
+    /// The places, without those whose snapshots are closed.
+    fn swept(&self) -> MutexGuard<'_, places::Table> {
+        let mut places = self.places.lock();
+        places.sweep(&self.keyspace.snapshot_lsns());
+        places
     }
 
     fn note_waiting(&self, places: &places::Table) {
@@ -115,18 +129,15 @@ impl Snapshots {
     }
 
     /// The ticket of who gets the next place, if that is of this loop; else another loop is told.
-    pub(crate) fn next_of(&self, server: &Server, loop_id: usize) -> Option<u64> {
+    pub(crate) fn next_of(&self, loop_id: usize) -> Option<u64> {
         if self.some_loop.load(SeqCst) == 0 {
             return None;
         }
-        let mut places = self.places.lock();
-        places.sweep(&server.keyspace.snapshot_lsns());
-        let (ticket, its_loop) = places.next()?;
-        drop(places);
+        let (ticket, its_loop) = self.swept().next()?;
         if its_loop == loop_id {
             return Some(ticket);
         }
-        server.send(its_loop, Mail::Snapshot);
+        (self.post)(its_loop, Letter::Snapshot);
         None
     }
 
@@ -158,9 +169,8 @@ impl Snapshots {
     }
 
     /// How the places are used. O(places).
-    pub fn usage(&self, server: &Server) -> Usage {
-        let mut places = self.places.lock();
-        places.sweep(&server.keyspace.snapshot_lsns());
+    pub fn usage(&self) -> Usage {
+        let places = self.swept();
         let [jobs, scripts, walks] = [Class::Job, Class::Script, Class::Walk].map(|class| places.held(class));
         let [jobs_waiting, scripts_waiting, walks_waiting] =
             [Class::Job, Class::Script, Class::Walk].map(|class| places.waiting(class));
@@ -230,87 +240,78 @@ impl Queued {
     }
 }
 
-/// A limit in bytes; 0 stands for a share of `maxmemory`, or of the machine's memory.
-fn share(server: &Server, bytes: usize, parts: u64) -> u64 {
-    match (bytes as u64, server.config.live.maxmemory_bytes.size() as u64) {
-        (0, 0) => server.memory_bytes / parts,
-        (0, max) => max / parts,
-        (bytes, _) => bytes,
-    }
-}
-
-/// The limits of the configuration.
-fn limits(server: &Server) -> Limits {
-    let live = &server.config.live;
-    let bytes = share(server, live.snapshot_retained_bytes.size(), 4);
-    Limits { age_ms: live.snapshot_age_s.size() as u64 * 1000, bytes }
-}
-
-/// Frees what nobody reads any more, and ends those who keep too much of it, or for too long. Called by one loop, now and
-/// then. Cost: O(shards), and O(n) for n replies that are being streamed.
-pub fn tend(server: &Server, mono_ms: u64, now_ms: u64) {
-    let limits = limits(server);
-    stdx::reclaim::set_limit(share(server, server.config.live.reclaim_pending_bytes.size(), 8));
-    let kept = tend_streams(server, limits, now_ms);
-    let snapshots = &server.snapshots;
-    let revoked = server.keyspace.limit_snapshots(mono_ms, limits, kept);
-    let mut places = snapshots.places.lock();
-    for one in &revoked {
-        let counter =
-            if one.why == Ended::TooOld { &snapshots.revoked_old } else { &snapshots.revoked_large };
-        counter.fetch_add(1, Relaxed);
-        let holder = places.holder_of(one.lsn);
-        let (client, command) = holder.unwrap_or((0, "a short command"));
-        log::warn!(
-            "client {client} loses the snapshot of its {command}: {} exceeded ({} ms, {} bytes kept for snapshots)",
-            name(one.why),
-            one.age_ms,
-            one.bytes
-        );
-        if let Some((client, _)) = holder {
-            server.scripts.stop(client);
+impl Snapshots {
+    /// Frees what nobody reads any more, and ends those who keep too much of it, or for too long: these clients lose their
+    /// snapshots. Called by one loop, now and then. Cost: O(shards), and O(n) for n replies that are being streamed.
+    pub(crate) fn tend(&self, limits: Limits, mono_ms: u64, now_ms: u64) -> Vec<u64> {
+        let kept = self.tend_streams(limits, now_ms);
+        let revoked = self.keyspace.limit_snapshots(mono_ms, limits, kept);
+        let (mut places, mut ended) = (self.places.lock(), Vec::new());
+        for one in &revoked {
+            let counter = if one.why == Ended::TooOld { &self.revoked_old } else { &self.revoked_large };
+            counter.fetch_add(1, Relaxed);
+            let holder = places.holder_of(one.lsn);
+            let (client, command) = holder.unwrap_or((0, "a short command"));
+            log::warn!(
+                "client {client} loses the snapshot of its {command}: {} exceeded ({} ms, {} bytes kept for snapshots)",
+                name(one.why),
+                one.age_ms,
+                one.bytes
+            );
+            ended.extend(holder.map(|(client, _)| client));
         }
+        places.sweep(&self.keyspace.snapshot_lsns());
+        places.stop_useless();
+        places.press(stdx::clock::mono_ns());
+        drop(places);
+        // A place that nobody was told of.
+        self.closed();
+        ended
     }
-    places.sweep(&server.keyspace.snapshot_lsns());
-    places.stop_useless();
-    places.press(stdx::clock::mono_ns());
-    drop(places);
-    // A place that nobody was told of.
-    closed(server);
-}
 
-/// Cuts off who reads something too slowly that lives only for that (P3). Gives the bytes that do.
-fn tend_streams(server: &Server, limits: Limits, now_ms: u64) -> u64 {
-    let snapshots = &server.snapshots;
-    let only = snapshots.only_streamed(now_ms);
-    let mut roots: HashMap<usize, u64> = HashMap::new();
-    roots.extend(only.iter().map(|one| (one.held.root, one.held.bytes as u64)));
-    let bytes: u64 = roots.values().sum();
-    snapshots.streamed.store(bytes, Relaxed);
-    let cut = |one: &Streamed, why, counter: &AtomicU64| {
+    /// Cuts off clients that read something too slowly that lives only for that (P3). Gives the bytes that do.
+    fn tend_streams(&self, limits: Limits, now_ms: u64) -> u64 {
+        let only = self.only_streamed(now_ms);
+        let mut roots: HashMap<usize, u64> = HashMap::new();
+        roots.extend(only.iter().map(|one| (one.held.root, one.held.bytes as u64)));
+        let bytes: u64 = roots.values().sum();
+        self.streamed.store(bytes, Relaxed);
+        let age_ms = |one: &&Streamed| now_ms.saturating_sub(one.since_ms);
+        if limits.age_ms > 0 {
+            let old = only.iter().filter(|one| age_ms(one) > limits.age_ms);
+            old.for_each(|one| self.cut(one, Ended::TooOld, now_ms));
+        }
+        let retained = self.keyspace.retained().0;
+        if limits.bytes > 0
+            && bytes + retained > limits.bytes
+            && bytes > retained
+            && let Some(one) = only.iter().max_by_key(|one| one.held.bytes)
+        {
+            self.cut(one, Ended::TooLarge, now_ms);
+        }
+        bytes
+    }
+
+    /// Cuts off one client (P3).
+    fn cut(&self, one: &Streamed, why: Ended, now_ms: u64) {
+        let counter = if why == Ended::TooOld { &self.cut_old } else { &self.cut_large };
         counter.fetch_add(1, Relaxed);
-        let ms = now_ms.saturating_sub(one.since_ms);
         log::warn!(
-            "client {} closed: {} exceeded by a reply that keeps {} removed bytes alive, for {ms} ms now",
+            "client {} closed: {} exceeded by a reply that keeps {} removed bytes alive, for {} ms now",
             one.client,
             name(why),
-            one.held.bytes
+            one.held.bytes,
+            now_ms.saturating_sub(one.since_ms)
         );
-        server.send(one.loop_id, Mail::Kill { client: one.client });
-    };
-    let age_ms = |one: &&Streamed| now_ms.saturating_sub(one.since_ms);
-    if limits.age_ms > 0 {
-        let old = only.iter().filter(|one| age_ms(one) > limits.age_ms);
-        old.for_each(|one| cut(one, Ended::TooOld, &snapshots.cut_old));
+        (self.post)(one.loop_id, Letter::Kill(one.client));
     }
-    if limits.bytes > 0
-        && bytes + server.keyspace.retained().0 > limits.bytes
-        && bytes > server.keyspace.retained().0
-        && let Some(one) = only.iter().max_by_key(|one| one.held.bytes)
-    {
-        cut(one, Ended::TooLarge, &snapshots.cut_large);
+
+    /// Has the loop of somebody who waits for a place look for the next. May be called by any thread.
+    pub(crate) fn closed(&self) {
+        if let Some(loop_id) = self.some_loop() {
+            (self.post)(loop_id, Letter::Snapshot);
+        }
     }
-    bytes
 }
 
 /// The directive that was exceeded.
@@ -330,12 +331,5 @@ pub(crate) fn refusal(snapshot: &Snapshot) -> Option<String> {
             "ERR {} exceeded: the command had not ended when what it read from was given up, and nothing of it was done",
             name(why)
         )),
-    }
-}
-
-/// Has the loop of somebody who waits for a place look for the next. May be called by any thread.
-pub(crate) fn closed(server: &Server) {
-    if let Some(loop_id) = server.snapshots.some_loop() {
-        server.send(loop_id, Mail::Snapshot);
     }
 }

@@ -45,7 +45,6 @@ pub(crate) use wait::{Rows, after_write, before_write, is_known, look, look_with
 pub use watch::Watched;
 
 use crate::mail::Mail;
-use crate::works::Work;
 use crate::{Local, Server};
 use arc_swap::ArcSwap;
 use parking_lot::Mutex;
@@ -358,8 +357,8 @@ pub fn cron(server: &Server) {
 /// A loop takes a letter.
 pub fn receive(server: &Server, local: &mut Local, letter: Letter) {
     match letter {
-        Letter::Fill(fill) => local.works.push(Work::Fill(fill)),
-        Letter::Drop(dropping) => local.works.push(Work::Drop(dropping)),
+        Letter::Fill(fill) => local.works.push(fill),
+        Letter::Drop(dropping) => local.works.push(dropping),
         Letter::Flush(place) => {
             if let Some(entry) = server.sources.at(place) {
                 entry.queue.flush(server, local, &entry);

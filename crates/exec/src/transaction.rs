@@ -17,10 +17,9 @@ use crate::pubsub::{FEW_PATTERNS, Kind};
 use crate::queue::{Queue, is_script};
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
-use crate::works::Work;
 use crate::{Local, Server, Session, job, sources};
 use command::{Command, Error, Run};
-use keyspace::{Keyspace, View};
+use keyspace::{Changes, Keyspace, View};
 use resp::{Args, Reply};
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
@@ -54,6 +53,46 @@ impl Watch {
     /// Whether a key was touched in a way that sets a mark, or a row was told to have changed. O(rows)
     pub(crate) fn is_marked(&self) -> bool {
         self.dirty.load(Ordering::Acquire) || self.rows.is_told()
+    }
+
+    /// Forgets so many watched keys; true if some are left.
+    pub(crate) fn forget_some(&mut self, keyspace: &Keyspace, count: usize) -> bool {
+        for _ in 0..count {
+            let Some(((db, key), _)) = self.keys.pop_last() else { return self.rows.forget_some(count) };
+            keyspace.unwatch(db, &key, &self.dirty);
+        }
+        !self.keys.is_empty() || !self.rows.is_empty()
+    }
+
+    /// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
+    /// left. `last` is the last of them, `told` gets what is to be told. A snapshot shows what was decided before it, but the watches'
+    /// mark is set only when it is written: so this comes between the snapshot and the look at the mark.
+    ///
+    /// Cost: O([`AT_A_STRETCH`] · log keys).
+    pub(crate) fn settle_some(
+        &self,
+        keyspace: &Keyspace,
+        now_ms: u64,
+        last: &mut Option<(usize, Box<[u8]>)>,
+        told: &mut Vec<Changes>,
+    ) -> bool {
+        if !keyspace.has_intents() {
+            return false;
+        }
+        let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
+        let mut rest = self.keys.range((from, Bound::Unbounded)).map(|(key, _)| key);
+        let mut now = None;
+        for (db, key) in rest.by_ref().take(AT_A_STRETCH) {
+            let mut view = View::locked_one(keyspace, key, *db, now_ms);
+            if view.has_intents() {
+                view.settle(&[(*db, key)], false);
+            }
+            told.push(view.finish());
+            now = Some((*db, key));
+        }
+        let more = rest.next().is_some();
+        *last = now.filter(|_| more).map(|(db, key)| (db, key.clone()));
+        more
     }
 }
 
@@ -187,48 +226,9 @@ pub(crate) fn forget_watched(server: &Server, local: &mut Local, session: &mut S
 }
 
 pub(crate) fn forget(server: &Server, local: &mut Local, mut watch: Watch) {
-    if forget_some(server, &mut watch, AT_A_STRETCH) {
-        local.works.push(Work::Forget(Box::new(watch)));
+    if watch.forget_some(&server.keyspace, AT_A_STRETCH) {
+        local.works.push(Box::new(watch));
     }
-}
-
-/// Forgets so many watched keys; true if some are left.
-pub(crate) fn forget_some(server: &Server, watch: &mut Watch, count: usize) -> bool {
-    for _ in 0..count {
-        let Some(((db, key), _)) = watch.keys.pop_last() else { return watch.rows.forget_some(count) };
-        server.keyspace.unwatch(db, &key, &watch.dirty);
-    }
-    !watch.keys.is_empty() || !watch.rows.is_empty()
-}
-
-/// Has what decided long commits have still to write of watched keys written, [`AT_A_STRETCH`] keys at a time; true if some are
-/// left. `last` is the last of them. Whoever reads at a snapshot sees what was decided before it, but the watches' mark is set only
-/// when it is written: so this comes between the snapshot and the look at the mark.
-///
-/// Cost: O([`AT_A_STRETCH`] · log keys).
-pub(crate) fn settle_some(
-    server: &Server,
-    local: &mut Local,
-    watch: &Watch,
-    last: &mut Option<(usize, Box<[u8]>)>,
-) -> bool {
-    if !server.keyspace.has_intents() {
-        return false;
-    }
-    let from = last.as_ref().map_or(Bound::Unbounded, Bound::Excluded);
-    let mut rest = watch.keys.range((from, Bound::Unbounded)).map(|(key, _)| key);
-    let mut now = None;
-    for (db, key) in rest.by_ref().take(AT_A_STRETCH) {
-        let mut view = View::locked_one(&server.keyspace, key, *db, local.now_ms);
-        if view.has_intents() {
-            view.settle(&[(*db, key)], false);
-        }
-        server.after(local, view.finish());
-        now = Some((*db, key));
-    }
-    let more = rest.next().is_some();
-    *last = now.filter(|_| more).map(|(db, key)| (db, key.clone()));
-    more
 }
 
 pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
@@ -259,7 +259,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
         act.out.null_array();
         return Ok(Flow::Done);
     }
-    if plain && long && crate::bulk::is_bulk(act.session, &multi.queue) {
+    if plain && long && crate::bulk::is_bulk(act.session.watch.len(), &multi.queue) {
         // It never ends an older commit, so nobody has to be asked before.
         return Ok(start_job(act, multi));
     }
@@ -434,7 +434,7 @@ fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
 
 /// Runs the queue elsewhere (T3); the session is out of the transaction at once.
 fn start_job(act: &mut Act<'_, '_>, multi: Multi) -> Flow {
-    let flow = job::start_exec(act.server, act.local, act.session, multi.queue, act.out);
+    let flow = crate::aside::start_exec(act.server, act.local, act.session, multi.queue, act.out);
     leave(act.server, act.local, act.session);
     flow
 }

@@ -2,8 +2,10 @@
 //!
 //! - W1: they are a pool's (`pool.rs`), which says when there are how many, and at which rank.
 
+use crate::attempt::Long;
 use crate::crowd::Crowd;
 use crate::job::Job;
+use crate::piece::{Letter, Post};
 use crate::pool::{Pool, Taker};
 use crate::waits::request::Bench;
 use keyspace::Keyspace;
@@ -15,15 +17,13 @@ use stdx::turns::Turns;
 /// Threads at most: as many as there may be snapshots for long work, without which no job runs.
 const THREADS: usize = keyspace::MAX_LONG;
 
-type Done = Arc<dyn Fn(Box<Job>) + Send + Sync>;
-
 /// What a thread needs besides its jobs.
 #[derive(Clone)]
 struct Tools {
     keyspace: Arc<Keyspace>,
     turns: Arc<Turns>,
     running: Arc<AtomicUsize>,
-    done: Done,
+    post: Post,
 }
 
 /// See the module.
@@ -34,20 +34,19 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// No threads yet. `done` gets each job back, on the worker's thread: it sends it to the job's loop.
-    pub fn start(
+    /// No threads yet. `post` sends each job back to its loop, on the worker's thread.
+    pub(crate) fn start(
         keyspace: Arc<Keyspace>,
         turns: Arc<Turns>,
         crowd: Arc<Crowd>,
-        done: impl Fn(Box<Job>) + Send + Sync + 'static,
+        post: Post,
     ) -> Workers {
-        let tools = Tools { keyspace, turns, running: Arc::default(), done: Arc::new(done) };
+        let tools = Tools { keyspace, turns, running: Arc::default(), post };
         Workers { pool: Pool::new("worker", THREADS), crowd, tools }
     }
 
     /// Queues a job. Cost: microseconds; some 50 when a thread has to be made.
-    pub fn submit(&self, mut job: Box<Job>) {
-        job.spent.queued_at_ns = stdx::clock::mono_ns();
+    pub(crate) fn submit(&self, job: Box<Job>) {
         let tools = self.tools.clone();
         self.pool.submit(job, self.crowd.rank(), move |taker| tools.work(taker));
     }
@@ -64,8 +63,9 @@ impl Tools {
         let mut bench = Bench::default();
         while let Some(mut job) = taker.take() {
             self.running.fetch_add(1, Ordering::Relaxed);
-            bench.begin(&mut job.spent);
-            crate::waits::works_for(job.client);
+            bench.begin(&mut job.attempt.spent);
+            let who = job.attempt.who;
+            crate::waits::works_for(who.client);
             // A job changes nothing but what it owns.
             let run = stdx::panics::contain(|| {
                 points::reach(Point::JobStart);
@@ -79,10 +79,9 @@ impl Tools {
             if run.is_err() {
                 job.fail();
             }
-            let (client, command) = (job.client, job.body.command());
-            bench.end(&mut job.spent, client, command);
+            bench.end(&mut job.attempt.spent, who.client, who.command);
             self.running.fetch_sub(1, Ordering::Relaxed);
-            (self.done)(job);
+            (self.post)(who.loop_id, Letter::Back(job));
             stdx::reclaim::flush();
         }
     }

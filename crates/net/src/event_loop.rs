@@ -139,7 +139,7 @@ pub(crate) struct EventLoop {
     mail: Queue<Mail>,
     letters: Vec<Mail>,
     /// Replies that became ready in a slice of long work.
-    done: Vec<exec::job::Delivery>,
+    done: Vec<exec::piece::Delivery>,
     tools: Tools,
     pool: Pool,
     timers: Timers,
@@ -757,11 +757,8 @@ impl EventLoop {
             return;
         }
         let mut done = std::mem::take(&mut self.done);
-        exec::works::advance(&self.server, &mut self.local, &mut done);
-        for delivery in done.drain(..) {
-            self.deliver_done(delivery);
-        }
-        self.done = done;
+        exec::drive::advance(&self.server, &mut self.local, &mut done);
+        self.deliver_all(done);
         if !self.local.arrived.is_empty() {
             self.wake_arrived();
         }
@@ -772,7 +769,7 @@ impl EventLoop {
         let now = self.local.clock_ns;
         // The clock of the turn may be a little behind the system's, by which a spell begins.
         let lasted_ns = now.saturating_sub(self.spell.began_ns);
-        let work = self.server.turns.demand() != 0 && lasted_ns >= SPELL_NS;
+        let work = self.server.work.turns.demand() != 0 && lasted_ns >= SPELL_NS;
         if !work && now.saturating_sub(self.kept_since_ns) < KEEP_NS {
             return;
         }
@@ -830,21 +827,11 @@ impl EventLoop {
                 }
             }
             Mail::Deeds(deeds) => self.do_deeds(deeds),
-            Mail::Job(job) => {
-                let client = job.client;
-                let mark = self.local.enter(Part::Commit, client);
-                let done = exec::job::finish(&self.server, &mut self.local, job);
-                self.local.leave(&self.server, Part::Commit, client, mark);
-                done.into_iter().for_each(|done| self.deliver_done(done));
+            Mail::Work(letter) => {
+                let mut done = std::mem::take(&mut self.done);
+                exec::drive::receive(&self.server, &mut self.local, letter, &mut done);
+                self.deliver_all(done);
             }
-            Mail::Script(job) => {
-                let client = job.run.client;
-                let mark = self.local.enter(Part::Commit, client);
-                let done = exec::scripts::finish(&self.server, &mut self.local, job);
-                self.local.leave(&self.server, Part::Commit, client, mark);
-                done.into_iter().for_each(|done| self.deliver_done(done));
-            }
-            Mail::Read(request) => self.local.works.read(request),
             Mail::Errand(errand) => {
                 let slot = self.by_id.get(&errand.client);
                 let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
@@ -865,11 +852,9 @@ impl EventLoop {
                 None => self.pass_on_kill(client),
             },
             Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
-            Mail::First(write) => exec::works::start_first(&self.server, &mut self.local, write),
-            Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => {
                 self.releasing = Some(0);
-                exec::works::resume(&self.server, &mut self.local);
+                exec::drive::resume(&self.server, &mut self.local);
             }
             Mail::Adopt(any) => {
                 if let Ok(conn) = any.downcast::<Box<Conn>>() {
@@ -891,7 +876,13 @@ impl EventLoop {
         done.into_iter().for_each(|done| self.deliver_done(done));
     }
 
-    fn deliver_done(&mut self, done: exec::job::Delivery) {
+    /// Delivers all, and keeps their list for the next.
+    fn deliver_all(&mut self, mut done: Vec<exec::piece::Delivery>) {
+        done.drain(..).for_each(|delivery| self.deliver_done(delivery));
+        self.done = done;
+    }
+
+    fn deliver_done(&mut self, done: exec::piece::Delivery) {
         if let (Some(db), Some(&slot)) = (done.selected, self.by_id.get(&done.client))
             && let Some(conn) = self.conns[slot].as_mut()
         {

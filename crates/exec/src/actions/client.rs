@@ -484,14 +484,14 @@ fn pause(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     let ms = stdx::num::parse_i64(args.at(2)).ok_or(BAD)?;
     let ms = u64::try_from(ms).map_err(|_| Error::new("ERR timeout is negative"))?;
     let until = act.local.now_ms.checked_add(ms).filter(|at| i64::try_from(*at).is_ok());
-    act.server.pause.set(until.ok_or(Error::new("ERR timeout is out of range"))?, writes_only);
-    act.server.keyspace.keep_expired(act.server.pause.until_ms());
+    act.server.work.pause.set(until.ok_or(Error::new("ERR timeout is out of range"))?, writes_only);
+    act.server.keyspace.keep_expired(act.server.work.pause.until_ms());
     act.out.ok();
     Ok(Flow::Done)
 }
 
 fn unpause(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
-    act.server.pause.clear();
+    act.server.work.pause.clear();
     act.server.keyspace.keep_expired(0);
     (0..act.server.loops()).for_each(|id| act.server.send(id, Mail::Retry));
     act.out.ok();

@@ -7,14 +7,15 @@
 //!
 //! Cost: O(keys), some 0.15 µs each on the loop; memory O(reply), long values not counted.
 
-use crate::call::Flow;
+use crate::session::ClientInfo;
 use crate::values::Open;
-use crate::{Server, Session};
+use crate::works::Work;
 use command::{Command, Error, Held, Stream, write_string};
 use keyspace::{Class, Snapshot};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use stdx::budget::Holding;
 use value::{Str, StrRef, ValueRef};
 
@@ -23,8 +24,8 @@ const KEYS: usize = 64;
 /// Bytes of a piece of the reply.
 const PIECE: usize = 16 * 1024;
 
-struct Gather {
-    server: Arc<Server>,
+pub(crate) struct Gather {
+    work: Arc<Work>,
     words: Arc<OwnedArgs>,
     db: usize,
     now_ms: u64,
@@ -56,48 +57,59 @@ enum Piece {
     Long(Str),
 }
 
-/// Starts a command of many words that only looks at its keys; None if it is another, or each miss is to be notified.
-pub(crate) fn start(
-    server: &Arc<Server>,
-    session: &Session,
-    command: &Command,
-    args: Args<'_>,
-    incoming: Option<&Arc<OwnedArgs>>,
-) -> Option<Flow> {
-    let (counts, uses) = match command.name {
-        "exists" => (true, false),
-        "touch" => (true, true),
-        "mget" => (false, true),
-        _ => return None,
-    };
-    if server.keyspace.notifies(Class::KeyMiss) {
-        return None;
-    }
-    // Where there is none it waits as other long work does.
-    let asker = super::keys::walks(session.id, command.name, session.cancel.clone());
-    let snapshot = server.snapshots.try_open(server, asker)?;
-    let now_ms = stdx::clock::wall_ms();
-    Some(Flow::Stream(Box::new(Gather {
-        server: server.clone(),
-        words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
-        db: session.db,
-        now_ms,
-        used_ms: session.uses_at(now_ms).filter(|_| uses),
-        snapshot: Some(snapshot),
-        next: 1,
-        counts,
-        found: 0,
-        pieces: VecDeque::new(),
-        piece_bytes: 0,
-        holding: Holding::default(),
-        full: false,
-        encoded: Reply::new(session.resp3),
-        sending: false,
-        open: Open::default(),
-    })))
+/// Its client, as its loop knows it.
+pub(crate) struct Reader<'a> {
+    pub(crate) info: &'a Arc<ClientInfo>,
+    /// Set when it goes.
+    pub(crate) gone: &'a Arc<AtomicBool>,
+    pub(crate) db: usize,
+    pub(crate) resp3: bool,
+    /// Keys that it looks at count as used.
+    pub(crate) uses: bool,
 }
 
 impl Gather {
+    /// A command of many words that only looks at its keys; None if it is another, each miss is to be notified, or there is no place:
+    /// then it waits as other long work does.
+    pub(crate) fn start(
+        work: &Arc<Work>,
+        reader: Reader<'_>,
+        command: &Command,
+        args: Args<'_>,
+        incoming: Option<&Arc<OwnedArgs>>,
+    ) -> Option<Box<Gather>> {
+        let (counts, uses) = match command.name {
+            "exists" => (true, false),
+            "touch" => (true, true),
+            "mget" => (false, true),
+            _ => return None,
+        };
+        if work.keyspace.notifies(Class::KeyMiss) {
+            return None;
+        }
+        let asker = super::keys::walks(reader.info, command.name, reader.gone.clone());
+        let snapshot = work.snapshots.try_open(asker)?;
+        let now_ms = stdx::clock::wall_ms();
+        Some(Box::new(Gather {
+            work: work.clone(),
+            words: incoming.cloned().unwrap_or_else(|| Arc::new(args.to_owned())),
+            db: reader.db,
+            now_ms,
+            used_ms: (reader.uses && uses).then_some(now_ms),
+            snapshot: Some(snapshot),
+            next: 1,
+            counts,
+            found: 0,
+            pieces: VecDeque::new(),
+            piece_bytes: 0,
+            holding: Holding::default(),
+            full: false,
+            encoded: Reply::new(reader.resp3),
+            sending: false,
+            open: Open::default(),
+        }))
+    }
+
     /// Opens the snapshot, or a new one if whole tables were replaced meanwhile (G1); false if none is to be had now.
     fn ready(&mut self) -> bool {
         if self.snapshot.as_ref().is_some_and(Snapshot::is_current) {
@@ -107,14 +119,14 @@ impl Gather {
         self.encoded.clear();
         self.pieces.clear();
         self.piece_bytes = 0;
-        self.snapshot = Snapshot::open(&self.server.keyspace);
+        self.snapshot = Snapshot::open(&self.work.keyspace);
         self.snapshot.is_some()
     }
 
     /// Reads the next keys.
     fn read(&mut self) {
         let Some(snapshot) = &self.snapshot else { return };
-        let (keyspace, args) = (&self.server.keyspace, self.words.args());
+        let (keyspace, args) = (&self.work.keyspace, self.words.args());
         let keys: Vec<&[u8]> = args.from(self.next).iter().take(KEYS).collect();
         let (encoded, pieces, now) = (&mut self.encoded, &mut self.pieces, self.now_ms);
         let piece_bytes = &mut self.piece_bytes;
@@ -143,7 +155,7 @@ impl Gather {
             self.pieces.push_back(Piece::Encoded(self.encoded.take()));
         }
         let bytes = (self.piece_bytes + self.encoded.capacity()) as u64;
-        self.full = self.holding.set(&self.server.memory.work, bytes).is_err();
+        self.full = self.holding.set(&self.work.budget, bytes).is_err();
     }
 
     fn send(&mut self, out: &mut Reply, room: usize) -> bool {

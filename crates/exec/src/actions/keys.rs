@@ -1,20 +1,18 @@
 //! KEYS and large SCANs, in slices, while others are served in between. KEYS shows every key as it was at one moment, a
 //! segment at a time; SCAN gives its own, weaker guarantee.
 
-use crate::call::Flow;
-use crate::job::Delivery;
-use crate::mail::Mail;
-use crate::snapshots::{Asker, Class, StopSign};
+use crate::piece::{Delivery, Desk, Piece, Step, Who};
+use crate::session::ClientInfo;
+use crate::snapshots::{self, Asker, Class, StopSign};
 use crate::waits::Spent;
-use crate::works::{Owner, Work};
-use crate::{Local, Server, Session, snapshots};
+use crate::works::Work;
 use command::options::ScanOptions;
 use command::{Held, Stream};
-use keyspace::{Snapshot, View};
+use keyspace::{Changes, Keyspace, Snapshot, View};
 use resp::{Args, OwnedArgs, Reply};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use stdx::glob::Match;
 
 /// Bytes of a pattern that are looked at under one lock, and in one slice: some 25 µs.
@@ -67,12 +65,13 @@ fn needed(pattern: &[u8]) -> Option<&[u8]> {
 
 /// KEYS: one segment, of at most 1,000 keys, is gone through under one lock and in one slice.
 pub struct Keys {
-    pub(crate) client: u64,
+    info: Arc<ClientInfo>,
     /// Set when its client goes.
-    pub(crate) gone: Arc<AtomicBool>,
-    pub(crate) spent: Spent,
+    gone: Arc<AtomicBool>,
+    loop_id: usize,
+    spent: Spent,
     snapshot: Option<Snapshot>,
-    server: Arc<Server>,
+    work: Arc<Work>,
     db: usize,
     pattern: Box<[u8]>,
     sieve: Sieve,
@@ -98,8 +97,9 @@ pub(crate) const SCAN_AT_ONCE: usize = 1000;
 const MATCHED_AT_ONCE: usize = 4096;
 
 /// A SCAN with a large COUNT, or a pattern that may take long.
-struct Scan {
-    server: Arc<Server>,
+pub(crate) struct Scan {
+    keyspace: Arc<Keyspace>,
+    tell: Tell,
     db: usize,
     args: OwnedArgs,
     sieve: Sieve,
@@ -113,30 +113,16 @@ struct Scan {
     sending: bool,
 }
 
-/// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` with a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may
-/// have to be gone through again and again; None if that is not what it says. Cost: O(count · (pattern + key)) at best, in slices;
-/// memory O(reply).
-pub(crate) fn start_scan(server: &Arc<Server>, session: &Session, args: Args<'_>) -> Option<Flow> {
+/// Tells what a walk changed (exec X3).
+pub(crate) type Tell = Box<dyn Fn(Changes) + Send>;
+
+/// Whether a SCAN is long: it has a COUNT of more than [`SCAN_AT_ONCE`], or a pattern that may have to be gone through again and
+/// again. None: that is not what it says.
+pub(crate) fn long_scan(args: Args<'_>) -> Option<(u64, usize)> {
     let cursor = command::options::cursor(args.at(1)).ok()?;
     let options = ScanOptions::parse(args.from(2), &["type"]).ok()?;
-    if options.count <= SCAN_AT_ONCE
-        && !options.pattern.is_some_and(|pattern| is_slow(pattern, options.count))
-    {
-        return None;
-    }
-    Some(Flow::Stream(Box::new(Scan {
-        server: server.clone(),
-        db: session.db,
-        args: args.to_owned(),
-        sieve: Sieve::default(),
-        cursor,
-        left: options.count,
-        walked: false,
-        found: 0,
-        pieces: VecDeque::new(),
-        encoded: Reply::new(session.resp3),
-        sending: false,
-    })))
+    let slow = options.pattern.is_some_and(|pattern| is_slow(pattern, options.count));
+    (options.count > SCAN_AT_ONCE || slow).then_some((cursor, options.count))
 }
 
 /// Whether matching so many keys may take longer than a slice. Only what stands behind a star is looked at again.
@@ -147,6 +133,31 @@ fn is_slow(pattern: &[u8], keys: usize) -> bool {
 }
 
 impl Scan {
+    /// `SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]` from a cursor on, so many keys ([`long_scan`]). Cost: O(count · (pattern
+    /// + key)) at best, in slices; memory O(reply).
+    pub(crate) fn new(
+        keyspace: Arc<Keyspace>,
+        tell: Tell,
+        db: usize,
+        resp3: bool,
+        (args, cursor, left): (OwnedArgs, u64, usize),
+    ) -> Box<Scan> {
+        Box::new(Scan {
+            keyspace,
+            tell,
+            db,
+            args,
+            sieve: Sieve::default(),
+            cursor,
+            left,
+            walked: false,
+            found: 0,
+            pieces: VecDeque::new(),
+            encoded: Reply::new(resp3),
+            sending: false,
+        })
+    }
+
     /// Visits some more keys; true when enough were visited, or all.
     fn collect(&mut self) -> bool {
         let Ok(options) = ScanOptions::parse(self.args.args().from(2), &["type"]) else { return true };
@@ -163,17 +174,14 @@ impl Scan {
         }
         let count = self.left.min(SCAN_AT_ONCE);
         let sieve = &mut self.sieve;
-        let mut view = View::open(&self.server.keyspace, self.db, stdx::clock::wall_ms());
+        let mut view = View::open(&self.keyspace, self.db, stdx::clock::wall_ms());
         self.cursor = view.scan(self.cursor, count, &mut |key, kind| {
             if options.wants(kind) && sieve.takes(options.pattern, key) {
                 take(key);
             }
         });
         // A walk writes to the table what long commits left to be written: somebody may have waited for that.
-        let ready = self.server.tell(view.finish());
-        if !ready.is_empty() {
-            self.server.send(0, Mail::Ready(ready));
-        }
+        (self.tell)(view.finish());
         self.left -= count;
         self.walked = self.cursor == 0;
         if self.encoded.len() >= PIECE {
@@ -211,50 +219,12 @@ fn send(pieces: &mut VecDeque<Vec<u8>>, out: &mut Reply, room: usize) -> bool {
     !pieces.is_empty()
 }
 
-/// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if there are too many
-/// snapshots.
-pub(crate) fn start(server: &Arc<Server>, local: &mut Local, session: &Session, args: Args<'_>) -> Flow {
-    let mut keys = Box::new(Keys {
-        client: session.id,
-        gone: session.cancel.clone(),
-        spent: Spent::default(),
-        snapshot: None,
-        server: server.clone(),
-        db: session.db,
-        pattern: args.at(1).into(),
-        sieve: Sieve::default(),
-        now_ms: stdx::clock::wall_ms(),
-        position: Some(0),
-        found: 0,
-        pieces: VecDeque::new(),
-        piece_bytes: 0,
-        encoded: Reply::new(session.resp3),
-        sending: false,
-    });
-    if keys.open(local.id) {
-        return Flow::Stream(keys);
-    }
-    stdx::panics::changes();
-    local.works.wait(Owner::Keys(keys));
-    local.away = true;
-    Flow::Parked(None)
-}
-
-/// Looks for a snapshot for a KEYS that waits for one.
-pub(crate) fn submit(_: &Server, local: &mut Local, mut keys: Box<Keys>) {
-    if !keys.open(local.id) {
-        return local.works.wait(Owner::Keys(keys));
-    }
-    let (client, spent) = (keys.client, Some(Box::new(keys.spent)));
-    let delivery = Delivery { client, bytes: Vec::new(), stream: Some(keys), spent, selected: None };
-    local.works.push(Work::Deliver(delivery));
-}
-
 /// What goes through many keys on a loop says of itself to get a place.
-pub(super) fn walks(client: u64, command: &'static str, gone: Arc<AtomicBool>) -> Asker {
+pub(super) fn walks(info: &Arc<ClientInfo>, command: &'static str, gone: Arc<AtomicBool>) -> Asker {
     let (sign, words) = (StopSign::default(), Vec::new());
     Asker {
-        client,
+        client: info.id,
+        info: Some(info.clone()),
         command,
         class: Class::Walk,
         gave_way: 0,
@@ -266,10 +236,39 @@ pub(super) fn walks(client: u64, command: &'static str, gone: Arc<AtomicBool>) -
 }
 
 impl Keys {
-    fn open(&mut self, loop_id: usize) -> bool {
-        let server = self.server.clone();
-        let asker = walks(self.client, "keys", self.gone.clone());
-        self.snapshot = server.snapshots.open(&server, loop_id, asker, &mut self.spent.waits);
+    /// `KEYS pattern`: cost O(keys · (pattern + key)), in slices of a segment; memory O(reply). It waits if there are too many
+    /// snapshots ([`Keys::open`]).
+    pub(crate) fn new(
+        work: &Arc<Work>,
+        (info, gone, loop_id): (Arc<ClientInfo>, Arc<AtomicBool>, usize),
+        db: usize,
+        pattern: &[u8],
+        resp3: bool,
+    ) -> Box<Keys> {
+        Box::new(Keys {
+            info,
+            gone,
+            loop_id,
+            spent: Spent::default(),
+            snapshot: None,
+            work: work.clone(),
+            db,
+            pattern: pattern.into(),
+            sieve: Sieve::default(),
+            now_ms: stdx::clock::wall_ms(),
+            position: Some(0),
+            found: 0,
+            pieces: VecDeque::new(),
+            piece_bytes: 0,
+            encoded: Reply::new(resp3),
+            sending: false,
+        })
+    }
+
+    /// Opens its snapshot; false: it has to wait for a place.
+    pub(crate) fn open(&mut self) -> bool {
+        let asker = walks(&self.info, "keys", self.gone.clone());
+        self.snapshot = self.work.snapshots.open(self.loop_id, asker, &mut self.spent.waits);
         if self.snapshot.is_some() {
             self.spent.got_snapshot();
         }
@@ -293,7 +292,7 @@ impl Keys {
         self.pieces.clear();
         self.piece_bytes = 0;
         self.snapshot = None;
-        self.snapshot = Snapshot::open(&self.server.keyspace);
+        self.snapshot = Snapshot::open(&self.work.keyspace);
         self.snapshot.is_some()
     }
 
@@ -310,7 +309,7 @@ impl Keys {
             let Some(position) = self.position else { return false };
             let sieve = &mut self.sieve;
             self.position =
-                self.server.keyspace.visit_at(snapshot.lsn(), self.db, position, &mut |key, expire, _| {
+                self.work.keyspace.visit_at(snapshot.lsn(), self.db, position, &mut |key, expire, _| {
                     if expire.is_none_or(|at| at > now) && sieve.takes(pattern, key) {
                         take(key);
                     }
@@ -321,6 +320,34 @@ impl Keys {
             self.pieces.push_back(self.encoded.take());
         }
         true
+    }
+}
+
+impl Piece for Keys {
+    /// Looks for the snapshot it waits for: then it streams.
+    fn advance(mut self: Box<Self>, _: &mut Desk<'_>) -> Step {
+        // Nobody waits for it any more.
+        if self.is_useless() {
+            return Step::Over(None);
+        }
+        if !self.open() {
+            let ticket = self.spent.waits.map_or(0, |queued| queued.ticket());
+            return Step::Queued(ticket, self);
+        }
+        let (client, spent) = (self.info.id, Some(Box::new(self.spent)));
+        Step::Over(Some(Delivery { client, bytes: Vec::new(), stream: Some(self), spent, selected: None }))
+    }
+
+    fn who(&self) -> Who {
+        Who { client: self.info.id, command: "keys", loop_id: self.loop_id }
+    }
+
+    fn is_useless(&self) -> bool {
+        self.gone.load(Relaxed)
+    }
+
+    fn spent(&mut self) -> Option<&mut Spent> {
+        Some(&mut self.spent)
     }
 }
 

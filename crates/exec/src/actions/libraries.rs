@@ -242,7 +242,7 @@ pub(crate) fn apart<T: Send>(
     std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().name("library-code".into()).spawn_scoped(scope, || {
             stdx::threads::demote(server.crowd.rank().nice());
-            work(&server.turns.enter())
+            work(&server.work.turns.enter())
         });
         match thread {
             Ok(thread) => thread.join().unwrap_or_else(|_| Err("ERR the library could not be tried".into())),

@@ -16,7 +16,6 @@
 
 use super::{Act, PLAIN, Row};
 use crate::call::Flow;
-use crate::job;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};
 use keyspace::{Class, Owned};
@@ -113,7 +112,7 @@ fn migrate(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         ));
     }
     let command = registry::find(b"migrate").ok_or(Error::Syntax)?;
-    Ok(job::start(act.server, act.local, act.session, (command, run, args), act.out))
+    Ok(crate::aside::start(act.server, act.local, act.session, (command, run, args), act.out))
 }
 
 /// The part on a worker, over an overlay.

@@ -134,8 +134,8 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         s.count_commands(&server.stats.registry, &names(), percentiles.as_deref());
     }
     s.errors = server.stats.registry.errors();
-    let (waiting, running) = server.workers.load();
-    let places = server.snapshots.usage(server);
+    let (waiting, running) = server.work.workers.load();
+    let places = server.work.snapshots.usage();
     let (scripts_waiting, scripts_running) = server.scripts.load(places.scripts_waiting);
     s.evenkeel = vec![
         ("worker_jobs_waiting", (waiting + places.jobs_waiting) as u64),
@@ -143,16 +143,16 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("scripts_waiting", scripts_waiting as u64),
         ("scripts_running", scripts_running as u64),
         ("long_work_nice", server.crowd.rank().nice() as u64),
-        ("turns_taken", server.turns.demand() as u64),
-        ("turns_waiting", server.turns.waiting() as u64),
-        ("turns_handed_over", server.turns.handovers()),
+        ("turns_taken", server.work.turns.demand() as u64),
+        ("turns_waiting", server.work.turns.waiting() as u64),
+        ("turns_handed_over", server.work.turns.handovers()),
         ("snapshots_open", server.keyspace.active_snapshots() as u64),
         ("last_lsn", server.keyspace.last_lsn()),
         ("connections_moved", server.stats.registry.counter(Counter::ConnectionsMoved)),
     ];
     let (kept, oldest_ms) = server.keyspace.retained();
     let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Relaxed);
-    let snapshots = &server.snapshots;
+    let snapshots = &server.work.snapshots;
     s.evenkeel.extend([
         ("snapshots_waiting", snapshots.waiting() as u64),
         ("places_limit", crate::snapshots::PLACES as u64),
@@ -162,8 +162,8 @@ pub(crate) fn collect(server: &Server, sections: Sections) -> Snapshot {
         ("walks_waiting", places.walks_waiting as u64),
         ("places_given_up", places.gave_way),
         ("scripts_orphans_ended", count(&server.scripts.orphans_ended)),
-        ("writes_in_line", server.lines.waiting() as u64),
-        ("writes_paused", server.pause.held.load(Relaxed) as u64),
+        ("writes_in_line", server.work.lines.waiting() as u64),
+        ("writes_paused", server.work.pause.held.load(Relaxed) as u64),
         ("snapshot_oldest_ms", oldest_ms),
         ("snapshot_retained_bytes", kept),
         ("stream_retained_bytes", snapshots.streamed()),
@@ -213,10 +213,10 @@ fn database(server: &Server, number: usize) -> Database {
 
 fn count_clients(server: &Server, s: &mut Snapshot) {
     s.clients.max = server.config.live.maxclients.get() as u64;
-    s.clients.blocked = (server.park.len() + server.pause.waiting()) as u64;
+    s.clients.blocked = (server.park.len() + server.work.pause.waiting()) as u64;
     let (timed, keys) = server.park.figures();
     (s.clients.in_timeout_table, s.clients.blocking_keys) = (timed as u64, keys as u64);
-    s.clients.pause = server.pause.state(stdx::clock::wall_ms());
+    s.clients.pause = server.work.pause.state(stdx::clock::wall_ms());
     s.clients.connected = server.clients.len() as u64;
     let (subscribed, watching, keys) = server.clients.engaged();
     s.clients.pubsub = subscribed as u64;
@@ -232,7 +232,7 @@ fn measure_memory(server: &Server, s: &mut Snapshot) {
     let live = &server.config.live;
     let m = &mut s.memory;
     m.allocator = server.measured.allocator();
-    m.used = server.memory.handed_out(&server.keyspace, server.snapshots.streamed());
+    m.used = server.memory.handed_out(&server.keyspace, server.work.snapshots.streamed());
     // Not kept: what shares its content with something else counts in full until the allocator is asked.
     m.peak = server.stats.peak_bytes.load(Relaxed).max(m.used);
     m.startup = server.stats.startup_bytes.load(Relaxed);

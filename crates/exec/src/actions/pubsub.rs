@@ -2,9 +2,9 @@
 
 use super::{Act, PLAIN, Row, elsewhere, help};
 use crate::call::Flow;
+use crate::chores::{Leaving, Publishing};
 use crate::pubsub::{Kind, Shared};
 use crate::session::Subscriptions;
-use crate::works::Work;
 use crate::{Local, Server, Session};
 use command::Error;
 use resp::{Args, Reply};
@@ -124,7 +124,7 @@ fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow
 pub(crate) fn leave_all(server: &Server, local: &mut Local, session: &mut Session) {
     let mut subs = std::mem::take(&mut session.subs);
     if leave_some(server, local, session.id, &mut subs, AT_A_STRETCH) {
-        local.works.push(Work::Leave(session.id, Box::new(subs)));
+        local.works.push(Box::new(Leaving(session.id, subs)));
     }
     show(server, session);
 }
@@ -199,7 +199,7 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
             }
         },
         Err(passing) => {
-            act.local.works.push(Work::Publish(act.session.id, passing));
+            act.local.works.push(Box::new(Publishing(act.session.id, passing)));
             return Ok(Flow::Parked(None));
         }
     };

@@ -9,7 +9,7 @@
 //! - N2: it is set, and dropped, by a loop: the locks of its keys' shards are taken for it.
 //! - N3: only of few and short keys; of those that are written and not looked at none.
 
-use crate::{Local, Server};
+use crate::piece::Desk;
 use command::Command;
 use keyspace::{Keyspace, View};
 use resp::Args;
@@ -32,8 +32,7 @@ pub struct Alarm {
 impl Alarm {
     /// An alarm on the keys a command looks at: it sets `mark`. None if they are too many. Cost: O(keys).
     pub(crate) fn set(
-        server: &Server,
-        local: &mut Local,
+        desk: &mut Desk<'_>,
         db: usize,
         (command, args): (&Command, Args<'_>),
         mark: &Arc<AtomicBool>,
@@ -48,23 +47,22 @@ impl Alarm {
         if keys.is_empty() || count > KEYS {
             return None;
         }
-        let alarm = Alarm { mark: mark.clone(), keyspace: server.keyspace.clone(), db, keys };
+        let alarm = Alarm { mark: mark.clone(), keyspace: desk.work.keyspace.clone(), db, keys };
         for key in &alarm.keys {
             let shards = Keyspace::shards_of([&**key]);
-            let mut view = View::locked(&server.keyspace, shards, db, local.now_ms);
+            let mut view = View::locked(&alarm.keyspace, shards, db, desk.now_ms);
             view.set_quiet(true);
             // As for WATCH: what was decided before must not ring later.
             if view.has_intents() {
                 view.settle(&[(db, key)], false);
             }
             view.watch(key, &alarm.mark);
-            let changes = view.finish();
-            server.after(local, changes);
+            desk.tell(view.finish());
         }
         Some(alarm)
     }
 
-    /// Who made it ring: whose write was the first to one of its keys since that LSN, of which a snapshot is open. O(keys).
+    /// Whose write made it ring: the first to one of its keys since that LSN, of which a snapshot is open. O(keys).
     pub(crate) fn rung_by(&self, since: u64) -> u64 {
         let by = self.keys.iter().find_map(|key| self.keyspace.changed_by(self.db, key, since));
         by.unwrap_or(0)
@@ -82,8 +80,20 @@ impl Drop for Alarm {
 #[cfg(test)]
 mod tests {
     use super::super::tests::{client, run, until_delivered};
-    use super::super::*;
+    use super::super::{Body, Call, Client, Job, State};
+    use super::*;
+    use crate::attempt::{Stage, ready};
+    use crate::piece::{Letter, Tray};
+    use crate::{Local, Server, drive};
+    use keyspace::Overlay;
+    use resp::OwnedArgs;
     use std::sync::Weak;
+
+    /// Does something at the desk of a loop.
+    fn at_desk<T>(server: &Arc<Server>, local: &mut Local, f: impl FnOnce(&mut Desk<'_>) -> T) -> T {
+        let (work, loop_id, now_ms) = (&server.work, local.id, local.now_ms);
+        f(&mut Desk { work, loop_id, now_ms, tray: Tray::default(), doer: &|_| None, home: local })
+    }
 
     /// A server with a long list.
     fn with_list() -> (Arc<Server>, Local) {
@@ -107,23 +117,35 @@ mod tests {
         let args = Arc::new(OwnedArgs::from_slices(words));
         let command::table::Run::Write(handler) = command.run else { panic!("no write") };
         let call = Call { command, handler, args };
-        let mut job = Job::new(server, local, &client(1), Body::One(call), &Reply::new(false));
-        job.races.lost = 1;
-        let job = ready(server, local, job).expect("it waits");
+        let session = client(1);
+        let client = Client {
+            loop_id: 0,
+            info: session.info.clone(),
+            gone: session.cancel.clone(),
+            db: 0,
+            resp3: false,
+            may_stream: true,
+            now_ms: local.now_ms,
+            used_ms: None,
+            random: 1,
+        };
+        let mut job = Job::new(client, Body::One(call), server.memory.work.clone(), false);
+        job.attempt.races.lost = 1;
+        let job = at_desk(server, local, |desk| ready(job, desk)).ok().expect("it waits");
         let mark = job.alarm.as_ref().map(|alarm| Arc::downgrade(&alarm.mark));
         (job, mark)
     }
 
     /// An attempt, with what the loop reads for it.
     fn attempt(server: &Server, job: &mut Job) {
-        let turn = server.turns.enter();
+        let turn = server.work.turns.enter();
         loop {
             job.run(&server.keyspace, &turn);
             job.read = match std::mem::take(&mut job.state) {
                 State::NeedKeys(wanted) => wanted,
                 ended => return job.state = ended,
             };
-            let overlay = job.overlay.as_ref().unwrap();
+            let overlay = job.attempt.overlay.as_ref().unwrap();
             let when = (overlay.snapshot().lsn(), overlay.used_ms());
             while !job.read.read_some(&job.body, &server.keyspace, when, 32) {}
         }
@@ -136,7 +158,10 @@ mod tests {
         run(&server, &mut local, &mut client(3), theirs);
         attempt(&server, &mut job);
         let doomed = matches!(job.state, State::Stopped);
-        let delivery = finish(&server, &mut local, job);
+        job.attempt.stage = Stage::Back;
+        let mut done = Vec::new();
+        drive::receive(&server, &mut local, Letter::Back(job), &mut done);
+        let delivery = done.pop();
         // Its alarm is over with the attempt: of what it set only the job and its place know yet.
         assert!(mark.is_none_or(|mark| mark.strong_count() <= 2));
         let delivery = delivery.unwrap_or_else(|| until_delivered(&server, &mut local, || 0).0);
@@ -159,9 +184,10 @@ mod tests {
     fn it_rings_once_for_a_job() {
         let (server, mut local) = with_list();
         let (mut job, _) = lost_once(&server, &mut local, &[b"LTRIM", b"list", b"1", b"15000"]);
-        job.overlay.take().into_iter().for_each(Overlay::dispose);
-        (job.alarm, job.races.doomed) = (None, true);
-        assert!(ready(&server, &mut local, job).is_some_and(|job| job.alarm.is_none()));
+        job.attempt.overlay.take().into_iter().for_each(Overlay::dispose);
+        (job.alarm, job.attempt.races.doomed) = (None, true);
+        let job = at_desk(&server, &mut local, |desk| ready(job, desk));
+        assert!(job.is_ok_and(|job| job.alarm.is_none()));
     }
 
     #[test]
@@ -170,7 +196,8 @@ mod tests {
         let mut alarm = |words: &[&[u8]]| {
             let args = OwnedArgs::from_slices(words);
             let command = command::registry::find(words[0]).unwrap();
-            let alarm = Alarm::set(&server, &mut local, 0, (command, args.args()), &Arc::default())?;
+            let set = |desk: &mut Desk<'_>| Alarm::set(desk, 0, (command, args.args()), &Arc::default());
+            let alarm = at_desk(&server, &mut local, set)?;
             Some(alarm.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect::<Vec<_>>())
         };
         let names = |names: &[&str]| Some(names.iter().map(|name| name.to_string()).collect::<Vec<_>>());

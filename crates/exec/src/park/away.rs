@@ -11,11 +11,10 @@
 //!   may have been served before it.
 
 use super::Waiter;
-use crate::job::{self, Body, Call};
 use crate::session::flag;
 use crate::waits::Spent;
 use crate::{Flow, Local, Server, Session};
-use command::{Block, Command, Run};
+use command::{Block, Command};
 use resp::{OwnedArgs, Reply};
 use std::sync::Arc;
 
@@ -32,15 +31,11 @@ pub struct Wait {
 
 /// Has a job serve a client that was taken out of the park because it has much to do. Cost: O(words).
 pub fn serve(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
-    let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return };
-    let args = Arc::new(waiter.args.args().to_owned());
     session.set_flag(flag::BLOCKED, false);
     if let Some(away) = &mut session.away {
         away.goes_to_job(local.clock_ns);
     }
-    let body = Body::One(Call { command: waiter.command, handler, args });
-    let job = job::Job::waiting(server, local, session, body, &Reply::new(waiter.resp3));
-    job::submit(server, local, job);
+    crate::aside::serve(server, local, session, waiter);
 }
 
 /// Has a client wait whose job found nothing (A1): what became of that, and what it is answered if it has not to wait.

@@ -1,9 +1,9 @@
 //! Who waits for many keys: it is registered for some at a time, and taken off them so.
 //!
 //! ```text
-//! park ──► Work::Register: some keys in, one look at each (P2) ──all keys──► waits
+//! park ──► Registering: some keys in, one look at each (P2) ──all keys──► waits
 //!              │ it was served, or left, meanwhile                            │ served, or leaves
-//!              └──────────────► Work::Register: some keys out ◄───────────────┘
+//!              └──────────────► Registering: some keys out ◄───────────────┘
 //! ```
 //!
 //! - W1: whether it still waits `by_client` says; who leaves, leaves that at once. What still stands of it in queues is claimed, and
@@ -14,7 +14,6 @@
 
 use super::{Found, Park, Waiter, hold, is_filled};
 use crate::mail::Mail;
-use crate::works::Work;
 use crate::{Local, Server};
 use resp::Reply;
 use std::ops::Range;
@@ -88,7 +87,7 @@ impl Park {
         let keys = waiter.keys.len();
         if keys > AT_ONCE {
             let work = Registering { waiter: waiter.clone(), registered: 0, leaves: false };
-            local.works.push(Work::Register(Box::new(work)));
+            local.works.push(Box::new(work));
             return None;
         }
         let registered = if self.add(&server.keyspace, waiter, 0..keys) { keys } else { 0 };
@@ -154,7 +153,7 @@ impl Park {
             return self.remove(&server.keyspace, waiter, 0..keys);
         }
         let work = Registering { waiter: waiter.clone(), registered: keys, leaves: true };
-        local.works.push(Work::Register(Box::new(work)));
+        local.works.push(Box::new(work));
     }
 
     /// Looks at keys it was just registered for (W3); who holds it at this moment looks for it (P5).

@@ -616,7 +616,7 @@ impl LuaState {
 
     fn forget_functions(&mut self) {
         self.engine.flush_functions();
-        job::discard(std::mem::take(&mut self.functions));
+        crate::job::discard(std::mem::take(&mut self.functions));
     }
 
     /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or time.
@@ -637,7 +637,7 @@ pub(crate) fn compile_apart(
     client: u64,
     gone: &AtomicBool,
 ) -> Result<Sha, String> {
-    let listed = Listed::of_text(server, client);
+    let listed = super::running::Listed::of_text(server, client);
     let listed = &listed;
     crate::actions::libraries::apart(server, move |turn| {
         let limit = Limit::on_thread(server, &listed.entry, Some(gone), 0);

@@ -208,7 +208,7 @@ impl Deeds {
     fn deliver(self: Box<Self>, resp3: bool) -> Delivery {
         let Deeds { run, reply, answers, selected, spent, share, .. } = *self;
         let (client, mut out) = (run.client, Reply::new(resp3));
-        job::discard(run);
+        crate::job::discard(run);
         let mut spliced = Spliced { reply, read: 0, answers, left: 0, share };
         let (bytes, stream): (_, Option<Box<dyn Stream>>) = match spliced.answers.places.is_empty() {
             true => (std::mem::take(&mut spliced.reply), None),
@@ -271,7 +271,7 @@ pub fn advance_deeds(
             }
             Step::Waits => {
                 deeds.stand_in = stand_in;
-                local.works.acting.insert(deeds.client(), deeds);
+                local.acting.insert(deeds.client(), deeds);
                 return None;
             }
         }
@@ -289,7 +289,7 @@ pub fn advance_deeds(
 
 /// The deeds of a client that wait for an answer. O(1).
 pub fn waiting_deeds(local: &mut Local, client: u64) -> Option<Box<Deeds>> {
-    local.works.acting.remove(&client)
+    local.acting.remove(&client)
 }
 
 /// A stream that is at its end.
@@ -336,7 +336,7 @@ impl Answers {
         self.read += count;
         if self.read == first.len() {
             self.read = 0;
-            job::drop_bytes(self.chunks.pop_front().unwrap_or_default());
+            crate::job::drop_bytes(self.chunks.pop_front().unwrap_or_default());
         }
         count
     }
@@ -382,7 +382,7 @@ impl Stream for Spliced {
 
 impl Drop for Spliced {
     fn drop(&mut self) {
-        job::drop_bytes(std::mem::take(&mut self.reply));
+        crate::job::drop_bytes(std::mem::take(&mut self.reply));
         self.share = None;
     }
 }

@@ -1,6 +1,7 @@
 //! One run of a script: the host it calls, the ground its commands run on, and who reads keys for it.
 
 use super::*;
+use crate::piece::Letter;
 use crate::sources;
 use command::Room;
 use stdx::budget::Holding;
@@ -606,7 +607,7 @@ impl Reader {
             neighbours: 0,
             adopted: 0,
             waited_ns: Cell::new(0),
-            turn: server.turns.enter(),
+            turn: server.work.turns.enter(),
         }
     }
 
@@ -645,7 +646,7 @@ impl Reader {
 
     /// Asks the loop and waits; None if the process is ending. A panic there goes on here, where it is contained.
     fn ask(&self, request: ReadKeys) -> Option<Box<ReadKeys>> {
-        let read = self.wait_for(Mail::Read(Box::new(request)), &self.answer);
+        let read = self.wait_for(Letter::Read(Box::new(request)).into(), &self.answer);
         if read.as_ref().is_some_and(|read| read.broken) {
             stdx::panics::go_on();
         }

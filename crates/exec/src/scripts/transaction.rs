@@ -49,8 +49,8 @@ impl Transaction {
         self.queue.kept(i)
     }
 
-    pub(super) fn watch(&self) -> &Watch {
-        &self.watch
+    pub(super) fn watch(&mut self) -> &mut Watch {
+        &mut self.watch
     }
 
     /// Whether a watched key was touched.
@@ -60,10 +60,6 @@ impl Transaction {
 
     pub(super) fn has_scripts(&self) -> (bool, bool) {
         self.queue.has_scripts()
-    }
-
-    pub(super) fn take_watch(&mut self) -> Watch {
-        std::mem::take(&mut self.watch)
     }
 
     /// Runs the commands from the beginning; `out` gets the reply.

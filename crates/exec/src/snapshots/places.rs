@@ -88,6 +88,7 @@ impl StopSign {
 #[derive(Clone)]
 pub(crate) struct Asker {
     pub(crate) client: u64,
+    pub(crate) info: Option<Arc<ClientInfo>>,
     pub(crate) command: &'static str,
     pub(crate) class: Class,
     /// How often it gave way.
@@ -114,7 +115,6 @@ pub(crate) fn shortened<'a>(words: impl Iterator<Item = &'a [u8]>) -> Vec<Vec<u8
 
 struct Holder {
     asker: Asker,
-    info: Option<Arc<ClientInfo>>,
     lsn: Lsn,
     began_ns: u64,
     /// When it was asked to give way.
@@ -282,9 +282,8 @@ impl Table {
         }
     }
 
-    pub(super) fn hold(&mut self, asker: Asker, info: Option<Arc<ClientInfo>>, lsn: Lsn, began_ns: u64) {
-        let info = info.or_else(|| self.whose(asker.client).and_then(|known| known.info));
-        self.holders.push(Holder { asker, info, lsn, began_ns, asked_ns: None });
+    pub(super) fn hold(&mut self, asker: Asker, lsn: Lsn, began_ns: u64) {
+        self.holders.push(Holder { asker, lsn, began_ns, asked_ns: None });
     }
 
     /// What is known of a client that holds a place, or held one lately.
@@ -375,7 +374,7 @@ impl Table {
 
 impl Holder {
     fn known(&self) -> Known {
-        Known { client: self.asker.client, info: self.info.clone(), words: self.asker.words.clone() }
+        Known { client: self.asker.client, info: self.asker.info.clone(), words: self.asker.words.clone() }
     }
 }
 
@@ -416,7 +415,7 @@ mod tests {
             self.last += 1;
             let (client, command, words) = (self.last, "x", Vec::new());
             let (gave_way, gone, for_client, sign) = (0, None, false, StopSign::default());
-            let asker = Asker { client, command, class, gave_way, gone, for_client, sign, words };
+            let asker = Asker { client, info: None, command, class, gave_way, gone, for_client, sign, words };
             let (came_ns, name) = (self.now_ns, self.last);
             let mut piece = Piece { name, asker, needs_ns, came_ns, holds: None, ticket: 0 };
             self.ask(&mut piece);
@@ -435,7 +434,7 @@ mod tests {
         fn hold(&mut self, piece: &mut Piece) {
             self.last += 1;
             piece.holds = Some((self.now_ns, self.last));
-            self.table.hold(piece.asker.clone(), None, self.last, self.now_ns);
+            self.table.hold(piece.asker.clone(), self.last, self.now_ns);
         }
 
         /// What happens in the next moment.

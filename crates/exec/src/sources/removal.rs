@@ -1,7 +1,7 @@
 //! Removing what changed: what a feed tells waits here, and one loop removes it in slices, in the order it was told.
 //!
 //! ```text
-//! Feed::changed ─► room? ─ yes ─► Letter::Drop ─► Work::Drop ─► removed, room again
+//! Feed::changed ─► room? ─ yes ─► Letter::Drop ─► a piece of work ─► removed, room again
 //!                    └──── no ──► all of the source is given up: Letter::Flush; what waited before need not be done any more
 //! ```
 //!

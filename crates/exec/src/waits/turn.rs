@@ -594,7 +594,7 @@ impl Local {
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
         // The holder of a place is known even when its client has gone, and with which script.
-        let known = if what == What::Thread { server.snapshots.whose(holder) } else { None };
+        let known = if what == What::Thread { server.work.snapshots.whose(holder) } else { None };
         let (info, words) = known.map_or_else(Default::default, |known| (known.info, known.words));
         let culprit = Culprit::of((what, holder_ns), server.clients.get(holder).or(info), holds);
         let culprit = Arc::new(Culprit { words, ..culprit });

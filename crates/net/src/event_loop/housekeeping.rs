@@ -96,7 +96,7 @@ impl EventLoop {
         if !self.sweeping || points::stays(Point::Sweep, 0) {
             return;
         }
-        if self.server.pause.stops_writes(self.local.now_ms) {
+        if self.server.work.pause.stops_writes(self.local.now_ms) {
             self.sweeping = false;
             return;
         }
@@ -147,11 +147,11 @@ impl EventLoop {
         if self.local.id == 0 {
             self.server.keyspace.cursors.prune(self.local.now_ms);
             exec::sources::cron(&self.server);
-            exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
+            exec::drive::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
-        exec::works::end_useless(&self.server, &mut self.local);
-        exec::works::retry_waiting(&self.server, &mut self.local);
-        exec::works::resume(&self.server, &mut self.local);
+        exec::drive::end_useless(&self.server, &mut self.local);
+        exec::drive::retry_waiting(&self.server, &mut self.local);
+        exec::drive::resume(&self.server, &mut self.local);
         exec::clients::cron(&self.server, &mut self.local);
     }
 }

@@ -70,7 +70,7 @@ impl EventLoop {
             let Some(client) = self.streaming.get(self.streams_at).copied() else {
                 self.streams_at = 0;
                 let found = std::mem::take(&mut self.streams);
-                return self.server.snapshots.note_streams(self.local.id, found);
+                return self.server.work.snapshots.note_streams(self.local.id, found);
             };
             let conn = self.by_id.get(&client).and_then(|slot| self.conns[*slot].as_mut());
             let Some(conn) = conn.filter(|conn| conn.streaming) else {

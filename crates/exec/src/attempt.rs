@@ -1,0 +1,586 @@
+//! Long writes: run over a snapshot, and again after each lost race, until one attempt is committed.
+//!
+//! ```text
+//! Begins ──line, place, snapshot──► [its thread] ──► Back ──► Commits ──► Ends ──► its reply
+//!   ▲                                 │ ▲             │          │
+//!   │                                 ▼ │ keys        │          │
+//!   │                                Reads            │          │
+//!   └──────────────── a race was lost, or others waited for its place
+//! ```
+//!
+//! - A1: nothing of an attempt has happened before its commit. So it can be dropped at any time, and run again.
+//! - A2: its changes are told before it is delivered, and before it begins again (exec X3).
+//! - A3: what it holds in the way of others ends with its delivery, or before: its place in a line, its snapshot, its protection.
+
+use crate::assembled::{self, Rests};
+use crate::job::discard;
+use crate::lines::Place;
+use crate::piece::{Delivery, Desk, Piece, Step, Who};
+use crate::races::Races;
+use crate::session::{ClientInfo, Watch};
+use crate::snapshots::{Asker, Class, StopSign, refusal};
+use crate::tally::Tally;
+use crate::waits::{self, Spent};
+use crate::works::KEYS;
+use command::Stream;
+use keyspace::{Announce, Commit, Overlay, Progress, Snapshot};
+use resp::Reply;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use stdx::budget::{Budget, Full, Holding};
+use stdx::points::{self, Point};
+
+/// Keys that are committed at once, under the locks of all their shards: more of them are committed in slices.
+pub(crate) const AT_ONCE: usize = 128;
+
+/// How far a long write is, when its loop has it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Stage {
+    /// It looks for its place in a line, and for its snapshot.
+    Begins,
+    /// The loop reads keys for it.
+    Reads,
+    /// It has left its thread.
+    Back,
+    /// Its commit is under way.
+    Commits,
+    /// It is committed, and what it changed was told.
+    Ends,
+}
+
+/// What all long writes have: whose they are, how they have fared so far, what they hold.
+pub struct Attempt {
+    pub(crate) who: Who,
+    pub(crate) info: Arc<ClientInfo>,
+    /// Set when its client goes.
+    pub(crate) gone: Option<Arc<AtomicBool>>,
+    pub(crate) stage: Stage,
+    pub(crate) races: Races,
+    /// In the line of its kind.
+    pub(crate) place: Option<Place>,
+    pub(crate) spent: Spent,
+    /// Tells this attempt to stop.
+    pub(crate) sign: StopSign,
+    /// How often it gave its place to others.
+    pub(crate) gave_way: u32,
+    pub(crate) overlay: Option<Overlay>,
+    /// What it did, if that is much: to be committed in pieces.
+    pub(crate) commit: Option<Box<Commit>>,
+    /// Up to which watched key it is settled since the snapshot.
+    settled: Option<(usize, Box<[u8]>)>,
+    /// The commands that ran within it.
+    pub(crate) tally: Tally,
+    /// What it holds, of what work may.
+    pub(crate) budget: Arc<Budget>,
+    pub(crate) holding: Holding,
+}
+
+impl Attempt {
+    /// Its first one has not begun.
+    pub(crate) fn new(
+        who: Who,
+        info: Arc<ClientInfo>,
+        gone: Option<Arc<AtomicBool>>,
+        budget: Arc<Budget>,
+    ) -> Attempt {
+        Attempt {
+            who,
+            info,
+            gone,
+            stage: Stage::Begins,
+            races: Races::new(),
+            place: None,
+            spent: Spent::default(),
+            sign: StopSign::default(),
+            gave_way: 0,
+            overlay: None,
+            commit: None,
+            settled: None,
+            tally: Tally::default(),
+            budget,
+            holding: Holding::default(),
+        }
+    }
+
+    /// What it says of itself to get a place.
+    pub(crate) fn asks(&self, class: Class, for_client: bool, words: Vec<Vec<u8>>) -> Asker {
+        Asker {
+            client: self.who.client,
+            info: Some(self.info.clone()),
+            command: self.who.command,
+            class,
+            gave_way: self.gave_way,
+            gone: self.gone.clone(),
+            for_client,
+            sign: self.sign.clone(),
+            words,
+        }
+    }
+
+    /// Whether its client has gone.
+    pub(crate) fn is_orphan(&self) -> bool {
+        self.gone.as_ref().is_some_and(|gone| gone.load(Ordering::Relaxed))
+    }
+
+    /// Holds memory for so much; `Full`: it may not have so much. O(1).
+    pub(crate) fn hold(&mut self, bytes: usize) -> Result<(), Full> {
+        let held = self.holding.set(&self.budget, bytes as u64);
+        self.info.work_bytes.store(self.holding.held(), Ordering::Relaxed);
+        held
+    }
+
+    /// Whether what a run did is so much that it is committed in slices.
+    pub(crate) fn is_much(&self, overlay: &Overlay) -> bool {
+        overlay.len() > AT_ONCE && overlay.is_dirty()
+    }
+
+    /// A run over the overlay is over: what it did is sealed if it is much. O(keys · log keys) then.
+    pub(crate) fn keep(&mut self, overlay: Overlay, announce: Option<Announce>) {
+        if !self.is_much(&overlay) {
+            self.overlay = Some(overlay);
+            return;
+        }
+        let commit = overlay.seal(self.races.age, announce);
+        self.races.remember(|| commit.hashes());
+        self.commit = Some(Box::new(commit));
+    }
+
+    /// Drops what the attempt read and did (A1). Its snapshot is closed now, the rest is freed elsewhere.
+    pub(crate) fn drop_work(&mut self) {
+        self.overlay.take().into_iter().for_each(Overlay::dispose);
+        self.commit.take().into_iter().for_each(discard);
+    }
+
+    /// A reply as its client gets it; from here on its bytes are no memory of work.
+    pub(crate) fn assemble(&mut self, bytes: Vec<u8>, rests: Rests) -> (Vec<u8>, Option<Box<dyn Stream>>) {
+        let _ = self.holding.set(&self.budget, bytes.capacity() as u64);
+        assembled::assemble(bytes, rests, self.holding.take(), Some(&self.info))
+    }
+
+    /// What is delivered of it.
+    pub(crate) fn delivery(
+        &self,
+        (bytes, stream): (Vec<u8>, Option<Box<dyn Stream>>),
+        spent: Box<Spent>,
+    ) -> Delivery {
+        Delivery { client: self.who.client, bytes, stream, spent: Some(spent), selected: None }
+    }
+
+    /// Whether it may yet decide to change something.
+    fn is_open(&self, by_snapshot: bool) -> bool {
+        let open = |commit: &Commit| commit.is_open();
+        self.stage == Stage::Commits && self.commit.as_deref().map_or(!by_snapshot, open)
+    }
+
+    /// Whether a test holds its commit.
+    fn stays(&self) -> bool {
+        let Some(commit) = self.commit.as_ref().filter(|_| self.stage == Stage::Commits) else {
+            return false;
+        };
+        commit.is_half_covered() && points::stays(Point::CommitPlace, self.who.client)
+            || commit.is_half_folded() && points::stays(Point::CommitFold, self.who.client)
+    }
+}
+
+/// How a run on a thread ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum End {
+    /// It did all it had to.
+    Done,
+    /// Keys it needs are not read yet.
+    Needs,
+    /// Others wait for its place.
+    GivesWay,
+    /// What it read was changed by that write (a word of `stdx::doing`): an alarm said so.
+    Doomed(u64),
+    /// It could not go on: a race was lost.
+    Lost,
+    /// Nothing is to be committed: it has its answer.
+    Answered,
+}
+
+/// A kind of long write: a job, a script, a bulk.
+pub(crate) trait Long: Send + Sized + 'static {
+    fn attempt(&self) -> &Attempt;
+
+    fn attempt_mut(&mut self) -> &mut Attempt;
+
+    /// What works that get in each other's way have in common; None if it only reads.
+    fn kind(&self) -> Option<u64>;
+
+    /// Whether it runs over a snapshot, on a thread; else it is committed straight from its words.
+    fn reads(&self) -> bool {
+        true
+    }
+
+    /// Whether it is to end wherever it is, until its commit is decided.
+    fn is_killed(&self) -> bool {
+        false
+    }
+
+    /// Whether it is not worth another attempt.
+    fn is_forsaken(&self) -> bool {
+        false
+    }
+
+    /// What it says of itself to get a place.
+    fn asks(&self) -> Asker;
+
+    /// An attempt begins at a snapshot.
+    fn begin(&mut self, snapshot: Snapshot, desk: &mut Desk<'_>);
+
+    /// Goes to its thread.
+    fn go(self: Box<Self>, desk: &mut Desk<'_>);
+
+    /// Reads some of the keys it needs; true when all are.
+    fn read_some(&mut self, _: &mut Desk<'_>, _: usize) -> bool {
+        true
+    }
+
+    /// It panicked: nothing of it has happened, and its client is told so.
+    fn fail(&mut self);
+
+    /// How its run ended. Asked again as long as it is not over.
+    fn end(&mut self, desk: &Desk<'_>) -> End;
+
+    /// Whether there is something to be committed.
+    fn changes(&self) -> bool;
+
+    /// EXEC: what its client watched.
+    fn watch(&mut self) -> Option<&mut Watch> {
+        None
+    }
+
+    /// What tells the sink of its effects.
+    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce>;
+
+    /// A commit straight from its words.
+    fn commit(&mut self, _: &Desk<'_>) -> Option<Box<Commit>> {
+        None
+    }
+
+    /// Its commit, which was under way, is over.
+    fn committed(&mut self, _: &Commit, _: &Progress) {}
+
+    /// How long all attempts took so far.
+    fn took_ns(&self) -> u64 {
+        self.attempt().spent.thread_ns
+    }
+
+    /// The attempt is over and nothing of it has happened: forgets what it told (A1).
+    fn forget(&mut self);
+
+    /// It found nothing to do: what its client is to wait for.
+    fn waits(&mut self) -> Option<Box<crate::park::away::Wait>> {
+        None
+    }
+
+    /// Its answer is this, whatever it did.
+    fn answers(&mut self, write: impl FnOnce(&mut Reply));
+
+    /// Whether it tells something besides what it changed, which comes after that.
+    fn says(&self) -> bool {
+        false
+    }
+
+    /// The reply. It holds nothing any more that others wait for.
+    fn reply(self: Box<Self>, spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery>;
+
+    /// It ends because nobody wants it any more; nothing of it has happened.
+    fn end_useless(self: Box<Self>, desk: &mut Desk<'_>) -> Step;
+}
+
+impl<L: Long> Piece for L {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        match self.attempt().stage {
+            Stage::Begins if self.attempt().spent.waits.is_some() && self.is_useless() => {
+                self.end_useless(desk)
+            }
+            Stage::Begins => submit(self, desk),
+            Stage::Reads => read(self, desk),
+            Stage::Back => finish(self, desk),
+            Stage::Commits => commit(self, desk),
+            Stage::Ends => deliver(self, desk),
+        }
+    }
+
+    fn who(&self) -> Who {
+        self.attempt().who
+    }
+
+    fn is_open(&self) -> bool {
+        self.attempt().is_open(self.reads())
+    }
+
+    fn is_useless(&self) -> bool {
+        // One that is back is committed, though its client has gone.
+        self.is_killed() || self.attempt().stage != Stage::Back && self.is_forsaken()
+    }
+
+    fn gives_way(&self) -> bool {
+        self.attempt().stage == Stage::Back && self.attempt().sign.gives_way()
+    }
+
+    fn spent(&mut self) -> Option<&mut Spent> {
+        Some(&mut self.attempt_mut().spent)
+    }
+
+    fn is_first(&mut self, place: Place) {
+        self.attempt_mut().place = Some(place);
+    }
+
+    fn stays(&self) -> bool {
+        self.attempt().stays()
+    }
+}
+
+/// Opens its snapshot and sends it to its thread; it waits if too many are open, or in the line of its kind.
+pub(crate) fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    match ready(work, desk) {
+        Ok(work) => send_off(work, desk),
+        Err(step) => step,
+    }
+}
+
+/// Gets its place in the line of its kind, and its snapshot, unless it waits for one of them, or needs none.
+pub(crate) fn ready<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Result<Box<L>, Step> {
+    // From here on it is another's, and its client waits for it.
+    stdx::panics::changes();
+    if work.attempt().spent.waits.is_none() {
+        let Some(first) = desk.work.lines.stand(work) else { return Err(Step::Over(None)) };
+        work = first;
+        work.attempt_mut().spent.got_place();
+    }
+    if !work.reads() {
+        work.attempt_mut().stage = Stage::Commits;
+        return Err(Step::More(work));
+    }
+    let attempt = work.attempt_mut();
+    attempt.settled = None;
+    attempt.sign = StopSign::default();
+    let asker = work.asks();
+    let waits = &mut work.attempt_mut().spent.waits;
+    let Some(snapshot) = desk.work.snapshots.open(desk.loop_id, asker, waits) else {
+        let ticket = waits.map_or(0, |queued| queued.ticket());
+        return Err(Step::Queued(ticket, work));
+    };
+    work.attempt_mut().spent.got_snapshot();
+    work.begin(snapshot, desk);
+    Ok(work)
+}
+
+/// Sends it to its thread.
+fn send_off<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    let attempt = work.attempt_mut();
+    attempt.stage = Stage::Back;
+    attempt.spent.queued_at_ns = stdx::clock::mono_ns();
+    work.go(desk);
+    Step::Over(None)
+}
+
+/// Reads some of the keys it needs.
+fn read<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    if work.is_useless() {
+        return work.end_useless(desk);
+    }
+    // It only reads (X1).
+    let read = stdx::panics::contain(|| {
+        points::trip(Point::Load);
+        work.read_some(desk, KEYS)
+    });
+    match read {
+        Ok(false) => Step::More(work),
+        Ok(true) => send_off(work, desk),
+        Err(_) => {
+            work.fail();
+            work.attempt_mut().stage = Stage::Back;
+            finish(work, desk)
+        }
+    }
+}
+
+/// Takes it back from its thread: reads what it asks for, commits what it did, or has it begin again.
+fn finish<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    let end = work.end(desk);
+    if end == End::Done {
+        if work.changes() && !work.is_killed() && desk.stops_writes() {
+            return if work.gives_way() { give_way(work, desk) } else { Step::Held(work) };
+        }
+        if settle_some(&mut *work, desk) {
+            return Step::More(work);
+        }
+    }
+    let goes_on = matches!(end, End::Needs | End::Doomed(_)) || end == End::GivesWay && !work.is_killed();
+    let overlay = work.attempt().overlay.as_ref().filter(|_| !goes_on);
+    if let Some(refusal) = overlay.and_then(|overlay| refusal(overlay.snapshot())) {
+        work.forget();
+        work.answers(|out| out.error(&refusal));
+        return deliver(work, desk);
+    }
+    match end {
+        End::Answered => deliver(work, desk),
+        _ if work.is_killed() => work.end_useless(desk),
+        End::Needs => {
+            work.attempt_mut().stage = Stage::Reads;
+            Step::More(work)
+        }
+        End::GivesWay => give_way(work, desk),
+        End::Doomed(by) => begin_again(work, desk, by),
+        End::Lost => again(work, desk, 0),
+        End::Done if was_touched(&mut *work) => untrue(work, desk),
+        End::Done => decide(work, desk),
+    }
+}
+
+/// Commits what it did at one snapshot, if it is not much.
+fn decide<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    if work.attempt().commit.is_some() {
+        work.attempt_mut().stage = Stage::Commits;
+        return Step::More(work);
+    }
+    let Some(overlay) = work.attempt_mut().overlay.take() else { return deliver(work, desk) };
+    if !overlay.is_dirty() {
+        // After a FLUSHDB what was read before and after it are of two moments: a mere read starts over as well.
+        let current = overlay.snapshot().is_current();
+        overlay.dispose();
+        if !current {
+            return again(work, desk, 0);
+        }
+        return match work.waits() {
+            Some(mut wait) => {
+                wait.spent = *close(&mut *work, desk);
+                discard(work);
+                Step::Waits(wait)
+            }
+            None => deliver(work, desk),
+        };
+    }
+    stdx::panics::changes();
+    // Not for mere reads: only a flush makes those start over, and they may know very many keys.
+    work.attempt_mut().races.remember(|| overlay.hashes());
+    let announce = work.announce(desk);
+    match overlay.commit(desk.now_ms) {
+        Ok(changes) => {
+            announce.into_iter().for_each(|announce| announce(changes.lsn));
+            desk.tell(changes);
+            end(work, desk)
+        }
+        Err(keyspace::Lost { told, by }) => {
+            desk.tell(told);
+            again(work, desk, by)
+        }
+    }
+}
+
+/// Goes on with its commit.
+fn commit<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    let commit = work.attempt_mut().commit.take().or_else(|| work.commit(desk));
+    let Some(mut commit) = commit else { return deliver(work, desk) };
+    if work.is_useless() {
+        commit.give_up();
+    }
+    waits::works_for(work.attempt().who.client);
+    let progress = commit.advance(desk.now_ms, KEYS, &mut desk.tray.told);
+    if progress == Progress::More {
+        work.attempt_mut().commit = Some(commit);
+        return Step::More(work);
+    }
+    work.committed(&commit, &progress);
+    let lost_to = (progress == Progress::Lost && !commit.is_refused()).then(|| commit.lost_to());
+    discard(commit);
+    match lost_to {
+        Some(by) => again(work, desk, by),
+        None => end(work, desk),
+    }
+}
+
+/// It is committed: its reply, but first what it changed is told (A2).
+fn end<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    if work.says() {
+        work.attempt_mut().stage = Stage::Ends;
+        return Step::Tell(work);
+    }
+    deliver(work, desk)
+}
+
+/// A race was lost to whose write that was (`stdx::doing`): it runs again on a new snapshot. A watched key that was touched ends it.
+fn again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step {
+    if work.is_killed() {
+        return work.end_useless(desk);
+    }
+    if was_touched(&mut *work) {
+        return untrue(work, desk);
+    }
+    let ns = work.took_ns();
+    let attempt = work.attempt_mut();
+    attempt.races.lost_to = desk.lost_to(by, ns).or(attempt.races.lost_to);
+    attempt.races.lose(&desk.work.keyspace, attempt.who.client, desk.now_ms, ns);
+    attempt.stage = Stage::Begins;
+    Step::Tell(work)
+}
+
+/// An alarm ended the attempt: it begins again, and that earns it no protection (alarm N1).
+fn begin_again<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>, by: u64) -> Step {
+    let ns = work.took_ns();
+    let attempt = work.attempt_mut();
+    attempt.drop_work();
+    attempt.races.lost_to = desk.lost_to(by, ns).or(attempt.races.lost_to);
+    attempt.races.doomed = true;
+    submit(work, desk)
+}
+
+/// Gives its place to those who wait, and starts over behind them (job J7), unless it is of no use any more.
+fn give_way<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    let attempt = work.attempt_mut();
+    attempt.gave_way = attempt.sign.gave_way(attempt.gave_way);
+    if work.is_killed() || work.is_forsaken() {
+        return work.end_useless(desk);
+    }
+    work.attempt_mut().drop_work();
+    work.forget();
+    submit(work, desk)
+}
+
+/// EXEC: whether something watched was touched before the snapshot or since.
+fn was_touched(work: &mut impl Long) -> bool {
+    work.watch().is_some_and(|watch| watch.is_marked())
+}
+
+/// EXEC: has decided changes of what was watched written; true if some are left.
+fn settle_some(work: &mut impl Long, desk: &mut Desk<'_>) -> bool {
+    let mut settled = work.attempt_mut().settled.take();
+    let (keyspace, now_ms) = (&desk.work.keyspace, desk.now_ms);
+    let more = work
+        .watch()
+        .is_some_and(|watch| watch.settle_some(keyspace, now_ms, &mut settled, &mut desk.tray.told));
+    work.attempt_mut().settled = settled;
+    more
+}
+
+/// The answer of an EXEC whose watched keys were touched: nothing of it has happened.
+fn untrue<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    work.forget();
+    work.answers(Reply::null_array);
+    deliver(work, desk)
+}
+
+/// Ends what others may wait for (A3), and counts what ran within it.
+pub(crate) fn close<L: Long>(work: &mut L, desk: &mut Desk<'_>) -> Box<Spent> {
+    if let Some(watch) = work.watch().map(std::mem::take) {
+        desk.forget(watch);
+    }
+    let attempt = work.attempt_mut();
+    attempt.place = None;
+    attempt.races.end();
+    desk.count(attempt.who.client, std::mem::take(&mut attempt.tally));
+    attempt.info.work_bytes.store(0, Ordering::Relaxed);
+    // Before its share is given back: what waits to be freed is no reason to evict either.
+    attempt.drop_work();
+    Box::new(attempt.races.told(attempt.spent))
+}
+
+/// It is over: the reply.
+pub(crate) fn deliver<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Step {
+    let spent = close(&mut *work, desk);
+    Step::Over(work.reply(spent, desk))
+}

@@ -1,0 +1,141 @@
+//! Pieces of work that know the whole loop: they find it at their desk, as its home.
+
+use crate::mail::Mail;
+use crate::park::registering::Registering;
+use crate::piece::{Desk, Piece, Step, Who};
+use crate::pubsub::Passing;
+use crate::session::{Subscriptions, Watch};
+use crate::works::KEYS;
+use crate::{Local, Server, actions, scripts, sources};
+use resp::Reply;
+use std::sync::Arc;
+use stdx::points::{self, Point};
+
+/// The server and the loop a piece is at.
+fn home<'a>(desk: &'a mut Desk<'_>) -> (Arc<Server>, &'a mut Local) {
+    let local = desk.home.downcast_mut::<Local>().expect("a loop drives its own work");
+    (local.server.clone(), local)
+}
+
+/// The server whose loop drives a piece.
+pub(crate) fn server_of(desk: &Desk<'_>) -> Arc<Server> {
+    desk.home.downcast_ref::<Local>().expect("a loop drives its own work").server.clone()
+}
+
+/// A slice is done: what is left of it, if there is more.
+fn more(is_left: bool, piece: Box<dyn Piece>) -> Step {
+    if is_left { Step::More(piece) } else { Step::Over(None) }
+}
+
+/// Watched keys nobody watches any more.
+impl Piece for Watch {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let is_left = self.forget_some(&desk.work.keyspace, KEYS);
+        more(is_left, self)
+    }
+}
+
+/// Rows of a source to be installed.
+impl Piece for sources::Fill {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = home(desk);
+        let is_left = sources::Fill::advance(&mut self, &server, local, KEYS);
+        more(is_left, self)
+    }
+
+    fn stays(&self) -> bool {
+        points::stays(Point::SourceFill, 0)
+    }
+}
+
+/// Items of a source to be removed.
+impl Piece for sources::Dropping {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = home(desk);
+        let is_left = sources::Dropping::advance(&mut self, &server, local, KEYS);
+        more(is_left, self)
+    }
+
+    fn stays(&self) -> bool {
+        points::stays(Point::SourceDrop, 0)
+    }
+}
+
+/// Keys a client begins to wait for, or ceases to.
+impl Piece for Registering {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = home(desk);
+        let is_left = Registering::advance(&mut self, &server, local);
+        more(is_left, self)
+    }
+
+    fn who(&self) -> Who {
+        Who { client: self.client(), ..Who::default() }
+    }
+
+    fn stays(&self) -> bool {
+        self.is_half_in() && points::stays(Point::Register, self.client())
+    }
+}
+
+/// What a client that went listened to.
+pub(crate) struct Leaving(pub(crate) u64, pub(crate) Subscriptions);
+
+impl Piece for Leaving {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = home(desk);
+        let is_left = actions::leave_some(&server, local, self.0, &mut self.1, KEYS);
+        more(is_left, self)
+    }
+}
+
+/// A client's message, on its way through the patterns.
+pub(crate) struct Publishing(pub(crate) u64, pub(crate) Box<Passing>);
+
+impl Piece for Publishing {
+    fn advance(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = home(desk);
+        if let Some(sent) = server.pubsub.pass(&server, &mut self.1) {
+            // By mail: it may be a deed of a transaction that waits for the answer.
+            let mut out = Reply::new(false);
+            out.int(sent as i64);
+            server.send(local.id, Mail::Reply { client: self.0, bytes: out.into_bytes(), stream: None });
+            return Step::Over(None);
+        }
+        Step::More(self)
+    }
+}
+
+/// The messages in `Local::announced`.
+pub(crate) struct Announcing;
+
+impl Piece for Announcing {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let (server, local) = home(desk);
+        if local.announced.front_mut().is_none_or(|first| first.advance(&server)) {
+            local.announced.pop_front();
+        }
+        let is_left = !local.announced.is_empty();
+        more(is_left, self)
+    }
+}
+
+/// Libraries of functions to be loaded into the loop's engine.
+pub(crate) struct Libraries;
+
+impl Piece for Libraries {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let is_left = scripts::load_some_libraries(home(desk).1);
+        more(is_left, self)
+    }
+}
+
+/// What scripts left in it.
+pub(crate) struct Collecting;
+
+impl Piece for Collecting {
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let is_left = scripts::collect_some(home(desk).1);
+        more(is_left, self)
+    }
+}

@@ -1,0 +1,51 @@
+//! The keys a job needs: which they are, where their names stand, and what they were.
+
+use super::Body;
+use keyspace::{KeyBatches, Keyspace, Lsn, Owned};
+
+/// What a key takes that is to be read, and what was found.
+pub(super) const WANTED_BYTES: usize = size_of::<(u64, u32, Name)>() + size_of::<Option<Owned>>();
+
+/// Keys to be read.
+#[derive(Default)]
+pub struct Wanted {
+    /// Sorted by hash: hash, database, and where the name stands.
+    pub keys: Vec<(u64, u32, Name)>,
+    /// What each of the first keys was.
+    pub found: Vec<Option<Owned>>,
+    /// What a handler asked for in vain.
+    pub asked: KeyBatches,
+}
+
+/// Where a key's name stands.
+pub enum Name {
+    /// This word of this call.
+    Word(u32, u32),
+    Own(Box<[u8]>),
+}
+
+impl Wanted {
+    pub(super) fn sorted(mut keys: Vec<(u64, u32, Name)>) -> Wanted {
+        keys.sort_unstable_by_key(|(hash, ..)| *hash);
+        let found = Vec::with_capacity(keys.len());
+        Wanted { keys, found, asked: KeyBatches::default() }
+    }
+
+    /// Reads the next keys at a snapshot; true when all are. O(count).
+    pub(crate) fn read_some(
+        &mut self,
+        body: &Body,
+        keyspace: &Keyspace,
+        (s, used_ms): (Lsn, Option<u64>),
+        count: usize,
+    ) -> bool {
+        if self.found.len() == self.keys.len() {
+            return keyspace.read_asked(s, used_ms, &mut self.asked, count);
+        }
+        let end = (self.found.len() + count).min(self.keys.len());
+        let batch = self.keys[self.found.len()..end].iter();
+        let batch = batch.map(|(hash, db, name)| (*hash, *db as usize, body.name(name)));
+        keyspace.read_batch(s, used_ms, batch, &mut self.found);
+        self.found.len() == self.keys.len() && self.asked.is_empty()
+    }
+}

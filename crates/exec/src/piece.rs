@@ -1,0 +1,176 @@
+//! Long work as an event loop sees it: pieces that are done in slices between serving clients.
+//!
+//! ```text
+//! loop ──Box<dyn Piece>──► advance(desk) ──► Step: more, over, waits for a place, held, nothing was there
+//!                              │
+//!                              └─► desk: what changed, what ran, what else begins: the caller sees to it
+//! ```
+//!
+//! - E1: a piece does what takes some 10 µs, and says what is left.
+//! - E2: a piece tells nobody what it changed: it puts that on the desk. The caller tells it, and delivers the reply then (exec X3).
+//! - E3: a piece that belongs to no thread and no line is in one place: a loop's queue, its waiting room, or a letter.
+
+use crate::park::away::Wait;
+use crate::reading::ReadKeys;
+use crate::session::Watch;
+use crate::tally::Tally;
+use crate::waits::{Ahead, Spent};
+use crate::works::Work;
+use command::Stream;
+use keyspace::Changes;
+use std::any::Any;
+use std::sync::Arc;
+
+/// Whose work it is: client, command, loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Who {
+    pub client: u64,
+    pub command: &'static str,
+    pub loop_id: usize,
+}
+
+/// Long work that a loop does in slices (works L1 to L3). Jobs, bulks, KEYS, scripts, rows and registrations are its kinds.
+pub trait Piece: Send {
+    /// Does the next slice.
+    fn advance(self: Box<Self>, desk: &mut Desk<'_>) -> Step;
+
+    /// Its client, command and loop; the default: nobody's.
+    fn who(&self) -> Who {
+        Who::default()
+    }
+
+    /// Whether it may yet decide to change something: CLIENT PAUSE holds it.
+    fn is_open(&self) -> bool {
+        false
+    }
+
+    /// Whether nobody wants it any more: it is to end.
+    fn is_useless(&self) -> bool {
+        false
+    }
+
+    /// Whether others wait for its place, and it can give that up.
+    fn gives_way(&self) -> bool {
+        false
+    }
+
+    /// Where its time went, if somebody is told that.
+    fn spent(&mut self) -> Option<&mut Spent> {
+        None
+    }
+
+    /// It is the first of its line now.
+    fn is_first(&mut self, _: crate::lines::Place) {}
+
+    /// Whether a test holds it where it is (`stdx::points`).
+    fn stays(&self) -> bool {
+        false
+    }
+}
+
+/// What becomes of a piece after a slice.
+pub enum Step {
+    /// There is more to do.
+    More(Box<dyn Piece>),
+    /// It goes on at once, but what it changed is told before.
+    Tell(Box<dyn Piece>),
+    /// It waits for a place, with this ticket (`snapshots/places.rs`).
+    Queued(u64, Box<dyn Piece>),
+    /// CLIENT PAUSE holds it.
+    Held(Box<dyn Piece>),
+    /// It is over, or goes on elsewhere: on a thread, or in a line.
+    Over(Option<Delivery>),
+    /// It found nothing: its client is to wait.
+    Waits(Box<Wait>),
+}
+
+/// A finished reply for a client that was parked.
+pub struct Delivery {
+    pub client: u64,
+    pub bytes: Vec<u8>,
+    pub stream: Option<Box<dyn Stream>>,
+    /// Where its time went.
+    pub spent: Option<Box<Spent>>,
+    /// EXEC: the database it leaves its client in.
+    pub selected: Option<usize>,
+}
+
+impl Piece for Delivery {
+    fn advance(self: Box<Self>, _: &mut Desk<'_>) -> Step {
+        Step::Over(Some(*self))
+    }
+
+    fn who(&self) -> Who {
+        Who { client: self.client, ..Who::default() }
+    }
+}
+
+/// What a slice leaves for its caller (E2).
+#[derive(Default)]
+pub struct Tray {
+    /// What was changed.
+    pub told: Vec<Changes>,
+    /// Commands that ran within others of a client, to be counted.
+    pub(crate) ran: Vec<(u64, Tally)>,
+    /// Pieces that begin.
+    pub begun: Vec<Box<dyn Piece>>,
+}
+
+/// Where a piece does a slice: what it may use of its loop.
+pub struct Desk<'a> {
+    pub work: &'a Arc<Work>,
+    pub loop_id: usize,
+    /// Wall clock of the turn.
+    pub now_ms: u64,
+    pub tray: Tray,
+    /// Whose doing a word of `stdx::doing` tells of.
+    pub doer: &'a dyn Fn(u64) -> Option<(u64, &'static str)>,
+    /// The loop itself, for kinds that know it.
+    pub home: &'a mut dyn Any,
+}
+
+impl Desk<'_> {
+    /// To be told, in this order.
+    pub fn tell(&mut self, changes: Changes) {
+        self.tray.told.push(changes);
+    }
+
+    /// These ran for a client.
+    pub(crate) fn count(&mut self, client: u64, tally: Tally) {
+        self.tray.ran.push((client, tally));
+    }
+
+    /// Whether nothing may change now (CLIENT PAUSE).
+    pub fn stops_writes(&self) -> bool {
+        self.work.pause.stops_writes(self.now_ms)
+    }
+
+    /// To whom a race was lost, if that is known; all attempts so far took so long.
+    pub fn lost_to(&self, by: u64, ns: u64) -> Option<Ahead> {
+        (self.doer)(by).map(|(client, command)| (client, command, ns))
+    }
+
+    /// Gives up what a client watched, in slices if that is much.
+    pub(crate) fn forget(&mut self, mut watch: Watch) {
+        if watch.forget_some(&self.work.keyspace, crate::transaction::AT_A_STRETCH) {
+            self.tray.begun.push(Box::new(watch));
+        }
+    }
+}
+
+/// What long work tells a loop.
+pub enum Letter {
+    /// It has left its thread.
+    Back(Box<dyn Piece>),
+    /// It is the first of its line now.
+    First(Box<dyn Piece>),
+    /// A script's thread asks for keys: it may not lock shards itself.
+    Read(Box<ReadKeys>),
+    /// A snapshot was closed, and this loop is the first that waits for one.
+    Snapshot,
+    /// Close this client: it reads its reply too slowly.
+    Kill(u64),
+}
+
+/// Sends a letter to a loop, from any thread.
+pub type Post = Arc<dyn Fn(usize, Letter) + Send + Sync>;

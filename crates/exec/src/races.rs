@@ -1,0 +1,65 @@
+//! Races: how often a long commit was lost to others' writes, and the protection it earns so (job J3).
+
+use crate::waits::{Ahead, Spent};
+use keyspace::{Keyspace, Protection};
+use std::sync::Arc;
+
+/// Lost races from which on a commit is protected (job J3).
+pub(crate) const PROTECT_FROM: u32 = 3;
+/// How long an attempt is protected.
+const PROTECTED_MS: u64 = 50;
+/// Lost races from which on it is protected for as long as it takes.
+const INSIST_FROM: u32 = 8;
+/// And for so long at least.
+const INSISTS_MS: u64 = 1000;
+
+/// The attempts of a long commit.
+#[derive(Default)]
+pub struct Races {
+    pub lost: u32,
+    /// To whom the last was lost, and how long all that were took.
+    pub(crate) lost_to: Option<Ahead>,
+    /// When the first attempt began: the older of two long commits wins.
+    pub age: u64,
+    /// An attempt has ended by an alarm.
+    pub(crate) doomed: bool,
+    /// Of the last attempt, sorted.
+    hashes: Option<Box<[u64]>>,
+    protection: Option<Protection>,
+}
+
+impl Races {
+    /// Begins now.
+    pub(crate) fn new() -> Races {
+        Races { age: stdx::clock::mono_ns(), ..Races::default() }
+    }
+
+    /// Remembers the keys of an attempt, if they may have to be protected. Cost: O(keys · log keys).
+    pub(crate) fn remember(&mut self, hashes: impl FnOnce() -> Box<[u64]>) {
+        if self.lost + 1 >= PROTECT_FROM {
+            self.hashes = Some(hashes());
+        }
+    }
+
+    /// What is told of them.
+    pub(crate) fn told(&self, spent: Spent) -> Spent {
+        Spent { lost: self.lost, lost_to: self.lost_to, ..spent }
+    }
+
+    /// It is over: writers of its keys need not wait for what is freed of it in its own time (J3).
+    pub(crate) fn end(&mut self) {
+        self.protection = None;
+    }
+
+    /// Another race was lost, all attempts so far took so long: raises the protection it has earned (J3).
+    pub(crate) fn lose(&mut self, keyspace: &Arc<Keyspace>, client: u64, now_ms: u64, took_ns: u64) {
+        self.lost += 1;
+        self.protection = None;
+        let insists_ms = (took_ns / 1_000_000).max(INSISTS_MS);
+        let for_ms = if self.lost >= INSIST_FROM { insists_ms } else { PROTECTED_MS };
+        if let Some(hashes) = self.hashes.take() {
+            self.protection =
+                Some(Protection::raise(keyspace, hashes, now_ms.saturating_add(for_ms), client));
+        }
+    }
+}

@@ -1,0 +1,367 @@
+//! A script on its way through a thread of its own, and back to its loop for its commit.
+
+use super::deeds;
+use super::run::{Ground, Limit, run_once};
+use super::running::Listed;
+use super::*;
+use crate::assembled::Rests;
+use crate::attempt::{Attempt, End, Long};
+use crate::chores::server_of;
+use crate::job::{BROKEN, discard};
+use crate::lines;
+use crate::piece::{Delivery, Desk, Letter, Step, Who};
+use crate::snapshots::{Asker, Class, shortened};
+use crate::waits::request::Bench;
+use keyspace::Announce;
+
+/// See the module.
+pub struct ScriptJob {
+    pub(crate) attempt: Attempt,
+    run: ScriptRun,
+    /// Until it is done.
+    listed: Option<Listed>,
+    out: Vec<u8>,
+    told: Told,
+    ended: Result<(), Halt>,
+}
+
+/// Sends a script to a thread of its own.
+pub(super) fn send_away(act: &mut Act<'_, '_>, run: ScriptRun) -> Started {
+    let job = ScriptJob::new(act.server, run, act.session.info.clone());
+    act.local.away = true;
+    crate::drive::begin(act.server, act.local, job);
+    Started::Away
+}
+
+impl ScriptJob {
+    fn new(server: &Arc<Server>, run: ScriptRun, info: Arc<ClientInfo>) -> Box<ScriptJob> {
+        let who = Who { client: run.client, command: run.body.command(), loop_id: run.loop_id };
+        Box::new(ScriptJob {
+            attempt: Attempt::new(who, info, run.gone.clone(), server.memory.work.clone()),
+            listed: Some(Listed::new(server, &run)),
+            run,
+            out: Vec::new(),
+            told: Told::default(),
+            ended: Ok(()),
+        })
+    }
+
+    /// It was ended from outside: nothing of it has happened (C1).
+    fn ended_by(&mut self, why: &str) {
+        let before = match self.run.body {
+            Body::Exec(_) => "EXECABORT Transaction discarded because of:",
+            _ => "ERR",
+        };
+        self.attempt.drop_work();
+        self.forget();
+        self.out = format!("-{before} {why}\r\n").into_bytes();
+    }
+
+    /// It needs more memory than work may hold; what was told is dropped already.
+    fn is_full(&mut self) {
+        let error = Error::work_memory();
+        let text = error.text();
+        self.out = match self.run.body {
+            Body::Exec(_) => {
+                let why = text.strip_prefix("ERR ").unwrap_or(&text);
+                format!("-EXECABORT Transaction discarded because of: {why}\r\n").into_bytes()
+            }
+            _ => format!("-{text}\r\n").into_bytes(),
+        };
+    }
+
+    /// A run over the overlay, on its thread.
+    fn run_over(
+        &mut self,
+        server: &Arc<Server>,
+        (lua, bench): (&mut LuaState, &mut Bench),
+        mut overlay: Overlay,
+        limit: Limit<'_>,
+    ) {
+        let run = &self.run;
+        let mut reader = Reader::new(server, run.loop_id, server.scripts.roams(&run.body));
+        reader.declares(run);
+        if let Body::Exec(transaction) = &run.body {
+            reader.load(&mut overlay, transaction.wanted(server, run));
+        }
+        let holding = &mut self.attempt.holding;
+        let ground = Ground { overlay: &mut overlay, act: None, holding, base: 0 };
+        let limit = Limit { gone: run.gone(), ..limit };
+        self.out.clear();
+        reader.turn.reach(Point::ScriptStart);
+        let (ended, told) = run_once(server, lua, run, ground, limit, Some(&mut reader), &mut self.out);
+        (self.ended, self.told) = (ended, told);
+        if ended == Err(Halt::Full) {
+            // Nothing of it will be told or committed.
+            discard((std::mem::take(&mut self.told), std::mem::take(&mut self.out)));
+        }
+        self.attempt.info.work_bytes.store(self.attempt.holding.held(), Ordering::Relaxed);
+        self.attempt.tally = std::mem::take(&mut lua.tally);
+        server.scripts.note_roams(&self.run.body, reader.roams(&overlay));
+        bench.waited(reader.waited_ns.get() + reader.turn.waited_ns());
+        reader.turn.reach(Point::ScriptEnd);
+        if ended.is_ok() && bench.cpu_ns() < SHORT_NS {
+            server.scripts.forget_long(&self.run.body);
+        }
+        self.keep(server, overlay);
+    }
+
+    /// What was done is sealed if it is much.
+    fn keep(&mut self, server: &Server, mut overlay: Overlay) {
+        if self.ended.is_ok() && self.attempt.is_much(&overlay) {
+            let announce = announce(server, &mut self.told);
+            return self.attempt.keep(overlay, announce);
+        }
+        if overlay.is_dirty() {
+            // Here, and not on the loop that commits it.
+            overlay.adopt_read();
+        }
+        self.attempt.overlay = Some(overlay);
+    }
+}
+
+/// Runs a script on a thread of its own.
+fn run_on_thread(server: &Arc<Server>, lua: &mut LuaState, bench: &mut Bench, job: &mut ScriptJob) {
+    let Some(entry) = job.listed.as_ref().map(|listed| listed.entry.clone()) else { return };
+    if job.is_killed() {
+        job.ended = Err(Halt::Killed);
+        return;
+    }
+    // Since before it was compiled.
+    let end_ns = Limit::on_thread(server, &entry, None, job.attempt.spent.thread_ns).end_ns;
+    let stop = job.attempt.sign.stop.clone();
+    let limit = Limit { end_ns, kill: Some(&entry.kill), gives_way: Some(&*stop), ..Limit::default() };
+    match know_text(server, lua, &mut job.run, limit) {
+        Err(halt) => job.ended = Err(halt),
+        Ok(Err(error)) => {
+            let mut out = Reply::new(job.run.resp3);
+            out.error(&error.text());
+            job.out = out.into_bytes();
+            job.ended = Ok(());
+        }
+        Ok(Ok(())) => {
+            if let Some(overlay) = job.attempt.overlay.take() {
+                job.run_over(server, (lua, bench), overlay, limit);
+            }
+        }
+    }
+}
+
+/// Compiles a script that came as a mere text. Errors: what is wrong with it, within; or why that was ended.
+fn know_text(
+    server: &Server,
+    lua: &mut LuaState,
+    run: &mut ScriptRun,
+    limit: Limit<'_>,
+) -> Result<Result<(), Error>, Halt> {
+    let Body::Text(read_only) = run.body else { return Ok(Ok(())) };
+    let (words, gone, turn) = (run.words.clone(), run.gone.clone(), server.work.turns.enter());
+    let limit = Limit { gone: gone.as_deref(), ..limit };
+    let mut host = Compiling::new(limit, Some(&turn));
+    let asked = crate::actions::scripting::script_of(lua, words.args(), read_only, &mut host);
+    if let Some(halt) = host.halt {
+        return Err(halt);
+    }
+    Ok(asked.and_then(|asked| {
+        run.short = asked.memory.may_run_short(run.short)?;
+        (run.body, run.read_only) = (asked.body, asked.read_only);
+        Ok(())
+    }))
+}
+
+/// What tells the sink of a script's effects.
+fn announce(server: &Server, told: &mut Told) -> Option<Announce> {
+    server.keyspace.sink()?;
+    let keyspace = server.keyspace.clone();
+    let mut effects = Told { effects: std::mem::take(&mut told.effects), ..Told::default() };
+    Some(Box::new(move |lsn| {
+        if let Some(sink) = keyspace.sink() {
+            effects.tell_effects(sink, lsn);
+        }
+    }))
+}
+
+impl Long for ScriptJob {
+    fn attempt(&self) -> &Attempt {
+        &self.attempt
+    }
+
+    fn attempt_mut(&mut self) -> &mut Attempt {
+        &mut self.attempt
+    }
+
+    /// None if it is nothing of a name, or only reads.
+    fn kind(&self) -> Option<u64> {
+        let run = &self.run;
+        let name = Name::of(&run.body).filter(|_| !run.read_only)?;
+        let first = run.keys().iter().next();
+        Some(match &name {
+            Name::Script(sha) => lines::kind(&sha.hex(), run.db, first),
+            Name::Function(name) => lines::kind(name.as_bytes(), run.db, first),
+        })
+    }
+
+    /// Somebody killed it, or its client went and it only reads.
+    fn is_killed(&self) -> bool {
+        let gone = self.run.gone().is_some_and(|gone| gone.load(Ordering::Relaxed));
+        gone || self.listed.as_ref().is_some_and(|listed| listed.entry.kill.load(Ordering::Relaxed))
+    }
+
+    /// It gave way, and its client has gone (C9).
+    fn is_forsaken(&self) -> bool {
+        self.attempt.gave_way > 0 && self.attempt.is_orphan()
+    }
+
+    fn asks(&self) -> Asker {
+        let body = &self.run.body;
+        let mut name = vec![body.command().to_uppercase().into_bytes()];
+        name.extend((!matches!(body, Body::Exec(_))).then(|| body.name().into_bytes()));
+        let words = shortened(name.iter().map(Vec::as_slice).chain(self.run.keys().iter()));
+        self.attempt.asks(Class::Script, self.run.read_only, words)
+    }
+
+    fn begin(&mut self, snapshot: Snapshot, desk: &mut Desk<'_>) {
+        // It may have waited.
+        self.run.now_ms = desk.now_ms;
+        self.attempt.overlay = Some(Overlay::new(snapshot, self.run.used_ms));
+    }
+
+    fn go(self: Box<Self>, desk: &mut Desk<'_>) {
+        let server = server_of(desk);
+        server.scripts.submit(&server, self);
+    }
+
+    fn fail(&mut self) {
+        let attempt = &mut self.attempt;
+        discard((attempt.overlay.take(), attempt.commit.take(), std::mem::take(&mut self.told)));
+        attempt.tally.clear();
+        self.ended = Err(Halt::Broken);
+    }
+
+    fn end(&mut self, desk: &Desk<'_>) -> End {
+        match self.ended {
+            Err(halt @ (Halt::Killed | Halt::TooLong)) => {
+                let why = halt.told(&server_of(desk));
+                self.ended_by(&why);
+                End::Answered
+            }
+            Err(Halt::Full) => {
+                self.is_full();
+                End::Answered
+            }
+            Err(Halt::Broken) => {
+                self.out = format!("-{BROKEN}\r\n").into_bytes();
+                End::Answered
+            }
+            Err(Halt::GivesWay) => End::GivesWay,
+            // It could not go on: what it asked for did not come.
+            Err(Halt::Elsewhere) => End::Lost,
+            Ok(()) if self.told.is_outdated(&server_of(desk)) => {
+                self.attempt.drop_work();
+                discard(std::mem::take(&mut self.told));
+                End::Lost
+            }
+            Ok(()) => End::Done,
+        }
+    }
+
+    fn changes(&self) -> bool {
+        self.attempt.commit.is_some() || self.attempt.overlay.as_ref().is_some_and(Overlay::is_dirty)
+    }
+
+    fn watch(&mut self) -> Option<&mut Watch> {
+        self.run.watch()
+    }
+
+    fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce> {
+        announce(&server_of(desk), &mut self.told)
+    }
+
+    fn forget(&mut self) {
+        discard(std::mem::take(&mut self.told));
+        self.attempt.tally.clear();
+        self.ended = Ok(());
+    }
+
+    fn answers(&mut self, write: impl FnOnce(&mut Reply)) {
+        let mut out = Reply::new(self.run.resp3);
+        write(&mut out);
+        self.out = out.into_bytes();
+    }
+
+    fn says(&self) -> bool {
+        !self.told.deeds.is_empty()
+    }
+
+    /// The reply, unless there is more to do than a few deeds.
+    fn reply(mut self: Box<Self>, mut spent: Box<Spent>, desk: &mut Desk<'_>) -> Option<Delivery> {
+        self.listed = None;
+        // Nearly all that scripts do besides their writes.
+        spent.published = !self.told.deeds.is_empty();
+        let server = server_of(desk);
+        if deeds::do_few(&server, &mut self.told) {
+            let (bytes, selected) = (std::mem::take(&mut self.out), self.told.selected);
+            let reply = self.attempt.assemble(bytes, Rests::new());
+            let delivery = Delivery { selected, ..self.attempt.delivery(reply, spent) };
+            discard(self);
+            return Some(delivery);
+        }
+        let ScriptJob { run, out, told, mut attempt, .. } = *self;
+        let _ = attempt.holding.set(&attempt.budget, (out.capacity() + told.bytes) as u64);
+        let held = (Some(spent), attempt.holding.take());
+        server.send(desk.loop_id, Mail::Deeds(Deeds::new(run, (out, 0), told, held)));
+        None
+    }
+
+    /// It was killed, or its client has gone (C9).
+    fn end_useless(mut self: Box<Self>, desk: &mut Desk<'_>) -> Step {
+        let server = server_of(desk);
+        if self.is_forsaken() && !self.is_killed() {
+            server.scripts.orphans_ended.fetch_add(1, Ordering::Relaxed);
+        }
+        self.ended_by(&Halt::Killed.told(&server));
+        crate::attempt::deliver(self, desk)
+    }
+}
+
+impl Scripts {
+    /// Gives a script to a thread, which sends it back to its loop.
+    fn submit(&self, server: &Arc<Server>, job: Box<ScriptJob>) {
+        let (weak, engines) = (Arc::downgrade(server), self.engines.clone());
+        self.threads.submit(job, server.work.crowd.rank(), move |taker| {
+            let Some(code) = weak.upgrade().map(|server| server.scripts.code.clone()) else { return };
+            let engine = engines.add(&code);
+            let mut bench = Bench::default();
+            while let Some(mut job) = taker.take() {
+                let Some(server) = weak.upgrade() else { return };
+                let mut station = engine.lock();
+                let who = job.attempt.who;
+                bench.begin(&mut job.attempt.spent);
+                crate::waits::works_for(who.client);
+                // A script changes nothing but what it owns (C1), and its engine.
+                let run = || run_on_thread(&server, &mut station.lua, &mut bench, &mut job);
+                if stdx::panics::contain(run).is_err() {
+                    job.fail();
+                    station.lua = LuaState::new(code.clone());
+                }
+                station.lua.tidy();
+                station.count();
+                bench.end(&mut job.attempt.spent, who.client, who.command);
+                (server.work.post)(who.loop_id, Letter::Back(job));
+                stdx::reclaim::flush();
+                if station.lua.engine.is_littered() {
+                    let turn = server.work.turns.enter();
+                    station.lua.collect(|| turn.check());
+                    station.count();
+                }
+                drop(station);
+                // A request that met the lock went on.
+                while let Some(mut station) = engine.try_lock().filter(|station| !station.lua.has_heeded()) {
+                    station.lua.tidy();
+                    station.count();
+                    stdx::reclaim::flush();
+                }
+            }
+        });
+    }
+}

@@ -1,0 +1,80 @@
+//! Scripts that have left their loops, as SCRIPT KILL and FUNCTION STATS see them (C7).
+
+use super::ScriptRun;
+use crate::Server;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Weak};
+
+/// A script that left its loop, as SCRIPT KILL and FUNCTION STATS see it: waiting for a thread, running, or not yet decided
+/// to be committed (C7).
+pub struct Running {
+    /// Whose it is.
+    pub client: u64,
+    pub name: String,
+    /// Whether SCRIPT KILL is about it, and whether FUNCTION KILL.
+    pub is_script: bool,
+    pub is_function: bool,
+    pub started_ns: u64,
+    pub kill: AtomicBool,
+    pub command: Vec<Vec<u8>>,
+    /// Its client has gone, and when that was seen first (monotonic milliseconds; 0: it was not).
+    pub(super) gone: Option<Arc<AtomicBool>>,
+    pub(super) gone_ms: AtomicU64,
+}
+
+/// Its place in [`Scripts::running`]; given up when dropped.
+pub(super) struct Listed {
+    server: Weak<Server>,
+    pub(super) entry: Arc<Running>,
+}
+
+impl Listed {
+    pub(super) fn new(server: &Arc<Server>, run: &ScriptRun) -> Listed {
+        let entry = running(run);
+        server.scripts.running.lock().push(entry.clone());
+        Listed { server: Arc::downgrade(server), entry }
+    }
+
+    /// A SCRIPT LOAD.
+    pub(super) fn of_text(server: &Arc<Server>, client: u64) -> Listed {
+        let entry = Arc::new(Running {
+            client,
+            name: String::from("new script"),
+            is_script: true,
+            is_function: false,
+            started_ns: stdx::clock::mono_ns(),
+            kill: AtomicBool::new(false),
+            command: vec![b"script|load".to_vec()],
+            // The compilation looks after that itself.
+            gone: None,
+            gone_ms: AtomicU64::new(0),
+        });
+        server.scripts.running.lock().push(entry.clone());
+        Listed { server: Arc::downgrade(server), entry }
+    }
+}
+
+impl Drop for Listed {
+    fn drop(&mut self) {
+        if let Some(server) = self.server.upgrade() {
+            server.scripts.running.lock().retain(|entry| !Arc::ptr_eq(entry, &self.entry));
+        }
+    }
+}
+
+fn running(run: &ScriptRun) -> Arc<Running> {
+    let (is_script, is_function) = run.body.has_scripts();
+    let mut command: Vec<Vec<u8>> = vec![run.body.name().into_bytes()];
+    command.extend(run.keys().iter().chain(run.args().iter()).take(8).map(|a| a[..a.len().min(64)].to_vec()));
+    Arc::new(Running {
+        client: run.client,
+        name: run.body.name(),
+        is_script,
+        is_function,
+        started_ns: stdx::clock::mono_ns(),
+        kill: AtomicBool::new(false),
+        command,
+        gone: run.gone.clone(),
+        gone_ms: AtomicU64::new(0),
+    })
+}
