@@ -346,6 +346,7 @@ pub(crate) fn submit<L: Long>(work: Box<L>, desk: &mut Desk<'_>) -> Step {
 pub(crate) fn ready<L: Long>(mut work: Box<L>, desk: &mut Desk<'_>) -> Result<Box<L>, Step> {
     // From here on it is another's, and its client waits for it.
     stdx::panics::changes();
+    work.attempt_mut().stage = Stage::Begins;
     if work.attempt().spent.waits.is_none() {
         let Some(first) = desk.work.lines.stand(work) else { return Err(Step::Over(None)) };
         work = first;

@@ -52,7 +52,6 @@ impl ScriptJob {
             Body::Exec(_) => "EXECABORT Transaction discarded because of:",
             _ => "ERR",
         };
-        self.attempt.drop_work();
         self.forget();
         self.out = format!("-{before} {why}\r\n").into_bytes();
     }
