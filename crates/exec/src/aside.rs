@@ -1,4 +1,4 @@
-//! What a client's command becomes that does not run here and now: a job, a bulk, a walk.
+//! Commands that do not run here and now: they become a job, a bulk, or a walk.
 
 use crate::actions::gather::{Gather, Reader};
 use crate::actions::keys::{Keys, Scan, long_scan};
@@ -15,7 +15,7 @@ use command::{Command, Error, Handler, Run};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 
-/// What a job knows of its client.
+/// A client as its job knows it.
 fn client(local: &mut Local, session: &Session, resp3: bool) -> Client {
     Client {
         loop_id: local.id,

@@ -48,7 +48,7 @@ pub(crate) enum Stage {
     Ends,
 }
 
-/// What all long writes have: whose they are, how they have fared so far, what they hold.
+/// The part all long writes have: whose they are, how they have fared so far, what they hold.
 pub struct Attempt {
     pub(crate) who: Who,
     pub(crate) info: Arc<ClientInfo>,
@@ -64,13 +64,13 @@ pub struct Attempt {
     /// How often it gave its place to others.
     pub(crate) gave_way: u32,
     pub(crate) overlay: Option<Overlay>,
-    /// What it did, if that is much: to be committed in pieces.
+    /// Its changes, if they are many: to be committed in slices.
     pub(crate) commit: Option<Box<Commit>>,
     /// Up to which watched key it is settled since the snapshot.
     settled: Option<(usize, Box<[u8]>)>,
     /// The commands that ran within it.
     pub(crate) tally: Tally,
-    /// What it holds, of what work may.
+    /// Memory it holds, from the budget of work.
     pub(crate) budget: Arc<Budget>,
     pub(crate) holding: Holding,
 }
@@ -102,7 +102,7 @@ impl Attempt {
         }
     }
 
-    /// What it says of itself to get a place.
+    /// Describes it to the table of places.
     pub(crate) fn asks(&self, class: Class, for_client: bool, words: Vec<Vec<u8>>) -> Asker {
         Asker {
             client: self.who.client,
@@ -157,7 +157,7 @@ impl Attempt {
         assembled::assemble(bytes, rests, self.holding.take(), Some(&self.info))
     }
 
-    /// What is delivered of it.
+    /// The delivery of its reply.
     pub(crate) fn delivery(
         &self,
         (bytes, stream): (Vec<u8>, Option<Box<dyn Stream>>),
@@ -191,7 +191,7 @@ pub(crate) enum End {
     Needs,
     /// Others wait for its place.
     GivesWay,
-    /// What it read was changed by that write (a word of `stdx::doing`): an alarm said so.
+    /// An alarm rang: that write (a word of `stdx::doing`) changed what it read.
     Doomed(u64),
     /// It could not go on: a race was lost.
     Lost,
@@ -205,7 +205,7 @@ pub(crate) trait Long: Send + Sized + 'static {
 
     fn attempt_mut(&mut self) -> &mut Attempt;
 
-    /// What works that get in each other's way have in common; None if it only reads.
+    /// The number of its line, which works share that get in each other's way; None if it only reads.
     fn kind(&self) -> Option<u64>;
 
     /// Whether it runs over a snapshot, on a thread; else it is committed straight from its words.
@@ -223,7 +223,7 @@ pub(crate) trait Long: Send + Sized + 'static {
         false
     }
 
-    /// What it says of itself to get a place.
+    /// Describes it to the table of places.
     fn asks(&self) -> Asker;
 
     /// An attempt begins at a snapshot.
@@ -251,7 +251,7 @@ pub(crate) trait Long: Send + Sized + 'static {
         None
     }
 
-    /// What tells the sink of its effects.
+    /// A function that tells the sink of its effects.
     fn announce(&mut self, desk: &Desk<'_>) -> Option<Announce>;
 
     /// A commit straight from its words.

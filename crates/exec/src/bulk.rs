@@ -103,7 +103,7 @@ impl Words for BulkWords {
 }
 
 impl BulkWords {
-    /// What it is.
+    /// The name of its command.
     pub(crate) fn command(&self) -> &'static str {
         match self {
             BulkWords::Pairs(_) => "mset",
@@ -114,7 +114,7 @@ impl BulkWords {
     }
 }
 
-/// What a command of many words is answered if it is a bulk; None: it is none.
+/// The kind of answer to a command of many words; None: it is no bulk.
 pub(crate) fn answer(command: &Command, args: Args<'_>) -> Option<Answer> {
     match command.name {
         // An odd number of words is an error that the handler knows to tell.
@@ -157,7 +157,7 @@ impl BulkJob {
         Ok(Box::new(BulkJob { attempt, db, words: Arc::new(words), answer, resp3, found: None }))
     }
 
-    /// What tells the sink of its effects.
+    /// A function that tells the sink of its effects.
     fn tells(&self, keyspace: &Arc<Keyspace>) -> Announce {
         let (keyspace, db, words) = (keyspace.clone(), self.db, self.words.clone());
         Box::new(move |lsn| {

@@ -78,7 +78,7 @@ impl Piece for Registering {
     }
 }
 
-/// What a client that went listened to.
+/// Subscriptions of a client that went, to be ended.
 pub(crate) struct Leaving(pub(crate) u64, pub(crate) Subscriptions);
 
 impl Piece for Leaving {
@@ -130,7 +130,7 @@ impl Piece for Libraries {
     }
 }
 
-/// What scripts left in it.
+/// Litter of scripts in the loop's engine, to be collected.
 pub(crate) struct Collecting;
 
 impl Piece for Collecting {

@@ -5,7 +5,7 @@
 //! line of its kind, which is the same command or script with the same first key, and so does who comes while there is one.
 //!
 //! ```text
-//! a race is lost ─┐                  ┌─ first ──► snapshot, thread, commit (job.rs) ──► answered: the next is first
+//! a race is lost ─┐                  ┌─ first ──► snapshot, thread, commit (attempt) ──► answered: the next is first
 //!  comes after it ┴─► a line of them ┴─ waits, holding nothing
 //! ```
 //!
@@ -56,7 +56,7 @@ pub struct Place {
 /// How long one is first while others wait (Q3).
 const FIRST_NS: u64 = 5_000_000_000;
 
-/// What works of one kind have in common: a command's name or a script's digest, a database, and a key.
+/// The number of a line: a command's name or a script's digest, a database, and a key.
 pub(crate) fn kind(name: &[u8], db: usize, key: Option<&[u8]>) -> u64 {
     // Two kinds of one number would share a line: rare, and harmless.
     let key = key.map_or(0, |key| hash_bytes(key).rotate_left(1 + db as u32 % 61));

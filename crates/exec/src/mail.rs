@@ -1,4 +1,4 @@
-//! What threads tell an event loop: one queue per loop, and an eventfd that wakes it (`stdx::letterbox`).
+//! Letters of threads to an event loop: one queue per loop, and an eventfd that wakes it (`stdx::letterbox`).
 
 use crate::piece::Letter;
 use crate::reading::Answer;

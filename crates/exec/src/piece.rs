@@ -68,7 +68,7 @@ pub trait Piece: Send {
     }
 }
 
-/// What becomes of a piece after a slice.
+/// The state of a piece after a slice.
 pub enum Step {
     /// There is more to do.
     More(Box<dyn Piece>),
@@ -105,10 +105,10 @@ impl Piece for Delivery {
     }
 }
 
-/// What a slice leaves for its caller (E2).
+/// Things a slice leaves for its caller (E2).
 #[derive(Default)]
 pub struct Tray {
-    /// What was changed.
+    /// Changes to be told.
     pub told: Vec<Changes>,
     /// Commands that ran within others of a client, to be counted.
     pub(crate) ran: Vec<(u64, Tally)>,
@@ -158,7 +158,7 @@ impl Desk<'_> {
     }
 }
 
-/// What long work tells a loop.
+/// A letter of long work to a loop.
 pub enum Letter {
     /// It has left its thread.
     Back(Box<dyn Piece>),

@@ -23,7 +23,7 @@ pub struct Races {
     pub age: u64,
     /// An attempt has ended by an alarm.
     pub(crate) doomed: bool,
-    /// Of the last attempt, sorted.
+    /// The keys of the last attempt, sorted.
     hashes: Option<Box<[u64]>>,
     protection: Option<Protection>,
 }
@@ -41,7 +41,7 @@ impl Races {
         }
     }
 
-    /// What is told of them.
+    /// Adds them to what is told of its time.
     pub(crate) fn told(&self, spent: Spent) -> Spent {
         Spent { lost: self.lost, lost_to: self.lost_to, ..spent }
     }

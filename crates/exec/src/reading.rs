@@ -32,9 +32,9 @@ pub struct ReadKeys {
     /// When that counts as use of the keys asked for, if it does.
     pub used_ms: Option<u64>,
     pub asked: Asked,
-    /// What the named ones were.
+    /// The values of the named ones.
     pub found: Vec<Option<Owned>>,
-    /// What the words' keys were.
+    /// The values of the words' keys.
     pub batches: KeyBatches,
     /// How many keys around the first are read along with it, up to which hash, and what they are.
     pub near: usize,

@@ -3,7 +3,7 @@
 //! ```text
 //! EVAL ─► inline, over an overlay ─┬─ done within the quantum ─────────► commit ─► reply
 //!                                  ├─ longer, or lost races ─► a thread of its own ─► commit in slices ─► reply
-//!                                  └─ lost a race ─► again on a new snapshot; after a few, protected (job.rs J3)
+//!                                  └─ lost a race ─► again on a new snapshot; after a few, protected (job J3)
 //! ```
 //!
 //! - C1: a script over an overlay has applied nothing before its commit, so it can be dropped and run again at any time:
@@ -25,21 +25,23 @@ mod code;
 mod deeds;
 mod engines;
 mod job;
+mod quiet;
 mod run;
 mod running;
 mod transaction;
 
-pub(crate) use code::{Change, Deadline, Found, LuaState, Short, compile_apart};
+pub(crate) use code::{Change, Found, LuaState, compile_apart};
 pub use code::{Code, Kept, Libraries, LibraryCode};
 pub use deeds::{Deeds, advance_deeds, waiting_deeds};
 pub use job::ScriptJob;
+pub(crate) use quiet::{Deadline, Quiet, Short};
 pub(crate) use run::Reader;
 pub use running::Running;
 
-use code::Compiling;
 use deeds::Deed;
 use engines::Engines;
 use job::send_away;
+use quiet::Compiling;
 use run::{Ground, Limit, run_once};
 use transaction::Transaction;
 
@@ -442,40 +444,15 @@ pub(crate) fn load_some_libraries(local: &mut Local) -> bool {
     local.lua.as_mut().is_some_and(|lua| lua.load_some_libraries())
 }
 
+/// Runs a script on its loop, again after each lost race; it goes to a thread if that takes too long.
 fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> Started {
     let server = act.server.clone();
-    let in_script = !matches!(run.body, Body::Exec(_));
     for _ in 0..TRIES {
         let Some(snapshot) = Snapshot::open_short(&server.keyspace) else { break };
         let (mut overlay, mut holding) = (Overlay::new(snapshot, run.used_ms), Holding::default());
         overlay.load(run.db, run.keys().iter());
-        let resp3 = act.out.resp3();
-        let mut out = OnLoan::of(act.out);
-        let mark = out.bytes.len();
-        let limit = Limit {
-            until_ns: Some(stdx::clock::mono_ns() + QUANTUM_NS),
-            kill: None,
-            gone: None,
-            gives_way: None,
-            end_ns: None,
-        };
-        let (ended, mut told) = {
-            let mut spare = Reply::new(resp3);
-            let mut inner = Act {
-                server: act.server,
-                local: act.local,
-                session: act.session,
-                out: &mut spare,
-                view: None,
-                in_script,
-                in_multi: true,
-                committed: false,
-            };
-            let ground =
-                Ground { overlay: &mut overlay, act: Some(&mut inner), holding: &mut holding, base: 0 };
-            run_once(&server, lua, &run, ground, limit, None, &mut out.bytes)
-        };
-        drop(out);
+        let mark = act.out.len();
+        let (ended, mut told) = run_for_a_quantum(act, lua, &run, &mut overlay, &mut holding);
         if ended.is_err() {
             act.out.truncate(mark);
             overlay.dispose();
@@ -505,6 +482,33 @@ fn run_inline(act: &mut Act<'_, '_>, lua: &mut LuaState, mut run: ScriptRun) -> 
         act.out.truncate(mark);
     }
     send_away(act, run)
+}
+
+/// Runs a script once over an overlay, as long as a loop has; its reply goes to the client's buffer.
+fn run_for_a_quantum(
+    act: &mut Act<'_, '_>,
+    lua: &mut LuaState,
+    run: &ScriptRun,
+    overlay: &mut Overlay,
+    holding: &mut Holding,
+) -> (Result<(), Halt>, Told) {
+    let server = act.server.clone();
+    let mut spare = Reply::new(act.out.resp3());
+    let mut out = OnLoan::of(act.out);
+    let until_ns = Some(stdx::clock::mono_ns() + QUANTUM_NS);
+    let mut inner = Act {
+        server: act.server,
+        local: act.local,
+        session: act.session,
+        out: &mut spare,
+        view: None,
+        in_script: !matches!(run.body, Body::Exec(_)),
+        in_multi: true,
+        committed: false,
+    };
+    let ground = Ground { overlay, act: Some(&mut inner), holding, base: 0 };
+    let limit = Limit { until_ns, ..Limit::default() };
+    run_once(&server, lua, run, ground, limit, None, &mut out.bytes)
 }
 
 /// EXEC: gives up what its client watched.

@@ -63,7 +63,7 @@ pub struct Queued {
 }
 
 impl Snapshots {
-    /// Those of a keyspace. `post` tells a loop that it is its turn.
+    /// Snapshots of a keyspace. `post` tells a loop that it is its turn.
     pub(crate) fn new(keyspace: Arc<Keyspace>, post: Post) -> Snapshots {
         Snapshots {
             keyspace,
@@ -323,7 +323,7 @@ pub fn name(why: Ended) -> &'static str {
     }
 }
 
-/// What a client is told whose snapshot was revoked; None if it was not.
+/// The error for a client whose snapshot was revoked; None if it was not.
 pub(crate) fn refusal(snapshot: &Snapshot) -> Option<String> {
     match snapshot.ended()? {
         Ended::Flushed => None,

@@ -17,7 +17,7 @@ use stdx::turns::Turns;
 /// Threads at most: as many as there may be snapshots for long work, without which no job runs.
 const THREADS: usize = keyspace::MAX_LONG;
 
-/// What a thread needs besides its jobs.
+/// Tools of a thread, besides its jobs.
 #[derive(Clone)]
 struct Tools {
     keyspace: Arc<Keyspace>,
@@ -58,7 +58,7 @@ impl Workers {
 }
 
 impl Tools {
-    /// What a thread does.
+    /// Does jobs, on a thread.
     fn work(&self, taker: &Taker<Box<Job>>) {
         let mut bench = Bench::default();
         while let Some(mut job) = taker.take() {

@@ -1,4 +1,4 @@
-//! What a loop does for long work, in slices between serving its clients: reading keys at a snapshot, committing.
+//! Long work on a loop: it is done in slices between serving clients. Keys are read at a snapshot, commits go on.
 //!
 //! - L1: a slice ends after [`SLICE_NS`], between two batches of [`KEYS`] keys.
 //! - L2: pieces of work take turns, so that a small one does not wait for a large one.
@@ -23,7 +23,7 @@ pub(crate) const SLICE_NS: u64 = 50_000;
 /// Keys read or committed at a stretch: some 10 µs.
 pub(crate) const KEYS: usize = 32;
 
-/// What the long work of all loops shares.
+/// The part of the server that the long work of all loops shares.
 pub struct Work {
     pub keyspace: Arc<Keyspace>,
     pub(crate) workers: Workers,
@@ -31,12 +31,12 @@ pub struct Work {
     pub turns: Arc<Turns>,
     /// Which rank their threads take.
     pub(crate) crowd: Arc<Crowd>,
-    /// Who reads at which moment, and who waits for a place.
+    /// Snapshots that are open, and work that waits for a place.
     pub snapshots: Snapshots,
     /// Long writes that lost to each other.
     pub lines: Arc<Lines>,
     pub pause: Pause,
-    /// What work may hold beside the data.
+    /// Memory that work may hold beside the data.
     pub(crate) budget: Arc<Budget>,
     pub(crate) post: Post,
 }
@@ -75,7 +75,7 @@ impl Work {
 #[derive(Default)]
 pub struct Works {
     queue: VecDeque<Box<dyn Piece>>,
-    /// What CLIENT PAUSE holds (L3), and since when (monotonic clock).
+    /// Pieces that CLIENT PAUSE holds (L3), and since when (monotonic clock).
     paused: Vec<(u64, Box<dyn Piece>)>,
     /// Work that waits for a place, by its ticket (`snapshots/places.rs`).
     waiting: BTreeMap<u64, Box<dyn Piece>>,
@@ -111,7 +111,7 @@ impl Works {
         self.paused.push((stdx::clock::mono_ns(), piece));
     }
 
-    /// Takes out of what CLIENT PAUSE held what may go on, or has to. `stopped`: the pause goes on. O(what is held).
+    /// Goes on with the pieces that CLIENT PAUSE held, if they may or have to. `stopped`: the pause goes on. O(what is held).
     pub(crate) fn resume(&mut self, work: &Work, stopped: bool) {
         if self.paused.is_empty() {
             return;
@@ -128,12 +128,12 @@ impl Works {
         }
     }
 
-    /// Keeps what waits for a place.
+    /// Keeps a piece that waits for a place.
     pub(crate) fn wait(&mut self, ticket: u64, piece: Box<dyn Piece>) {
         self.waiting.insert(ticket, piece);
     }
 
-    /// What waits with that ticket.
+    /// The piece that waits with that ticket.
     pub(crate) fn take_waiting(&mut self, ticket: u64) -> Option<Box<dyn Piece>> {
         self.waiting.remove(&ticket)
     }
@@ -143,7 +143,7 @@ impl Works {
         self.waiting.contains_key(&ticket)
     }
 
-    /// What waits for a place and is of no use any more. O(what waits).
+    /// Takes out the pieces that wait for a place and are of no use any more. O(pieces that wait).
     pub(crate) fn take_useless(&mut self) -> Vec<(u64, Box<dyn Piece>)> {
         let useless = self.waiting.iter().filter(|(_, piece)| piece.is_useless());
         let tickets: Vec<u64> = useless.map(|(ticket, _)| *ticket).collect();

@@ -7,7 +7,7 @@
 use super::{Act, PLAIN, Row, aside};
 use crate::Server;
 use crate::call::Flow;
-use crate::scripts::{Change, Deadline, Libraries, LibraryCode};
+use crate::scripts::{Change, Deadline, Libraries, LibraryCode, Quiet};
 use command::options::is;
 use command::{Command, Error};
 use rdb::{OPCODE_FUNCTION, OPCODE_FUNCTION_CANDIDATE, Reader, VERSION_FUNCTIONS};
@@ -259,9 +259,9 @@ fn engine(limits: &Limits) -> Engine {
 }
 
 /// Runs a library's code to see what it registers (L1), and how long that takes.
-fn try_library(engine: &mut Engine, text: Box<[u8]>, mut host: Deadline<'_>) -> Result<Accepted, String> {
+fn try_library(engine: &mut Engine, text: Box<[u8]>, deadline: Deadline<'_>) -> Result<Accepted, String> {
     let began_ns = stdx::clock::thread_cpu_ns();
-    let library = engine.load_library(&text, &mut host)?;
+    let library = engine.load_library(&text, &mut Quiet(deadline))?;
     let load_ns = stdx::clock::thread_cpu_ns() - began_ns;
     engine.delete_library(&library);
     let functions = library.functions.into_iter().map(|f| (f.name, f.description, f.flags)).collect();

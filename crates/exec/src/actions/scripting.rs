@@ -3,7 +3,7 @@
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
 use crate::call::Flow;
 use crate::scripts::{
-    self, Body, Change, Code, Found, Libraries, LuaState, Running, ScriptRun, Short, Started,
+    self, Body, Change, Code, Found, Libraries, LuaState, Quiet, Running, ScriptRun, Short, Started,
 };
 use crate::sources;
 use command::options::{int, is};
@@ -171,7 +171,7 @@ pub(crate) fn asked_for(
 
 /// `EVAL script numkeys [key ...] [arg ...]`. Cost: the script's, and its compilation the first time.
 fn eval(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_of(scripts::engine(act.server, act.local), args, read_only, &mut Short)?;
+    let asked = script_of(scripts::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
     run(act, asked, args)
 }
 
@@ -200,7 +200,7 @@ fn asked(found: Found, read_only: bool) -> Result<Asked, Error> {
 
 /// `EVALSHA sha1 numkeys [key ...] [arg ...]`
 fn evalsha(act: &mut Act<'_, '_>, args: Args<'_>, read_only: bool) -> Result<Flow, Error> {
-    let asked = script_known_as(scripts::engine(act.server, act.local), args, read_only, &mut Short)?;
+    let asked = script_known_as(scripts::engine(act.server, act.local), args, read_only, &mut Quiet(Short))?;
     run(act, asked, args)
 }
 
@@ -244,7 +244,7 @@ fn function_of(code: &Code, args: Args<'_>, read_only: bool) -> Result<Asked, Er
 
 fn script_load(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
     if let Found::Known { sha, .. } =
-        scripts::engine(act.server, act.local).find(args.at(2), true, &mut Short)?
+        scripts::engine(act.server, act.local).find(args.at(2), true, &mut Quiet(Short))?
     {
         act.out.bulk(&sha.hex());
         return Ok(Flow::Done);

@@ -73,7 +73,7 @@ impl Job {
             if command.name != "mset" {
                 command.each_key(args, &mut |i, _| {
                     let hash = hash_bytes(args.at(i));
-                    // Of two keys with one hash the second would be missing, and be read then.
+                    // If two keys have one hash, the second is missing, and read then.
                     if seen.insert(hash) && !overlay.knows(self.db, args.at(i)) {
                         wanted.push((hash, self.db as u32, Name::Word(call as u32, i as u32)));
                     }
@@ -182,7 +182,7 @@ impl Job {
         }
         match result {
             Err(Error::Cancelled) => return Err(State::Stopped),
-            // What it did before is not done either; of an EXEC the other commands are.
+            // Its earlier changes are dropped too; in an EXEC the other commands stay.
             Err(error) if alone && error == Error::work_memory() => return Err(self.refuse(overlay)),
             Err(error) => {
                 self.out.truncate(mark);
@@ -202,7 +202,7 @@ impl Job {
         tally.queued(command, args, ns);
     }
 
-    /// What tells the sink of its effects.
+    /// A function that tells the sink of its effects.
     pub(super) fn tells(&mut self, keyspace: &Arc<Keyspace>) -> Option<Announce> {
         keyspace.sink()?;
         let (keyspace, db, effects) = (keyspace.clone(), self.db, std::mem::take(&mut self.effects));

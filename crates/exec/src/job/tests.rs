@@ -30,7 +30,7 @@ fn watch(server: &Arc<Server>, local: &mut Local, session: &mut Session, keys: &
     assert_eq!(session.watch.keys.len(), KEYS);
 }
 
-/// What the loop would do until the client's job is over: its reply, and how many watches were left after each letter.
+/// Does what the loop would do until the client's job is over: its reply, and how many watches were left after each letter.
 pub(super) fn until_delivered(
     server: &Arc<Server>,
     local: &mut Local,
@@ -40,13 +40,10 @@ pub(super) fn until_delivered(
     while delivery.is_none() || local.works.any() {
         server.mailbox(0).drain(&mut letters);
         for letter in letters.drain(..) {
-            match letter {
-                Mail::Work(letter) => {
-                    let mut done = Vec::new();
-                    drive::receive(server, local, letter, &mut done);
-                    delivery = delivery.or(done.pop());
-                }
-                _ => {}
+            if let Mail::Work(letter) = letter {
+                let mut done = Vec::new();
+                drive::receive(server, local, letter, &mut done);
+                delivery = delivery.or(done.pop());
             }
             seen.push(left());
         }

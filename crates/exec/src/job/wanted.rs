@@ -3,7 +3,7 @@
 use super::Body;
 use keyspace::{KeyBatches, Keyspace, Lsn, Owned};
 
-/// What a key takes that is to be read, and what was found.
+/// Bytes of a key that is to be read, and of the value that was found.
 pub(super) const WANTED_BYTES: usize = size_of::<(u64, u32, Name)>() + size_of::<Option<Owned>>();
 
 /// Keys to be read.
@@ -11,9 +11,9 @@ pub(super) const WANTED_BYTES: usize = size_of::<(u64, u32, Name)>() + size_of::
 pub struct Wanted {
     /// Sorted by hash: hash, database, and where the name stands.
     pub keys: Vec<(u64, u32, Name)>,
-    /// What each of the first keys was.
+    /// The values of the first keys.
     pub found: Vec<Option<Owned>>,
-    /// What a handler asked for in vain.
+    /// Keys a handler asked for in vain.
     pub asked: KeyBatches,
 }
 

@@ -621,7 +621,7 @@ impl LuaState {
 
     /// Whether it could be loaded: it was, once, to be accepted, but then it may have had more memory or time.
     fn load_library(&mut self, code: &LibraryCode, ended: &mut dyn FnMut() -> Option<Stop>) -> bool {
-        let library = self.engine.load_library(&code.text, &mut Silent(ended));
+        let library = self.engine.load_library(&code.text, &mut Quiet(ended));
         let loaded = library.is_ok();
         self.functions
             .extend(library.into_iter().flat_map(|library| library.functions).map(|f| (f.name.clone(), f)));
@@ -643,7 +643,7 @@ pub(crate) fn compile_apart(
         let limit = Limit::on_thread(server, &listed.entry, Some(gone), 0);
         let mut host = Compiling::new(limit, Some(turn));
         let found = LuaState::new(server.scripts.code.clone()).find(text, true, &mut host);
-        if let Some(halt) = host.halt {
+        if let Some(halt) = host.0.halt {
             return Err(format!("ERR {}", halt.told(server)));
         }
         match found? {
@@ -654,120 +654,13 @@ pub(crate) fn compile_apart(
     })
 }
 
-/// A host for compiling scripts: nothing may be called then.
-pub(super) struct Compiling<'a> {
-    limit: Limit<'a>,
-    turn: Option<&'a Turn>,
-    /// How often it was asked.
-    asked: u32,
-    /// Why the compilation was ended.
-    pub(super) halt: Option<Halt>,
-}
-
-/// Questions, of some 50 µs, after which the client's going ends a compilation: a script that was sent by somebody who did not
-/// wait for its answer is run.
-const ASKED: u32 = 1024;
-
-impl<'a> Compiling<'a> {
-    pub(super) fn new(limit: Limit<'a>, turn: Option<&'a Turn>) -> Compiling<'a> {
-        Compiling { limit, turn, asked: 0, halt: None }
-    }
-}
-
-impl Host for Compiling<'_> {
-    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(CALLED_AT_LOAD);
-    }
-    fn log(&mut self, level: i32, message: &[u8]) {
-        write_log(level, message);
-    }
-    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
-        Ok(true)
-    }
-    fn interrupt(&mut self) -> Option<Stop> {
-        if let Some(turn) = self.turn {
-            turn.reach(Point::ScriptStep);
-            turn.check();
-        }
-        self.asked = self.asked.saturating_add(1);
-        let gone = self.limit.gone.filter(|_| self.asked > ASKED);
-        self.halt = self.halt.or_else(|| Limit { gone, ..self.limit }.ended());
-        self.halt.map(Halt::stop)
-    }
-}
-
-/// Lets everything go on: what a loop compiles is short.
-pub(crate) struct Short;
-
-impl Host for Short {
-    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(CALLED_AT_LOAD);
-    }
-    fn log(&mut self, level: i32, message: &[u8]) {
-        write_log(level, message);
-    }
-    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
-        Ok(true)
-    }
-    fn interrupt(&mut self) -> Option<Stop> {
-        None
-    }
-}
-
-/// What a script's text and a library are answered if they call commands before they are run.
-const CALLED_AT_LOAD: &[u8] = b"-ERR redis.call can only be called inside a script invocation\r\n";
-
-/// A host for loading libraries, which ends when the function says so: nothing may be called then.
-struct Silent<'a>(&'a mut dyn FnMut() -> Option<Stop>);
-
-impl Host for Silent<'_> {
-    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(CALLED_AT_LOAD);
-    }
-    fn log(&mut self, level: i32, message: &[u8]) {
-        write_log(level, message);
-    }
-    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
-        Ok(true)
-    }
-    fn interrupt(&mut self) -> Option<Stop> {
-        (self.0)()
-    }
-}
-
-/// Loading a library must end: it has half a second, as in Redis.
-pub(crate) struct Deadline<'a> {
-    /// CPU time of this thread at the end: a machine that is busy with other work refuses no library.
-    pub(crate) until_ns: u64,
-    /// Set when nobody wants to know any more.
-    pub(crate) gone: Option<&'a AtomicBool>,
-    pub(crate) turn: Option<&'a Turn>,
-}
-
-impl Host for Deadline<'_> {
-    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
-        out.extend_from_slice(CALLED_AT_LOAD);
-    }
-    fn log(&mut self, level: i32, message: &[u8]) {
-        write_log(level, message);
-    }
-    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
-        Ok(true)
-    }
-    fn interrupt(&mut self) -> Option<Stop> {
-        self.turn.into_iter().for_each(Turn::check);
-        let is_gone = self.gone.is_some_and(|gone| gone.load(Ordering::Relaxed));
-        (is_gone || stdx::clock::thread_cpu_ns() > self.until_ns).then_some(Stop::Deadline)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn keep(code: &Arc<Code>, text: &str, stays: bool) -> Sha {
         let Found::Known { sha, .. } =
-            LuaState::new(code.clone()).find(text.as_bytes(), stays, &mut Short).unwrap()
+            LuaState::new(code.clone()).find(text.as_bytes(), stays, &mut Quiet(Short)).unwrap()
         else {
             panic!("a thread finds all");
         };
@@ -831,19 +724,19 @@ mod tests {
             [(500, Some(false), Some(false)), (2_400, None, Some(false)), (70_000, None, None)]
         {
             let text = text(bytes);
-            assert_eq!(far(lua.find(text.as_bytes(), false, &mut Short).unwrap()), before, "{bytes}");
+            assert_eq!(far(lua.find(text.as_bytes(), false, &mut Quiet(Short)).unwrap()), before, "{bytes}");
             if before.is_none() && bytes > 60_000 {
                 continue;
             }
             keep(&code, &text, false);
-            assert_eq!(far(lua.find(text.as_bytes(), false, &mut Short).unwrap()), behind, "{bytes}");
+            assert_eq!(far(lua.find(text.as_bytes(), false, &mut Quiet(Short)).unwrap()), behind, "{bytes}");
         }
         let mut long = String::from("local t = {}\n");
         (0..2_500).for_each(|i| long.push_str(&format!("t[{i}]=t[1]\n")));
         let sha = keep(&code, &long, false);
         assert!(long.len() < LOOKED_AT && code.script(&sha).unwrap().compiled.is_some());
-        assert_eq!(far(lua.find(long.as_bytes(), false, &mut Short).unwrap()), Some(true));
-        assert_eq!(far(lua.find_known(sha, &mut Short).unwrap().unwrap()), Some(true));
+        assert_eq!(far(lua.find(long.as_bytes(), false, &mut Quiet(Short)).unwrap()), Some(true));
+        assert_eq!(far(lua.find_known(sha, &mut Quiet(Short)).unwrap().unwrap()), Some(true));
     }
 
     /// K4: a loop has them after some slices, and never those that take long.
@@ -871,7 +764,7 @@ mod tests {
         assert!((0..100).all(|i| lua.has_function(&format!("flight{i}"))));
         assert!(!lua.has_function("fheavy") && !lua.wants_libraries());
         let mut thread = LuaState::new(code.clone());
-        thread.sync("fheavy", &mut Short);
+        thread.sync("fheavy", &mut Quiet(Short));
         assert!(thread.functions.contains_key("fheavy") && thread.functions.len() == 1);
         add("next", 10);
         assert!(!lua.has_function("flight1") && lua.wants_libraries());
@@ -902,13 +795,13 @@ mod tests {
         assert!(lua.has_function("fgood") && !lua.has_function("fbad"));
         assert_eq!(code.libraries().code["bad"].load_ns.load(Ordering::Relaxed), u64::MAX);
         let (mut thread, mut asked) = (LuaState::new(code.clone()), 0);
-        thread.sync("fgood", &mut Silent(&mut || unreachable!("it loads nothing else")));
+        thread.sync("fgood", &mut Quiet(|| unreachable!("it loads nothing else")));
         // It can be ended, as by SCRIPT KILL, or because others wait.
         let mut killed = || {
             asked += 1;
             Some(Stop::Killed)
         };
-        thread.sync("fbad", &mut Silent(&mut killed));
+        thread.sync("fbad", &mut Quiet(&mut killed));
         assert!(thread.functions.contains_key("fgood") && thread.functions.len() == 1 && asked > 0);
     }
 

@@ -49,7 +49,7 @@ impl Engines {
     }
 }
 
-/// What of that is one thread's, until it ends.
+/// One thread's part of that, until it ends.
 struct Share {
     of: Arc<Engines>,
     bytes: (u64, u64),

@@ -105,7 +105,7 @@ impl ScriptJob {
         self.keep(server, overlay);
     }
 
-    /// What was done is sealed if it is much.
+    /// Keeps the overlay; it is sealed if its changes are many.
     fn keep(&mut self, server: &Server, mut overlay: Overlay) {
         if self.ended.is_ok() && self.attempt.is_much(&overlay) {
             let announce = announce(server, &mut self.told);
@@ -158,7 +158,7 @@ fn know_text(
     let limit = Limit { gone: gone.as_deref(), ..limit };
     let mut host = Compiling::new(limit, Some(&turn));
     let asked = crate::actions::scripting::script_of(lua, words.args(), read_only, &mut host);
-    if let Some(halt) = host.halt {
+    if let Some(halt) = host.0.halt {
         return Err(halt);
     }
     Ok(asked.and_then(|asked| {
@@ -168,7 +168,7 @@ fn know_text(
     }))
 }
 
-/// What tells the sink of a script's effects.
+/// A function that tells the sink of a script's effects.
 fn announce(server: &Server, told: &mut Told) -> Option<Announce> {
     server.keyspace.sink()?;
     let keyspace = server.keyspace.clone();

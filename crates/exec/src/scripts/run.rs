@@ -78,7 +78,7 @@ const KEPT: usize = 96;
 
 /// The host of one run.
 pub(super) struct Runner<'a, 'b, 'k> {
-    server: &'a Arc<Server>,
+    pub(super) server: &'a Arc<Server>,
     ground: Ground<'a, 'b, 'k>,
     run: &'a ScriptRun,
     /// Whether Lua calls; else the commands are those of a transaction.
@@ -344,6 +344,29 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
+        let unknown = self.unknown(command, args);
+        if !unknown.is_empty() {
+            load(self.ground.overlay, unknown, &mut self.reader);
+            self.hold(0)?;
+        }
+        loop {
+            let (result, effects, random) = self.once(command, handler, args)?;
+            if self.fetch_missing()? {
+                self.reply.clear();
+                continue;
+            }
+            if let Some(effects) = effects {
+                note_effects(&mut self.told, self.db, command, args, effects);
+            }
+            // A run that is repeated must choose the same.
+            self.random = random;
+            self.hold(0)?;
+            return result;
+        }
+    }
+
+    /// The keys a command looks at that are not in the overlay yet.
+    fn unknown(&self, command: &'static Command, args: resp::Args<'_>) -> Vec<(usize, Box<[u8]>)> {
         let overlay = &*self.ground.overlay;
         let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
         // A plain SET does not look at what it replaces.
@@ -361,64 +384,72 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
                 unknown.push((db, key.into()));
             }
         }
-        if !unknown.is_empty() {
-            load(self.ground.overlay, unknown, &mut self.reader);
-            self.hold(0)?;
+        unknown
+    }
+
+    /// Runs a command over the overlay: how it ended, the effects of one that wrote, and the next random number. Errors: a loop has
+    /// not the time.
+    #[allow(clippy::type_complexity, reason = "it is used once")]
+    #[inline]
+    fn once(
+        &mut self,
+        command: &'static Command,
+        handler: command::Handler,
+        args: resp::Args<'_>,
+    ) -> Result<(Result<(), Error>, Option<Vec<OwnedArgs>>, u64), Error> {
+        let base = self.held();
+        let overlay = &mut *self.ground.overlay;
+        let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
+        if self.limit.until_ns.is_some() && command.steps(&view, args) > INLINE_STEPS {
+            drop(view);
+            return Err(self.elsewhere());
         }
-        loop {
-            let base = self.held();
-            let overlay = &mut *self.ground.overlay;
-            let mut view = View::overlay(&self.server.keyspace, overlay, self.db, self.run.now_ms);
-            if self.limit.until_ns.is_some() && command.steps(&view, args) > INLINE_STEPS {
-                self.halt = Some(Halt::Elsewhere);
-                return Err(Error::new("ERR the script is being run again elsewhere"));
-            }
-            let turn = self.reader.as_deref().map(|reader| &reader.turn);
-            // On a loop a command that answers or looks at very much is dropped, and the script with it.
-            let budget = match self.limit.until_ns {
-                Some(ns) => Budget::steps(4 * INLINE_STEPS).until(ns),
-                None => budget(self.limit.kill).in_turns(turn),
-            };
-            let room = Room::new(&self.server.memory.work, self.ground.holding, base);
-            let budget = budget.within(room, 0);
-            let caller =
-                Caller { in_script: self.in_script, client_id: self.run.client, ..Caller::default() };
-            let mut cx = Cx::new(&mut view, &mut self.reply, caller, budget, self.random);
-            let result = handler(&mut cx, args);
-            // A run that is repeated must choose the same.
-            let random = cx.random();
-            let effects = std::mem::take(&mut cx.effects);
-            let dirty = view.finish().dirty > 0;
-            if result == Err(Error::Budget) {
-                self.halt = Some(Halt::Elsewhere);
-                return Err(Error::new("ERR the script is being run again elsewhere"));
-            }
-            if let Some(part) = overlay.take_wanted_chunk() {
-                self.hold(part.2.min(self.server.keyspace.len(part.0)) * LISTED)?;
-                let overlay = &mut *self.ground.overlay;
-                if !load_chunk(self.server, overlay, part, &mut self.reader) {
-                    self.halt = Some(Halt::Elsewhere);
-                    return Err(Error::new("ERR the script is being run again elsewhere"));
-                }
-                self.hold(0)?;
-                self.reply.clear();
-                continue;
-            }
-            if overlay.has_missing() {
-                let missing = overlay.take_missing();
-                let missing = missing.names().map(|(db, key)| (db, key.into())).collect();
-                load(overlay, missing, &mut self.reader);
-                self.hold(0)?;
-                self.reply.clear();
-                continue;
-            }
-            if dirty && self.server.keyspace.sink().is_some() {
-                note_effects(&mut self.told, self.db, command, args, effects);
-            }
-            self.random = random;
-            self.hold(0)?;
-            return result;
+        let turn = self.reader.as_deref().map(|reader| &reader.turn);
+        // On a loop a command that answers or looks at very much is dropped, and the script with it.
+        let budget = match self.limit.until_ns {
+            Some(ns) => Budget::steps(4 * INLINE_STEPS).until(ns),
+            None => budget(self.limit.kill).in_turns(turn),
+        };
+        let room = Room::new(&self.server.memory.work, self.ground.holding, base);
+        let budget = budget.within(room, 0);
+        let caller = Caller { in_script: self.in_script, client_id: self.run.client, ..Caller::default() };
+        let mut cx = Cx::new(&mut view, &mut self.reply, caller, budget, self.random);
+        let result = handler(&mut cx, args);
+        let random = cx.random();
+        let effects = std::mem::take(&mut cx.effects);
+        let dirty = view.finish().dirty > 0;
+        if result == Err(Error::Budget) {
+            return Err(self.elsewhere());
         }
+        let effects = (dirty && self.server.keyspace.sink().is_some()).then_some(effects);
+        Ok((result, effects, random))
+    }
+
+    /// The script is to be run again elsewhere: a loop has not the time.
+    fn elsewhere(&mut self) -> Error {
+        self.halt = Some(Halt::Elsewhere);
+        Error::new("ERR the script is being run again elsewhere")
+    }
+
+    /// Fetches what a handler asked for in vain; true if it is to run again.
+    fn fetch_missing(&mut self) -> Result<bool, Error> {
+        let overlay = &mut *self.ground.overlay;
+        if let Some(part) = overlay.take_wanted_chunk() {
+            self.hold(part.2.min(self.server.keyspace.len(part.0)) * LISTED)?;
+            if !load_chunk(self.server, self.ground.overlay, part, &mut self.reader) {
+                return Err(self.elsewhere());
+            }
+            self.hold(0)?;
+            return Ok(true);
+        }
+        if overlay.has_missing() {
+            let missing = overlay.take_missing();
+            let missing = missing.names().map(|(db, key)| (db, key.into())).collect();
+            load(overlay, missing, &mut self.reader);
+            self.hold(0)?;
+            return Ok(true);
+        }
+        Ok(false)
     }
 
     /// Bytes it holds, but for the reply it is making. O(1).
@@ -483,8 +514,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         }
         if self.limit.until_ns.is_some() && crate::queue::is_slow_action(command) {
             // A loop does not wait for an answer that is collected elsewhere; a script's thread does.
-            self.halt = Some(Halt::Elsewhere);
-            return Err(Error::new("ERR the script is being run again elsewhere"));
+            return Err(self.elsewhere());
         }
         let Some(act) = &mut self.ground.act else { return self.have_performed(args) };
         let mut inner = Act {

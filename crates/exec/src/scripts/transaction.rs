@@ -103,21 +103,7 @@ impl Transaction {
             }
             let runner = Runner::new(server, engine, run, ground, limit, reader);
             let mut runner = runner.of_transaction(db, random, resp3, base + told.bytes);
-            while at < self.queue.len() && !needs_engine(self.queue.at(at).0) {
-                let (command, args) = self.queue.at(at);
-                if self.queue.changes_code(at, draft.is_some())
-                    && !self.change(server, command, args, &mut draft, limit)
-                {
-                    runner.halt = Some(Halt::Elsewhere);
-                    break;
-                }
-                if is_deed(command) {
-                    runner.later(command, args, at, out.len());
-                } else if !runner.queued(command, args, out) {
-                    break;
-                }
-                at += 1;
-            }
+            self.run_plain(&mut runner, &mut at, &mut draft, limit, out);
             (db, random, resp3) = (runner.db, runner.random, runner.resp3);
             told.append(std::mem::take(&mut runner.told));
             let (halt, tally) = (runner.halt, std::mem::take(&mut runner.tally));
@@ -133,6 +119,31 @@ impl Transaction {
         }
         told.selected = Some(db);
         (Ok(()), told)
+    }
+
+    /// Runs commands up to the next that needs an engine, or until `runner` is halted.
+    fn run_plain(
+        &self,
+        runner: &mut Runner<'_, '_, '_>,
+        at: &mut usize,
+        draft: &mut Option<LuaState>,
+        limit: Limit<'_>,
+        out: &mut Vec<u8>,
+    ) {
+        while *at < self.queue.len() && !needs_engine(self.queue.at(*at).0) {
+            let (command, args) = self.queue.at(*at);
+            let changes = self.queue.changes_code(*at, draft.is_some());
+            if changes && !self.change(runner.server, command, args, draft, limit) {
+                runner.halt = Some(Halt::Elsewhere);
+                return;
+            }
+            if is_deed(command) {
+                runner.later(command, args, *at, out.len());
+            } else if !runner.queued(command, args, out) {
+                return;
+            }
+            *at += 1;
+        }
     }
 
     /// Changes which scripts and functions its scripts see (E4); false: this may take longer than a loop has. Cost: trying the
@@ -179,7 +190,7 @@ impl Transaction {
         let Place { at, resp3, .. } = place;
         let mut host = Compiling::new(limit, reader.as_deref().map(|reader| &reader.turn));
         let asked = self.asked_for(lua, place, &mut host);
-        if let Some(halt) = host.halt {
+        if let Some(halt) = host.0.halt {
             return Err(halt);
         }
         let ended = match asked {
@@ -220,7 +231,7 @@ impl Transaction {
         &self,
         lua: &mut LuaState,
         Place { run, db, at, resp3 }: Place<'_>,
-        host: &mut Compiling<'_>,
+        host: &mut Quiet<Compiling<'_>>,
     ) -> Result<Order, Error> {
         let (command, args) = self.queue.at(at);
         if !is_script(command) {

@@ -1,0 +1,103 @@
+//! The host of what is compiled or loaded: nothing may be called then, and it has to end.
+
+use super::run::Limit;
+use super::{Halt, write_log};
+use script::{Host, Stop};
+use std::sync::atomic::{AtomicBool, Ordering};
+use stdx::points::Point;
+use stdx::turns::Turn;
+
+/// A reason for a compilation, or the loading of a library, to end.
+pub(crate) trait Ends {
+    /// Why it has to end, if it has to. Asked again and again.
+    fn ended(&mut self) -> Option<Stop>;
+}
+
+/// See the module.
+pub(crate) struct Quiet<E>(pub(crate) E);
+
+/// The answer to a script's text or a library that calls commands before it is run.
+const CALLED_AT_LOAD: &[u8] = b"-ERR redis.call can only be called inside a script invocation\r\n";
+
+impl<E: Ends> Host for Quiet<E> {
+    fn call(&mut self, _: &[&[u8]], _: bool, out: &mut Vec<u8>) {
+        out.extend_from_slice(CALLED_AT_LOAD);
+    }
+
+    fn log(&mut self, level: i32, message: &[u8]) {
+        write_log(level, message);
+    }
+
+    fn acl_check(&mut self, _: &[&[u8]]) -> Result<bool, String> {
+        Ok(true)
+    }
+
+    fn interrupt(&mut self) -> Option<Stop> {
+        self.0.ended()
+    }
+}
+
+/// Lets everything go on: what a loop compiles is short.
+pub(crate) struct Short;
+
+impl Ends for Short {
+    fn ended(&mut self) -> Option<Stop> {
+        None
+    }
+}
+
+impl<F: FnMut() -> Option<Stop>> Ends for F {
+    fn ended(&mut self) -> Option<Stop> {
+        self()
+    }
+}
+
+/// The compilation of a script, which ends when its run would have to.
+pub(super) struct Compiling<'a> {
+    limit: Limit<'a>,
+    turn: Option<&'a Turn>,
+    /// How often it was asked.
+    asked: u32,
+    /// Why the compilation was ended.
+    pub(super) halt: Option<Halt>,
+}
+
+/// Questions, of some 50 µs, after which the client's going ends a compilation: a script that was sent by somebody who did not
+/// wait for its answer is run.
+const ASKED: u32 = 1024;
+
+impl<'a> Compiling<'a> {
+    pub(super) fn new(limit: Limit<'a>, turn: Option<&'a Turn>) -> Quiet<Compiling<'a>> {
+        Quiet(Compiling { limit, turn, asked: 0, halt: None })
+    }
+}
+
+impl Ends for Compiling<'_> {
+    fn ended(&mut self) -> Option<Stop> {
+        if let Some(turn) = self.turn {
+            turn.reach(Point::ScriptStep);
+            turn.check();
+        }
+        self.asked = self.asked.saturating_add(1);
+        let gone = self.limit.gone.filter(|_| self.asked > ASKED);
+        self.halt = self.halt.or_else(|| Limit { gone, ..self.limit }.ended());
+        self.halt.map(Halt::stop)
+    }
+}
+
+/// Loading a library must end: it has half a second, as in Redis.
+pub(crate) struct Deadline<'a> {
+    /// CPU time of this thread at the end: a machine that is busy with other work refuses no library.
+    pub(crate) until_ns: u64,
+    /// Set when nobody wants to know any more.
+    pub(crate) gone: Option<&'a AtomicBool>,
+    pub(crate) turn: Option<&'a Turn>,
+}
+
+impl Ends for Deadline<'_> {
+    fn ended(&mut self) -> Option<Stop> {
+        self.turn.into_iter().for_each(Turn::check);
+        let is_gone = self.gone.is_some_and(|gone| gone.load(Ordering::Relaxed));
+        (is_gone || stdx::clock::thread_cpu_ns() > self.until_ns).then_some(Stop::Deadline)
+    }
+}
