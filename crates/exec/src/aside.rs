@@ -2,6 +2,7 @@
 
 use crate::actions::gather::{Gather, Reader};
 use crate::actions::keys::{Keys, Scan, long_scan};
+use crate::actions::{self, Act};
 use crate::attempt::Attempt;
 use crate::bulk::{self, BulkJob};
 use crate::job::{Body, Call, Client, Job, MANY_WORDS};
@@ -9,6 +10,7 @@ use crate::mail::Mail;
 use crate::park::Waiter;
 use crate::piece::{Piece, Who};
 use crate::queue::Queue;
+use crate::scripts::Outside;
 use crate::session::ReplyMode;
 use crate::{Flow, Local, Server, Session, drive};
 use command::{Command, Error, Handler, Run};
@@ -148,4 +150,19 @@ pub(crate) fn start_gather(
     let (info, gone, uses) = (&session.info, &session.cancel, !session.no_touch);
     let reader = Reader { info, gone, db: session.db, resp3: session.resp3, uses };
     Some(Flow::Stream(Gather::start(&server.work, reader, command, args, incoming)?))
+}
+
+impl Outside for Act<'_, '_> {
+    fn perform(
+        &mut self,
+        command: &'static Command,
+        args: Args<'_>,
+        in_script: bool,
+        out: &mut Reply,
+    ) -> Result<(), Error> {
+        let Act { server, local, session, .. } = self;
+        let mut act =
+            Act { server, local, session, out, view: None, in_script, in_multi: true, committed: false };
+        actions::perform(&mut act, command, args).map(|_| ())
+    }
 }

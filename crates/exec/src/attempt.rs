@@ -325,7 +325,7 @@ impl<L: Long> Piece for L {
         Some(&mut self.attempt_mut().spent)
     }
 
-    fn is_first(&mut self, place: Place) {
+    fn stands_first(&mut self, place: Place) {
         self.attempt_mut().place = Some(place);
     }
 

@@ -124,7 +124,7 @@ impl Lines {
         let who = next.who();
         line.first = (who.client, who.command, stdx::clock::mono_ns());
         line.number = self.firsts.fetch_add(1, Ordering::Relaxed);
-        next.is_first(self.place(kind, line.number));
+        next.stands_first(self.place(kind, line.number));
         Some(next)
     }
 

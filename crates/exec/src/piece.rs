@@ -60,7 +60,7 @@ pub trait Piece: Send {
     }
 
     /// It is the first of its line now.
-    fn is_first(&mut self, _: crate::lines::Place) {}
+    fn stands_first(&mut self, _: crate::lines::Place) {}
 
     /// Whether a test holds it where it is (`stdx::points`).
     fn stays(&self) -> bool {

@@ -25,7 +25,9 @@ mod code;
 mod deeds;
 mod engines;
 mod job;
+mod outside;
 mod quiet;
+mod reader;
 mod run;
 mod running;
 mod transaction;
@@ -34,8 +36,9 @@ pub(crate) use code::{Change, Found, LuaState, compile_apart};
 pub use code::{Code, Kept, Libraries, LibraryCode};
 pub use deeds::{Deeds, advance_deeds, waiting_deeds};
 pub use job::ScriptJob;
+pub(crate) use outside::Outside;
 pub(crate) use quiet::{Deadline, Quiet, Short};
-pub(crate) use run::Reader;
+pub(crate) use reader::Reader;
 pub use running::Running;
 
 use deeds::Deed;
@@ -506,7 +509,7 @@ fn run_for_a_quantum(
         in_multi: true,
         committed: false,
     };
-    let ground = Ground { overlay, act: Some(&mut inner), holding, base: 0 };
+    let ground = Ground { overlay, outside: Some(&mut inner), holding, base: 0 };
     let limit = Limit { until_ns, ..Limit::default() };
     run_once(&server, lua, run, ground, limit, None, &mut out.bytes)
 }

@@ -84,7 +84,7 @@ impl ScriptJob {
             reader.load(&mut overlay, transaction.wanted(server, run));
         }
         let holding = &mut self.attempt.holding;
-        let ground = Ground { overlay: &mut overlay, act: None, holding, base: 0 };
+        let ground = Ground { overlay: &mut overlay, outside: None, holding, base: 0 };
         let limit = Limit { gone: run.gone(), ..limit };
         self.out.clear();
         reader.turn.reach(Point::ScriptStart);

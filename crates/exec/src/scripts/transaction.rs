@@ -69,12 +69,12 @@ impl Transaction {
         server: &Arc<Server>,
         lua: &mut LuaState,
         run: &ScriptRun,
-        ground: Ground<'_, '_, '_>,
+        ground: Ground<'_, '_>,
         limit: Limit<'_>,
         mut reader: Option<&mut Reader>,
         out: &mut Vec<u8>,
     ) -> (Result<(), Halt>, Told) {
-        let Ground { overlay, mut act, holding, base } = ground;
+        let Ground { overlay, mut outside, holding, base } = ground;
         let (mut db, mut random, mut resp3) = (run.db, run.random, run.resp3);
         let (mut told, mut at) = (Told::default(), 0);
         let mut draft = None;
@@ -86,7 +86,7 @@ impl Transaction {
         while at < self.queue.len() {
             let ground = Ground {
                 overlay: &mut *overlay,
-                act: act.as_deref_mut(),
+                outside: outside.as_deref_mut(),
                 holding: &mut *holding,
                 base: base + told.bytes + out.capacity(),
             };
@@ -124,7 +124,7 @@ impl Transaction {
     /// Runs commands up to the next that needs an engine, or until `runner` is halted.
     fn run_plain(
         &self,
-        runner: &mut Runner<'_, '_, '_>,
+        runner: &mut Runner<'_, '_>,
         at: &mut usize,
         draft: &mut Option<LuaState>,
         limit: Limit<'_>,
@@ -178,7 +178,7 @@ impl Transaction {
         server: &Arc<Server>,
         lua: &mut LuaState,
         place: Place<'_>,
-        ground: Ground<'_, '_, '_>,
+        ground: Ground<'_, '_>,
         limit: Limit<'_>,
         reader: Option<&mut Reader>,
         (out, told): (&mut Vec<u8>, &mut Told),
@@ -282,7 +282,7 @@ impl Transaction {
         let unknown = self.watch.keys.keys().filter(|(db, key)| !overlay.knows(*db, key));
         let unknown: Vec<(usize, Box<[u8]>)> = unknown.cloned().collect();
         if !unknown.is_empty() {
-            super::run::load(overlay, unknown, reader);
+            super::reader::load(overlay, unknown, reader);
         }
         let mut view = View::overlay(&server.keyspace, overlay, run.db, run.now_ms);
         self.watch.is_touched(&mut view)
