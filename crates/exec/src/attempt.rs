@@ -15,7 +15,7 @@
 use crate::assembled::{self, Rests};
 use crate::job::discard;
 use crate::lines::Place;
-use crate::piece::{Delivery, Desk, Piece, Step, Who};
+use crate::piece::{Delivery, Desk, Piece, Step, Wait, Who};
 use crate::races::Races;
 use crate::session::{ClientInfo, Watch};
 use crate::snapshots::{Asker, Class, StopSign, refusal};
@@ -271,7 +271,7 @@ pub(crate) trait Long: Send + Sized + 'static {
     fn forget(&mut self);
 
     /// It found nothing to do: what its client is to wait for.
-    fn waits(&mut self) -> Option<Box<crate::park::away::Wait>> {
+    fn waits(&mut self) -> Option<Box<Wait>> {
         None
     }
 

@@ -300,7 +300,8 @@ fn admit(
     if let Plan::Refused(error) = &plan {
         return refuse(server, local, session, Some(command), error, out);
     }
-    if server.work.pause.is_on() && server.work.pause.holds(command, session, local.now_ms) {
+    let queued_writes = || session.multi.as_ref().is_some_and(|multi| multi.queue.has_writes());
+    if server.work.pause.is_on() && server.work.pause.holds(command, queued_writes, local.now_ms) {
         return crate::clients::hold(server, local, session);
     }
     let full = stdx::reclaim::is_full();

@@ -39,6 +39,7 @@ pub mod mail;
 mod measured;
 pub mod memory;
 pub mod park;
+pub mod pause;
 pub mod piece;
 mod pool;
 pub mod pubsub;

@@ -10,14 +10,14 @@
 //! - E2: a piece tells nobody what it changed: it puts that on the desk. The caller tells it, and delivers the reply then (exec X3).
 //! - E3: a piece that belongs to no thread and no line is in one place: a loop's queue, its waiting room, or a letter.
 
-use crate::park::away::Wait;
 use crate::reading::ReadKeys;
 use crate::session::Watch;
 use crate::tally::Tally;
 use crate::waits::{Ahead, Spent};
 use crate::works::Work;
-use command::Stream;
+use command::{Block, Command, Stream};
 use keyspace::Changes;
+use resp::OwnedArgs;
 use std::any::Any;
 use std::sync::Arc;
 
@@ -93,6 +93,17 @@ pub struct Delivery {
     pub spent: Option<Box<Spent>>,
     /// EXEC: the database it leaves its client in.
     pub selected: Option<usize>,
+}
+
+/// A job found nothing for a command that waits.
+pub struct Wait {
+    pub client: u64,
+    pub(crate) command: &'static Command,
+    pub(crate) args: Arc<OwnedArgs>,
+    pub(crate) block: Block,
+    /// When the job began.
+    pub(crate) since_ns: u64,
+    pub(crate) spent: Spent,
 }
 
 impl Piece for Delivery {

@@ -5,9 +5,9 @@
 //! - L3: while CLIENT PAUSE stops writes no commit is decided: what is on its way stays as it is, its snapshot open, and goes on
 //!   when the pause ends. What has not begun to commit gives its place to those who wait, and runs again.
 
-use crate::clients::Pause;
 use crate::crowd::Crowd;
 use crate::lines::Lines;
+use crate::pause::Pause;
 use crate::piece::{Piece, Post, Tray};
 use crate::snapshots::Snapshots;
 use crate::worker::Workers;

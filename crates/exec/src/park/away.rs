@@ -11,23 +11,12 @@
 //!   may have been served before it.
 
 use super::Waiter;
+pub use crate::piece::Wait;
 use crate::session::flag;
-use crate::waits::Spent;
 use crate::{Flow, Local, Server, Session};
-use command::{Block, Command};
-use resp::{OwnedArgs, Reply};
+use command::Block;
+use resp::Reply;
 use std::sync::Arc;
-
-/// A job found nothing for a command that waits.
-pub struct Wait {
-    pub client: u64,
-    pub(crate) command: &'static Command,
-    pub(crate) args: Arc<OwnedArgs>,
-    pub(crate) block: Block,
-    /// When the job began.
-    pub(crate) since_ns: u64,
-    pub(crate) spent: Spent,
-}
 
 /// Has a job serve a client that was taken out of the park because it has much to do. Cost: O(words).
 pub fn serve(server: &Arc<Server>, local: &mut Local, session: &mut Session, waiter: &Waiter) {
