@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! net ──Args──► call::execute ─┬─ inline: under the locks of the command's shards       call
-//!                              ├─ worker: over an overlay at a snapshot                  job, worker, works
+//!                              ├─ worker: over an overlay at a snapshot                  job, attempt, drive
 //!                              ├─ queued: MULTI, then all at once at EXEC                transaction
 //!                              ├─ parked: BLPOP and its kin, until a writer serves them  park
 //!                              └─ action: what is no function of the keyspace            actions
