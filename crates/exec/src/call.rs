@@ -334,7 +334,7 @@ fn admit(
     if session.was_held() && !matches!(flow, Flow::Held(_)) {
         let at = local.now_ms;
         let request = spent.get_or_insert_with(|| Request::ran(command.name, at, ns));
-        local.end_waits(server, session, request);
+        crate::held::end_waits(server, local, session, request);
     }
     spent.iter().for_each(|request| session.info.remember(request.clone()));
     match flow {
@@ -348,7 +348,7 @@ fn admit(
     let reply = &out.as_bytes()[mark..];
     session.info.last_ns.store(ns, Ordering::Relaxed);
     let ran = Ran { command, number, ns, args, reply, spent: spent.as_ref() };
-    server.stats.called(local, &server.config.live, session, ran);
+    server.stats.called(local, &server.config.live, &session.info, ran);
     flow
 }
 

@@ -20,19 +20,14 @@ mod assembled;
 mod bounds;
 mod bulk;
 pub mod call;
-mod calls;
 mod claim;
-mod clerk;
 pub mod clients;
-mod crowd;
 mod flood;
+pub mod held;
 pub mod http;
-pub mod info;
 pub mod job;
-pub mod latency;
 pub mod lines;
 pub mod mail;
-mod measured;
 pub mod memory;
 pub mod park;
 mod pool;
@@ -40,20 +35,19 @@ pub mod pubsub;
 pub mod queue;
 pub mod scripts;
 pub mod session;
-pub mod slowlog;
 pub mod snapshots;
 pub mod sources;
-pub mod stats;
-mod tally;
 pub mod transaction;
 mod values;
-pub mod waits;
 mod worker;
 pub mod works;
 
 pub use call::{Flow, execute};
 pub use command::{Held, Stream};
+pub use observe::{TurnLog, info, latency, slowlog, stats, waits};
 pub use session::Session;
+
+use observe::{Observe, calls, crowd, tally};
 
 use command::Command;
 use command::registry::{self, Names};
@@ -66,16 +60,15 @@ use std::sync::{Arc, OnceLock};
 
 /// What all loops share.
 pub struct Server {
+    /// What happened, and who waited for whom.
+    pub observe: Arc<Observe>,
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
-    pub clients: clients::Clients,
     pub pubsub: pubsub::PubSub,
     pub park: park::Park,
     pub(crate) workers: worker::Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<stdx::turns::Turns>,
-    /// Which rank their threads take.
-    pub(crate) crowd: Arc<crowd::Crowd>,
     /// Who reads at which moment, and who waits for a place.
     pub snapshots: snapshots::Snapshots,
     /// Long writes that lost to each other.
@@ -92,11 +85,6 @@ pub struct Server {
     pub run_id: String,
     loops: Arc<[Mailbox]>,
     shutdown: AtomicBool,
-    pub stats: calls::Calls,
-    pub(crate) measured: measured::Measured,
-    pub(crate) clerk: clerk::Clerk,
-    /// Who made whom wait.
-    pub waits: Arc<waits::Waits>,
     /// What is shown over HTTP.
     pub http: http::Http,
     /// What only the program around the server can do; set once, before anybody is served.
@@ -117,24 +105,15 @@ pub trait Program: Send + Sync {
 
 /// What one loop has for itself.
 pub struct Local {
-    pub id: usize,
-    /// Wall clock of the current turn.
-    pub now_ms: u64,
+    /// Its clocks, its turn, its counters.
+    pub log: TurnLog,
     random: u64,
-    /// Monotonic clock at the end of the last command: the start of the next.
-    pub clock_ns: u64,
-    /// Monotonic clock at which this turn began.
-    turn_ns: u64,
-    /// What took long in this turn.
-    pub turn: waits::Turn,
-    pub(crate) waits: Arc<waits::Waits>,
     /// The command that runs has become a job or a script on a thread: it is counted when that is done.
     pub(crate) away: bool,
     /// An answer that is collected elsewhere is for a script, which waits for it on its thread.
     pub(crate) collected: actions::Collected,
     /// Whose commit was found to be protected last.
     pub(crate) guard: std::cell::Cell<u64>,
-    ticker: stdx::clock::Ticker,
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
     /// This loop's Lua; made when the first script comes.
@@ -153,28 +132,17 @@ pub struct Local {
     pub works: works::Works,
     /// Clients for whom rows arrived.
     pub arrived: Vec<(u64, sources::Arrival)>,
-    /// What this loop counts.
-    pub recorder: stats::Recorder,
 }
 
 impl Local {
     pub fn new(id: usize, server: &Server) -> Local {
         let random = stdx::hash::hash_u64(id as u64 ^ stdx::clock::wall_ns());
-        let ticker = stdx::clock::Ticker::new();
-        // The first reading measures the counter for milliseconds: not in a turn of the loop.
-        ticker.now_ns();
         Local {
-            id,
-            now_ms: stdx::clock::wall_ms(),
+            log: TurnLog::new(id, &server.observe),
             random,
-            clock_ns: stdx::clock::mono_ns(),
-            turn_ns: 0,
-            turn: waits::Turn::default(),
-            waits: server.waits.clone(),
             away: false,
             collected: actions::Collected::default(),
             guard: std::cell::Cell::new(0),
-            ticker,
             leaving: Vec::new(),
             lua: None,
             subscribers: pubsub::Subscribers::default(),
@@ -184,7 +152,6 @@ impl Local {
             asked: 0,
             works: works::Works::default(),
             arrived: Vec::new(),
-            recorder: server.stats.recorder(),
         }
     }
 
@@ -196,43 +163,37 @@ impl Local {
         self.announced.push_back(announced);
     }
 
-    /// Counts the commands that ran within another one of that client, and logs the slow ones of them.
-    pub(crate) fn count_within(&self, server: &Server, tally: &mut tally::Tally, client: u64) {
-        let slow = tally.take_slow();
-        if !slow.is_empty()
-            && let Some(info) = server.clients.get(client)
-        {
-            slow.into_iter()
-                .for_each(|one| server.stats.queued_elsewhere(self, &server.config.live, &info, one));
-        }
-        tally.tell(&self.recorder, server.config.live.latency_tracking.get());
-    }
-
-    /// Reads both clocks; at the begin of every turn.
-    pub fn tick(&mut self) {
-        if self.turn_ns != 0 {
-            // The last lap was the end of a turn; what passed since was sleep.
-            self.recorder.turn(self.clock_ns.saturating_sub(self.turn_ns));
-        }
-        self.now_ms = stdx::clock::wall_ms();
-        self.clock_ns = self.ticker.set();
-        self.turn_ns = self.clock_ns;
-        self.begin_turn();
-    }
-
-    /// Reads the monotonic clock the cheap way; after every command and piece of a stream.
-    #[inline]
-    pub fn lap(&mut self) -> u64 {
-        self.clock_ns = self.ticker.now_ns();
-        self.clock_ns
-    }
-
     /// A fresh random number; nobody may rely on its being hard to guess.
     #[inline]
     pub fn random(&mut self) -> u64 {
         // A step of a linear congruential generator, whose weak low bits go to the top and into the others.
         self.random = self.random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(0x1405_7b7e_f767_814f);
         self.random.rotate_left(32) ^ self.random
+    }
+}
+
+impl std::ops::Deref for Local {
+    type Target = TurnLog;
+
+    #[inline]
+    fn deref(&self) -> &TurnLog {
+        &self.log
+    }
+}
+
+impl std::ops::DerefMut for Local {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut TurnLog {
+        &mut self.log
+    }
+}
+
+impl std::ops::Deref for Server {
+    type Target = Observe;
+
+    #[inline]
+    fn deref(&self) -> &Observe {
+        &self.observe
     }
 }
 
@@ -262,6 +223,16 @@ impl config::Observer for NotifyObserver {
     }
 }
 
+/// Knows who holds places, for whoever waited for them.
+struct PlaceHolders(std::sync::Weak<Server>);
+
+impl observe::Holders for PlaceHolders {
+    fn whose(&self, client: u64) -> Option<(Option<Arc<observe::ClientInfo>>, Vec<Vec<u8>>)> {
+        let known = self.0.upgrade()?.snapshots.whose(client)?;
+        Some((known.info, known.words))
+    }
+}
+
 impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
@@ -280,18 +251,17 @@ impl Server {
         let boxes = mailboxes.clone();
         let done = move |job: Box<job::Job>| boxes[job.loop_id].send(Mail::Job(job));
         let turns = stdx::turns::Turns::new(cores);
-        let crowd = Arc::<crowd::Crowd>::default();
-        let workers = worker::Workers::start(keyspace.clone(), turns.clone(), crowd.clone(), done);
+        let observe = Arc::new(Observe::new(config.clone(), loops));
+        let workers = worker::Workers::start(keyspace.clone(), turns.clone(), observe.crowd.clone(), done);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
         let server = Arc::new(Server {
             keyspace,
             config,
-            clients: clients::Clients::new(loops),
+            observe,
             pubsub: pubsub::PubSub::default(),
             park: park::Park::default(),
             workers,
             turns,
-            crowd,
             snapshots: snapshots::Snapshots::default(),
             lines: lines::Lines::default(),
             memory: Arc::new(memory::Memory::new(sources::MAX)),
@@ -303,10 +273,6 @@ impl Server {
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
-            stats: calls::Calls::default(),
-            measured: measured::Measured::default(),
-            clerk: clerk::Clerk::default(),
-            waits: Arc::new(waits::Waits::new(loops)),
             http: http::Http::default(),
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
@@ -318,8 +284,9 @@ impl Server {
                 snapshots::closed(&server);
             }
         });
+        server.observe.set_holders(Box::new(PlaceHolders(Arc::downgrade(&server))));
         actions::config::follow(&server);
-        waits::watchdog::start(&server)?;
+        waits::watchdog::start(&server.observe)?;
         Ok(server)
     }
 

@@ -23,7 +23,7 @@ use crate::bulk::BulkJob;
 use crate::job::Job;
 use crate::mail::Mail;
 use crate::scripts::ScriptJob;
-use crate::snapshots::Queued;
+use crate::waits::Queued;
 use crate::waits::Spent;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};

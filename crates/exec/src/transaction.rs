@@ -355,7 +355,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         error.into_iter().for_each(|text| act.local.recorder.error(text));
         act.local.recorder.within(command::places::of(command), now_ns - began_ns, error.is_some(), timed);
         let live = &act.server.config.live;
-        act.server.stats.queued(act.local, live, act.session, (command, args), now_ns - began_ns);
+        act.server.stats.queued(act.local, live, &act.session.info, (command, args), now_ns - began_ns);
         began_ns = now_ns;
     }
     act.local.incoming = None;

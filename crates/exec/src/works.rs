@@ -14,7 +14,6 @@ use crate::park::registering::Registering;
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
-use crate::snapshots::Queued;
 use crate::{Local, Server, actions, sources, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
@@ -448,7 +447,7 @@ impl Owner {
             Owner::Script(job) => &job.spent,
             Owner::Keys(keys) => &keys.spent,
         };
-        spent.waits.map(Queued::ticket)
+        spent.waits.map(|queued| queued.ticket)
     }
 
     fn client(&self) -> u64 {

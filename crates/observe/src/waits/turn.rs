@@ -11,10 +11,10 @@
 //! - T3: the pulse has one writer, the loop; the watchdog may see a word of it a moment late.
 
 use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
+use crate::client::ClientInfo;
 use crate::clients::Clients;
-use crate::session::ClientInfo;
 use crate::stats::Phase;
-use crate::{Local, Server, Session};
+use crate::{Observe, TurnLog};
 use std::cell::Cell;
 use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -88,11 +88,11 @@ impl Part {
 }
 
 /// Who is served with which command (its place in the table), as one word.
-pub(crate) fn encode(client: u64, number: usize) -> u64 {
+pub fn encode(client: u64, number: usize) -> u64 {
     client << 16 | number as u64
 }
 
-pub(crate) fn decode(doing: u64) -> (u64, &'static str) {
+pub fn decode(doing: u64) -> (u64, &'static str) {
     let number = doing & 0xffff;
     let name = match number.checked_sub(PARTS) {
         Some(part) => PART_NAMES.get(part as usize).copied().unwrap_or("unknown"),
@@ -102,18 +102,18 @@ pub(crate) fn decode(doing: u64) -> (u64, &'static str) {
 }
 
 /// From now on what this thread does is the long work of a client.
-pub(crate) fn works_for(client: u64) {
+pub fn works_for(client: u64) {
     stdx::doing::set(client << 16 | Part::Works.number());
 }
 
 /// Whose work a word of `stdx::doing` tells of, and what it was: of long work its client's command. None: nobody's.
-pub(crate) fn doer(server: &Server, doing: u64) -> Option<(u64, &'static str)> {
+pub fn doer(observe: &Observe, doing: u64) -> Option<(u64, &'static str)> {
     if doing == 0 {
         return None;
     }
     let (client, what) = decode(doing);
     let is_part = doing & 0xffff >= PARTS;
-    let command = server.clients.get(client).filter(|_| is_part).map(|client| client.command());
+    let command = observe.clients.get(client).filter(|_| is_part).map(|client| client.command());
     Some((client, command.unwrap_or(what)))
 }
 
@@ -130,25 +130,25 @@ pub struct Pulse {
 
 impl Pulse {
     #[inline]
-    pub(crate) fn serve(&self, doing: u64, since_ns: u64) {
+    pub fn serve(&self, doing: u64, since_ns: u64) {
         self.doing.store(doing, Relaxed);
         self.doing_ns.store(since_ns, Relaxed);
     }
 
-    pub(crate) fn doing(&self) -> (u64, u64) {
+    pub fn doing(&self) -> (u64, u64) {
         (self.doing.load(Relaxed), self.doing_ns.load(Relaxed))
     }
 
     #[cfg(test)]
-    pub(crate) fn begin_for_test(&self, turn_ns: u64) {
+    pub fn begin_for_test(&self, turn_ns: u64) {
         self.turn_ns.store(turn_ns, Relaxed);
     }
 
-    pub(crate) fn turn_ns(&self) -> u64 {
+    pub fn turn_ns(&self) -> u64 {
         self.turn_ns.load(Relaxed)
     }
 
-    pub(crate) fn thread(&self) -> i32 {
+    pub fn thread(&self) -> i32 {
         self.thread.load(Relaxed)
     }
 }
@@ -172,7 +172,7 @@ pub struct Turn {
     ended_ns: u64,
     /// From this reading of the clock on, whoever is served next is late.
     alarm_ns: u64,
-    pub(crate) commands: u32,
+    pub commands: u32,
     /// The longest pieces of this turn.
     pieces: Vec<Arc<Culprit>>,
     /// The turn before was slow: when it began, and because of whom.
@@ -189,7 +189,7 @@ pub struct Turn {
     /// Of [`stdx::locks::waited_ns`].
     locks_ns: u64,
     /// What the client that is being served waited for before.
-    pub(crate) late: Option<Late>,
+    pub late: Option<Late>,
 }
 
 /// A client is served late.
@@ -198,15 +198,26 @@ pub struct Late {
     pub ns: u64,
     pub culprit: Arc<Culprit>,
     /// The first of its commands is in the slow log.
-    pub(crate) logged: Cell<bool>,
+    pub logged: Cell<bool>,
     /// One of its commands was slow itself, and is remembered with this wait.
-    pub(crate) remembered: Cell<bool>,
+    pub remembered: Cell<bool>,
 }
 
 impl Late {
     fn new(ns: u64, culprit: Arc<Culprit>) -> Late {
         Late { ns, culprit, logged: Cell::new(false), remembered: Cell::new(false) }
     }
+}
+
+/// What a command waited for before it could run; times are of the monotonic clock.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct HeldUp {
+    /// Less of the client's own had to be under way: of what, and since when.
+    pub by_itself: Option<(What, u64)>,
+    /// The client whose protected commit was in the way, and since when.
+    pub by_commit: Option<(u64, u64)>,
+    /// Since when its rows were loaded.
+    pub loading_since_ns: Option<u64>,
 }
 
 /// How much of a piece of work was spent waiting, and the word of who had the lock that was waited for.
@@ -241,7 +252,7 @@ impl Turn {
     }
 
     /// Whether few have been late in this turn so far.
-    pub(crate) fn is_among_first(&self) -> bool {
+    pub fn is_among_first(&self) -> bool {
         self.kept < 8
     }
 
@@ -266,10 +277,10 @@ impl Turn {
     }
 }
 
-impl Local {
+impl TurnLog {
     /// A turn begins; the clock was just read.
     #[inline]
-    pub(crate) fn begin_turn(&mut self) {
+    pub fn begin_turn(&mut self) {
         let now = self.clock_ns;
         let pulse = &self.waits.pulses[self.id];
         pulse.serve(Part::Begin.number(), now);
@@ -295,13 +306,13 @@ impl Local {
 
     /// The turn is over, and so many events were taken so far: reads the clock. The loop now waits for events.
     #[inline]
-    pub fn end_turn(&mut self, server: &Server, taken: u64) {
+    pub fn end_turn(&mut self, observe: &Observe, taken: u64) {
         let now = self.lap();
         self.waits.pulses[self.id].turn_ns.store(0, Relaxed);
         let ns = now - self.turn.began_ns;
         self.turn.ended_ns = now;
         if ns >= SLOW_NS || self.turn.before.is_some() {
-            self.slow_turn(server, ns, taken);
+            self.slow_turn(observe, ns, taken);
         }
         (self.turn.commands, self.turn.served, self.turn.parts_ns) = (0, Served::Nobody, 0);
     }
@@ -315,14 +326,14 @@ impl Local {
     }
 
     #[cold]
-    fn slow_turn(&mut self, server: &Server, ns: u64, taken: u64) {
+    fn slow_turn(&mut self, observe: &Observe, ns: u64, taken: u64) {
         let turn = &mut self.turn;
         if turn.late_until.is_none_or(|last| taken >= last) {
             // Everybody who came while that turn went on has been served.
             (turn.before, turn.kept) = (None, 0);
         }
         if ns >= STALL_NS || ns >= SLOW_NS && !turn.pieces.is_empty() {
-            let culprit = turn.culprit(&server.clients, self.clock_ns, ns);
+            let culprit = turn.culprit(&observe.clients, self.clock_ns, ns);
             (turn.before, turn.late_until) = (Some((turn.began_ns, culprit.clone())), None);
             if ns >= STALL_NS {
                 let (unix_ms, loop_id, began_ns) = (self.now_ms, self.id, turn.began_ns);
@@ -335,9 +346,9 @@ impl Local {
                     culprit,
                     stack: Arc::default(),
                 };
-                server.waits.add_stall(stall);
-                let threshold_ms = server.config.live.latency_threshold_ms.get();
-                server.stats.events.add("loop-stall", self.now_ms / 1000, ns / 1_000_000, threshold_ms);
+                observe.waits.add_stall(stall);
+                let threshold_ms = observe.config.live.latency_threshold_ms.get();
+                observe.stats.events.add("loop-stall", self.now_ms / 1000, ns / 1_000_000, threshold_ms);
             }
         }
         turn.pieces.clear();
@@ -351,7 +362,7 @@ impl Local {
 
     /// A command begins to run.
     #[inline]
-    pub(crate) fn begin_command(&mut self, client: u64, number: usize) {
+    pub fn begin_command(&mut self, client: u64, number: usize) {
         self.turn.commands += 1;
         let doing = encode(client, number);
         stdx::doing::set(doing);
@@ -370,7 +381,7 @@ impl Local {
     /// A part of a turn is done: reads the clock. Long pieces within it stand for themselves, and of those who go on for
     /// the rest as well; what is done for a client is as good as a quantum of its own.
     #[inline]
-    pub fn leave(&mut self, server: &Server, part: Part, client: u64, mark: Mark) -> u64 {
+    pub fn leave(&mut self, observe: &Observe, part: Part, client: u64, mark: Mark) -> u64 {
         let now = self.lap();
         let noted_ns = self.turn.noted_ns - mark.1;
         let own_ns = (now - mark.0).saturating_sub(noted_ns);
@@ -380,16 +391,16 @@ impl Local {
             self.turn.parts_ns += own_ns;
         }
         if own_ns >= BIG_NS && (part != Part::Continue || noted_ns == 0) {
-            self.piece(server, server.clients.get(client), part.name(), Vec::new(), own_ns);
+            self.piece(observe, observe.clients.get(client), part.name(), Vec::new(), own_ns);
         }
         now
     }
 
     /// A piece of work that just ended took [`BIG_NS`] or more. Tells how it was spent, and for whom its client waited.
     #[cold]
-    pub(crate) fn piece(
+    pub fn piece(
         &mut self,
-        server: &Server,
+        observe: &Observe,
         client: Option<Arc<ClientInfo>>,
         command: &'static str,
         words: Vec<Vec<u8>>,
@@ -401,12 +412,12 @@ impl Local {
         let what = if os_ns * 4 >= ns * 3 { What::Os } else { What::Loop };
         let own = Arc::new(Culprit { what, client, command, words, ns, os_ns, ran: OnceLock::new() });
         if locked_ns * 2 < ns {
-            server.waits.add_piece(self.id, now - ns, now, own.clone());
+            observe.waits.add_piece(self.id, now - ns, now, own.clone());
             self.turn.remember(own.clone());
             return (own, locked_ns);
         }
         // Whoever is served after it waits for the holder of the lock, too.
-        let held = match doer(server, holder) {
+        let held = match doer(observe, holder) {
             None => Culprit {
                 what: What::Unknown,
                 client: None,
@@ -417,8 +428,8 @@ impl Local {
                 ran: OnceLock::new(),
             },
             Some((holder, command)) => {
-                let (ns, words) = server.waits.piece_of(holder, now - ns, now).unwrap_or((ns, Vec::new()));
-                let client = server.clients.get(holder);
+                let (ns, words) = observe.waits.piece_of(holder, now - ns, now).unwrap_or((ns, Vec::new()));
+                let client = observe.clients.get(holder);
                 Culprit { what: What::Lock, client, command, words, ns, os_ns, ran: OnceLock::new() }
             }
         };
@@ -435,15 +446,15 @@ impl Local {
                 ns: locked_ns,
                 culprit: Some(held.clone()),
             };
-            self.note(server, wait);
+            self.note(observe, wait);
         }
         (held, locked_ns)
     }
 
     /// Notes a wait of this turn (H2).
-    fn note(&mut self, server: &Server, wait: Wait) {
+    fn note(&mut self, observe: &Observe, wait: Wait) {
         self.turn.kept += 1;
-        server.waits.add(self.id, wait, self.turn.kept <= super::PER_TURN);
+        observe.waits.add(self.id, wait, self.turn.kept <= super::PER_TURN);
     }
 
     /// A client is about to have a quantum.
@@ -458,14 +469,14 @@ impl Local {
 
     /// A client whose bytes were there is about to be served: was it kept waiting?
     #[inline]
-    pub fn begin_serving(&mut self, server: &Server, client: u64) {
+    pub fn begin_serving(&mut self, observe: &Observe, client: u64) {
         if self.clock_ns >= self.turn.alarm_ns {
-            self.find_late(server, client);
+            self.find_late(observe, client);
         }
     }
 
     #[cold]
-    fn find_late(&mut self, server: &Server, client: u64) {
+    fn find_late(&mut self, observe: &Observe, client: u64) {
         let turn = &mut self.turn;
         let before = turn.before.as_ref().map(|(_, culprit)| culprit);
         let longest = turn.pieces.iter().chain(before).filter(|piece| piece.client_id() != client);
@@ -478,7 +489,7 @@ impl Local {
             // Many short requests: one note a turn is enough.
             None if ns < STALL_NS || turn.kept > 0 || before.is_some() || !turn.pieces.is_empty() => None,
             None => {
-                let culprit = turn.culprit(&server.clients, self.clock_ns, ns);
+                let culprit = turn.culprit(&observe.clients, self.clock_ns, ns);
                 Some(Late::new(ns, culprit))
             }
         };
@@ -486,14 +497,14 @@ impl Local {
 
     /// The client has been served.
     #[inline]
-    pub fn end_serving(&mut self, server: &Server, client: &Arc<ClientInfo>) {
+    pub fn end_serving(&mut self, observe: &Observe, client: &Arc<ClientInfo>) {
         if self.turn.late.is_some() {
-            self.note_late(server, client);
+            self.note_late(observe, client);
         }
     }
 
     #[cold]
-    fn note_late(&mut self, server: &Server, client: &Arc<ClientInfo>) {
+    fn note_late(&mut self, observe: &Observe, client: &Arc<ClientInfo>) {
         let Some(Late { ns, culprit, remembered, .. }) = self.turn.late.take() else { return };
         self.recorder.phase(Phase::Loop, ns);
         let (command, unix_ms) = (client.command(), self.now_ms);
@@ -508,16 +519,20 @@ impl Local {
             });
         }
         let (client, what) = (client.clone(), culprit.what);
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit) });
+        self.note(observe, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit) });
     }
 
     /// What held a client's command, if anything did, is over: notes for whom it waited, and puts down how long.
     #[cold]
-    pub fn end_waits(&mut self, server: &Server, session: &mut Session, request: &mut Request) {
+    pub fn end_waits(
+        &mut self,
+        observe: &Observe,
+        client: &Arc<ClientInfo>,
+        held: HeldUp,
+        request: &mut Request,
+    ) {
         let now = self.lap().saturating_sub(request.inline_ns);
-        let client = session.info.clone();
-        session.postponed = None;
-        if let Some((what, since_ns)) = session.held_back.take() {
+        if let Some((what, since_ns)) = held.by_itself {
             let ns = now.saturating_sub(since_ns);
             let (phase, place) = match what {
                 What::Messages => (Phase::Messages, &mut request.messages_ns),
@@ -528,51 +543,59 @@ impl Local {
             *place = ns;
             self.recorder.phase(phase, ns);
             if matches!(what, What::Pause | What::Thread) {
-                self.note_nobody(server, &client, (what, ns));
+                self.note_nobody(observe, client, (what, ns));
             } else {
                 let culprit = Culprit::of((what, ns), Some(client.clone()), client.command());
-                request.behind = Some(self.note_wait(server, &client, (what, ns), Arc::new(culprit)));
+                request.behind = Some(self.note_wait(observe, client, (what, ns), Arc::new(culprit)));
             }
         }
-        if let Some(since_ns) = session.loaded_since_ns.take() {
+        if let Some(since_ns) = held.loading_since_ns {
             request.source_ns = now.saturating_sub(since_ns);
             self.recorder.phase(Phase::Source, request.source_ns);
             if request.source_ns >= STALL_NS {
-                self.note_nobody(server, &client, (What::Source, request.source_ns));
+                self.note_nobody(observe, client, (What::Source, request.source_ns));
             }
         }
-        if let Some((holder, since_ns)) = session.guarded.take() {
+        if let Some((holder, since_ns)) = held.by_commit {
             let ns = now.saturating_sub(since_ns);
             request.guard_ns = ns;
             self.recorder.phase(Phase::Guard, ns);
-            let holder = server.clients.get(holder);
+            let holder = observe.clients.get(holder);
             let command = holder.as_ref().map_or("unknown", |holder| holder.command());
             let culprit = Culprit::of((What::Commit, ns), holder, command);
-            request.behind = Some(self.note_wait(server, &client, (What::Commit, ns), Arc::new(culprit)));
+            request.behind = Some(self.note_wait(observe, client, (What::Commit, ns), Arc::new(culprit)));
         }
     }
 
     /// Notes that a client waited, for nobody's work.
-    pub(super) fn note_nobody(&mut self, server: &Server, client: &Arc<ClientInfo>, (what, ns): (What, u64)) {
+    pub(super) fn note_nobody(
+        &mut self,
+        observe: &Observe,
+        client: &Arc<ClientInfo>,
+        (what, ns): (What, u64),
+    ) {
         let (client, command, unix_ms) = (client.clone(), client.command(), self.now_ms);
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
+        self.note(observe, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
     }
 
     /// Notes that a client waited for somebody's work.
     fn note_wait(
         &mut self,
-        server: &Server,
+        observe: &Observe,
         client: &Arc<ClientInfo>,
         (what, ns): (What, u64),
         culprit: Arc<Culprit>,
     ) -> Arc<Culprit> {
         let (client, command, unix_ms) = (client.clone(), client.command(), self.now_ms);
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
+        self.note(
+            observe,
+            Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) },
+        );
         culprit
     }
 
     /// A client's socket was full, and now has room again.
-    pub fn end_blocked(&mut self, server: &Server, client: &Arc<ClientInfo>, since_ns: u64) {
+    pub fn end_blocked(&mut self, observe: &Observe, client: &Arc<ClientInfo>, since_ns: u64) {
         let ns = self.lap().saturating_sub(since_ns);
         self.recorder.phase(Phase::Socket, ns);
         if ns < STALL_NS {
@@ -580,13 +603,13 @@ impl Local {
         }
         let (command, unix_ms) = (client.command(), self.now_ms);
         client.remember(Request { unix_ms, command, socket_ns: ns, ..Request::default() });
-        self.note_nobody(server, client, (What::Socket, ns));
+        self.note_nobody(observe, client, (What::Socket, ns));
     }
 
     /// A request waited for a thread, or in a line.
-    pub(crate) fn waited_for_work(
+    pub fn waited_for_work(
         &mut self,
-        server: &Server,
+        observe: &Observe,
         client: &Arc<ClientInfo>,
         command: &'static str,
         (what, ns): (What, u64),
@@ -594,12 +617,14 @@ impl Local {
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
         // The holder of a place is known even when its client has gone, and with which script.
-        let known = if what == What::Thread { server.snapshots.whose(holder) } else { None };
-        let (info, words) = known.map_or_else(Default::default, |known| (known.info, known.words));
-        let culprit = Culprit::of((what, holder_ns), server.clients.get(holder).or(info), holds);
+        let (info, words) = if what == What::Thread { observe.whose(holder) } else { Default::default() };
+        let culprit = Culprit::of((what, holder_ns), observe.clients.get(holder).or(info), holds);
         let culprit = Arc::new(Culprit { words, ..culprit });
         let (client, unix_ms) = (client.clone(), self.now_ms);
-        self.note(server, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) });
+        self.note(
+            observe,
+            Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit.clone()) },
+        );
         culprit
     }
 }
@@ -645,16 +670,16 @@ mod tests {
 
     #[test]
     fn a_part_counts_for_its_client_or_without_the_long_pieces_in_it() {
-        let server = Server::start(Arc::default(), 1).unwrap();
-        let mut local = Local::new(0, &server);
+        let observe = Observe::new(Arc::default(), 1);
+        let mut local = TurnLog::new(0, &observe);
         local.lap();
         let mark = local.enter(Part::Commit, 7);
-        local.leave(&server, Part::Commit, 7, mark);
+        local.leave(&observe, Part::Commit, 7, mark);
         assert_eq!((local.turn.served, local.turn.parts_ns), (Served::One(7), 0));
         let mark = local.enter(Part::Housekeeping, 0);
         local.turn.noted_ns += 2 * BIG_NS;
         while local.lap() - mark.0 < 4 * BIG_NS {}
-        local.leave(&server, Part::Housekeeping, 0, mark);
+        local.leave(&observe, Part::Housekeeping, 0, mark);
         let [piece] = &local.turn.pieces[..] else { panic!("{:?}", local.turn.pieces) };
         assert!(piece.command == "housekeeping" && piece.ns >= 2 * BIG_NS && local.turn.parts_ns == piece.ns);
     }

@@ -25,7 +25,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Orderin
 use std::sync::{Arc, OnceLock};
 
 /// Kinds of errors counted by name; as in Redis, so that scripts cannot invent names without end.
-pub(crate) const ERROR_KINDS_MAX: usize = 128;
+pub const ERROR_KINDS_MAX: usize = 128;
 /// The longest name of an error that is counted under its own name.
 const ERROR_NAME_BYTES_MAX: usize = 64;
 
@@ -360,7 +360,7 @@ impl Recorder {
     }
 
     /// So many errors of a name were answered.
-    pub(crate) fn errors(&self, name: &str, n: u64) {
+    pub fn errors(&self, name: &str, n: u64) {
         let cells = self.current();
         add(&cells.counters[Counter::ErrorReplies as usize], n);
         let mut errors = cells.errors.lock();
@@ -446,7 +446,7 @@ fn add(cell: &AtomicU64, n: u64) {
 }
 
 /// The word before the first blank, if it looks like the name of an error.
-pub(crate) fn error_name(text: &[u8]) -> &str {
+pub fn error_name(text: &[u8]) -> &str {
     let name = text.split(|&b| b == b' ').next().filter(|name| name.len() < text.len());
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-".contains(b);
     let name = name.filter(|n| !n.is_empty() && n.len() <= ERROR_NAME_BYTES_MAX && n.iter().all(plain));

@@ -35,7 +35,7 @@ impl Float {
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Measured {
+pub struct Measured {
     allocated: AtomicU64,
     active: AtomicU64,
     resident: AtomicU64,
@@ -51,19 +51,19 @@ pub(crate) struct Measured {
 
 impl Measured {
     /// What the allocator just said.
-    pub(crate) fn note_allocator(&self, now: Allocator) {
+    pub fn note_allocator(&self, now: Allocator) {
         self.allocated.store(now.allocated, Relaxed);
         self.active.store(now.active, Relaxed);
         self.resident.store(now.resident, Relaxed);
     }
 
-    pub(crate) fn note_speeds(&self, now: Speeds) {
+    pub fn note_speeds(&self, now: Speeds) {
         let all = [now.commands, now.input_kb, now.output_kb, now.cycles, now.cycle_us];
         self.speeds.iter().zip(all).for_each(|(kept, now)| kept.set(now));
     }
 
     /// Asks the system; `crowd` learns of it. Cost: microseconds, and every [`CPU_MS`] O(threads + cores); files are read.
-    pub(crate) fn sample(&self, now_ms: u64, crowd: &Crowd) {
+    pub fn sample(&self, now_ms: u64, crowd: &Crowd) {
         self.process.store(info::resident_bytes(), Relaxed);
         let then_ms = self.cpu_ms.load(Relaxed);
         if then_ms != 0 && (then_ms..then_ms + CPU_MS).contains(&now_ms) {
@@ -78,7 +78,7 @@ impl Measured {
         crowd.look(cpu.loops_system_s + cpu.loops_user_s);
     }
 
-    pub(crate) fn allocator(&self) -> Allocator {
+    pub fn allocator(&self) -> Allocator {
         Allocator {
             allocated: self.allocated.load(Relaxed),
             active: self.active.load(Relaxed),
@@ -87,18 +87,18 @@ impl Measured {
     }
 
     /// Memory of the process that is in RAM, in bytes.
-    pub(crate) fn resident_bytes(&self) -> u64 {
+    pub fn resident_bytes(&self) -> u64 {
         self.process.load(Relaxed)
     }
 
-    pub(crate) fn speeds(&self) -> Speeds {
+    pub fn speeds(&self) -> Speeds {
         let [commands, input_kb, output_kb, cycles, cycle_us] =
             std::array::from_fn(|at| self.speeds[at].value());
         Speeds { commands, input_kb, output_kb, cycles, cycle_us }
     }
 
     /// Processor time: the sum is that of this moment, how it is split is older.
-    pub(crate) fn cpu(&self) -> Cpu {
+    pub fn cpu(&self) -> Cpu {
         let (all_s, system) = (info::process_cpu_s(), self.system_share.value());
         Cpu {
             system_s: all_s * system,

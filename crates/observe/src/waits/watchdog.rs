@@ -15,7 +15,7 @@
 use super::neighbours::{Neighbour, Neighbours, SUSPECT_NS, When};
 use super::turn::decode;
 use super::{STALL_NS, Waits, What};
-use crate::Server;
+use crate::Observe;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Weak};
@@ -90,9 +90,9 @@ struct Open {
     over: u32,
 }
 
-/// Starts the thread; it ends with the server.
-pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
-    let (server, waits) = (Arc::downgrade(server), server.waits.clone());
+/// Starts the thread; it ends with the observe.
+pub fn start(observe: &Arc<Observe>) -> std::io::Result<()> {
+    let (observe, waits) = (Arc::downgrade(observe), observe.waits.clone());
     if !stacks::install() {
         log::warn!("stalls will be without backtraces: no signal handler");
     }
@@ -104,10 +104,10 @@ pub(crate) fn start(server: &Arc<Server>) -> std::io::Result<()> {
     std::thread::Builder::new().name("watchdog".into()).spawn(move || {
         stdx::threads::prompt();
         let mut dog = Watchdog::new(waits, lines);
-        while server.strong_count() > 0 {
+        while observe.strong_count() > 0 {
             std::thread::sleep(dog.period());
-            // What it keeps is figures: a wrong one is better than a server that ends, or that nobody watches.
-            _ = stdx::panics::contain(|| dog.look(stdx::clock::mono_ns(), &server));
+            // What it keeps is figures: a wrong one is better than a observe that ends, or that nobody watches.
+            _ = stdx::panics::contain(|| dog.look(stdx::clock::mono_ns(), &observe));
         }
     })?;
     Ok(())
@@ -168,13 +168,13 @@ impl Watchdog {
         if self.quiet > QUIET { SLEEPY } else { PERIOD }
     }
 
-    fn look(&mut self, now: u64, server: &Weak<Server>) {
+    fn look(&mut self, now: u64, observe: &Weak<Observe>) {
         self.quiet = self.quiet.saturating_add(1);
         self.hear();
-        let when = server.upgrade().map_or(0, |server| server.config.live.watch_neighbours.get());
+        let when = observe.upgrade().map_or(0, |observe| observe.config.live.watch_neighbours.get());
         self.neighbours.look(now, When::of(when));
         for id in 0..self.open.len() {
-            self.look_at(id, now, server);
+            self.look_at(id, now, observe);
         }
         let stalled = self.open.iter().flatten().count() as u64;
         self.waits.seen.now.store(stalled, Relaxed);
@@ -221,7 +221,7 @@ impl Watchdog {
         }
     }
 
-    fn look_at(&mut self, id: usize, now: u64, server: &Weak<Server>) {
+    fn look_at(&mut self, id: usize, now: u64, observe: &Weak<Observe>) {
         let pulse = &self.waits.pulses[id];
         let turn_ns = pulse.turn_ns();
         if turn_ns != self.last[id] || turn_ns != 0 {
@@ -258,7 +258,7 @@ impl Watchdog {
         if !open.logged && now - turn_ns >= LASTS_NS {
             open.logged = true;
             let (client, command) = decode(open.doing);
-            let address = server.upgrade().and_then(|server| server.clients.get(client));
+            let address = observe.upgrade().and_then(|observe| observe.clients.get(client));
             let address = address.map_or(String::new(), |client| format!(" ({})", client.address));
             let ms = (now - turn_ns) / 1_000_000;
             let command = command.to_uppercase();

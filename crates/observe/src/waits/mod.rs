@@ -27,11 +27,11 @@ pub mod turn;
 pub mod watchdog;
 
 pub use neighbours::Neighbour;
-pub use request::{Ahead, Away, Request, Spent};
-pub use turn::{Part, Pulse, Turn};
-pub(crate) use turn::{doer, works_for};
+pub use request::{Ahead, Away, Queued, Request, Spent, ended, waits_on};
+pub use turn::{HeldUp, Part, Pulse, Turn};
+pub use turn::{doer, works_for};
 
-use crate::session::ClientInfo;
+use crate::client::ClientInfo;
 use command::places;
 use parking_lot::Mutex;
 use std::collections::{HashMap, VecDeque};
@@ -49,7 +49,7 @@ const RECENT: usize = 256;
 /// Culprits with sums of their own; further ones are added up as one.
 const CULPRITS_MAX: usize = 512;
 /// Slow requests remembered per client.
-pub(crate) const HISTORY: usize = 4;
+pub const HISTORY: usize = 4;
 /// Waits of one turn that are kept one by one.
 const PER_TURN: u32 = 64;
 
@@ -126,11 +126,7 @@ pub struct Culprit {
 
 impl Culprit {
     /// Somebody's work of which no more is known.
-    pub(crate) fn of(
-        (what, ns): (What, u64),
-        client: Option<Arc<ClientInfo>>,
-        command: &'static str,
-    ) -> Culprit {
+    pub fn of((what, ns): (What, u64), client: Option<Arc<ClientInfo>>, command: &'static str) -> Culprit {
         Culprit { what, client, command, words: Vec::new(), ns, os_ns: 0, ran: OnceLock::new() }
     }
 
@@ -259,7 +255,7 @@ impl Waits {
     }
 
     /// Notes a wait. `keep`: also one by one, not only in the sums (H2).
-    pub(crate) fn add(&self, loop_id: usize, mut wait: Wait, keep: bool) {
+    pub fn add(&self, loop_id: usize, mut wait: Wait, keep: bool) {
         wait.id = self.last_id.fetch_add(1, Relaxed) + 1;
         self.by_what[wait.what as usize].lock().add(wait.ns);
         self.sum_up(&wait);
@@ -287,7 +283,7 @@ impl Waits {
         }
     }
 
-    pub(crate) fn add_stall(&self, stall: Stall) {
+    pub fn add_stall(&self, stall: Stall) {
         let mut log = self.logs[stall.loop_id].lock();
         if log.stalls.len() == RECENT {
             log.stalls.pop_front();
@@ -295,7 +291,7 @@ impl Waits {
         log.stalls.push_back(stall);
     }
 
-    pub(crate) fn add_piece(&self, loop_id: usize, began_ns: u64, ended_ns: u64, culprit: Arc<Culprit>) {
+    pub fn add_piece(&self, loop_id: usize, began_ns: u64, ended_ns: u64, culprit: Arc<Culprit>) {
         let mut log = self.logs[loop_id].lock();
         if log.pieces.len() == 16 {
             log.pieces.pop_front();
@@ -304,7 +300,7 @@ impl Waits {
     }
 
     /// What a client did on a loop at that time, if it took long: for how long, and with which words.
-    pub(crate) fn piece_of(&self, client: u64, began_ns: u64, now_ns: u64) -> Option<(u64, Vec<Vec<u8>>)> {
+    pub fn piece_of(&self, client: u64, began_ns: u64, now_ns: u64) -> Option<(u64, Vec<Vec<u8>>)> {
         self.logs.iter().find_map(|log| {
             let log = log.lock();
             let mut latest = log.pieces.iter().rev();
@@ -337,12 +333,12 @@ impl Waits {
     }
 
     /// The stall of a loop that began then.
-    pub(crate) fn stall(&self, loop_id: usize, began_ns: u64) -> Option<Stall> {
+    pub fn stall(&self, loop_id: usize, began_ns: u64) -> Option<Stall> {
         self.logs[loop_id].lock().stalls.iter().rev().find(|stall| stall.began_ns == began_ns).cloned()
     }
 
     /// Adds what was seen of the loop in a stall.
-    pub(crate) fn add_stack(&self, loop_id: usize, began_ns: u64, stack: Arc<[u64]>) {
+    pub fn add_stack(&self, loop_id: usize, began_ns: u64, stack: Arc<[u64]>) {
         let mut log = self.logs[loop_id].lock();
         if let Some(stall) = log.stalls.iter_mut().rev().find(|stall| stall.began_ns == began_ns) {
             stall.stack = stack;
@@ -377,7 +373,7 @@ impl Waits {
 }
 
 /// Name of a command by its number.
-pub(crate) fn command_name(number: usize) -> &'static str {
+pub fn command_name(number: usize) -> &'static str {
     places::all().get(number).map_or("unknown", |command| command.name)
 }
 
@@ -385,7 +381,7 @@ pub(crate) fn command_name(number: usize) -> &'static str {
 mod tests {
     use super::*;
 
-    pub(crate) fn client(id: u64) -> Arc<ClientInfo> {
+    pub fn client(id: u64) -> Arc<ClientInfo> {
         Arc::new(ClientInfo::new(id, 0, format!("10.0.0.{id}:1"), String::new(), 3, false, 0))
     }
 

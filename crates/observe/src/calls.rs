@@ -3,13 +3,13 @@
 //! Counters belong to the loop that ran the command ([`stats`](crate::stats)); the logs are shared and only touched when
 //! something was slow.
 
+use crate::TurnLog;
+use crate::client::ClientInfo;
 use crate::latency::Events;
-use crate::session::ClientInfo;
 use crate::slowlog::{self, Entry, Slowlog};
 use crate::stats::{Counter, Rates, Recorder, Registry, Speeds};
 use crate::tally::Slow;
 use crate::waits::Request;
-use crate::{Local, Session};
 use command::places;
 use command::table::{self, Command};
 use config::Live;
@@ -32,7 +32,7 @@ pub struct Calls {
 }
 
 /// One command's run.
-pub(crate) struct Ran<'a> {
+pub struct Ran<'a> {
     pub command: &'static Command,
     /// Its place.
     pub number: usize,
@@ -45,7 +45,7 @@ pub(crate) struct Ran<'a> {
 }
 
 /// One command that was elsewhere, and is done.
-pub(crate) struct Finished<'a> {
+pub struct Finished<'a> {
     pub command: &'static Command,
     /// On its loop and on a thread together.
     pub ns: u64,
@@ -60,7 +60,7 @@ pub(crate) struct Finished<'a> {
 }
 
 /// The words of a command as logs show them.
-pub(crate) fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
+pub fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
     slowlog::shortened(args, |at| is_secret(command, args, at))
 }
 
@@ -84,62 +84,62 @@ impl Calls {
 
     /// A command ran.
     #[inline]
-    pub(crate) fn called(&self, local: &Local, live: &Live, session: &Session, ran: Ran<'_>) {
+    pub fn called(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Ran<'_>) {
         let failed = ran.reply.first() == Some(&b'-');
-        local.recorder.command(ran.number, ran.ns, failed, live.latency_tracking.get());
+        log.recorder.command(ran.number, ran.ns, failed, live.latency_tracking.get());
         if failed {
-            local.recorder.error(&ran.reply[1..]);
+            log.recorder.error(&ran.reply[1..]);
         }
         // A client that was served late was slow, however short its command.
-        let late_ns = local.turn.late.as_ref().map_or(0, |late| late.ns);
+        let late_ns = log.turn.late.as_ref().map_or(0, |late| late.ns);
         let waited_ns = late_ns + ran.spent.map_or(0, Request::held_ns);
         let slower_us = live.slowlog_slower_us.get();
         if slower_us >= 0 && (ran.ns + waited_ns) / 1000 >= slower_us as u64 {
-            self.log_slow(local, live, session, &ran, waited_ns, late_ns);
+            self.log_slow(log, live, info, &ran, waited_ns, late_ns);
         }
-        self.add_event(local, live, ran.command, ran.ns);
+        self.add_event(log, live, ran.command, ran.ns);
     }
 
     /// A command that was elsewhere is done.
-    pub(crate) fn finished(&self, local: &Local, live: &Live, session: &Session, ran: Finished<'_>) {
+    pub fn finished(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Finished<'_>) {
         let (place, timed) = (places::of(ran.command), live.latency_tracking.get());
         match ran.on_loop {
-            true => local.recorder.command(place, ran.ns, ran.failed.is_some(), timed),
-            false => local.recorder.finished(place, ran.ns, ran.failed.is_some(), timed),
+            true => log.recorder.command(place, ran.ns, ran.failed.is_some(), timed),
+            false => log.recorder.finished(place, ran.ns, ran.failed.is_some(), timed),
         }
         if let Some(text) = ran.failed {
-            local.recorder.error(text);
+            log.recorder.error(text);
         }
         let slower_us = live.slowlog_slower_us.get();
         let slow = slower_us >= 0 && ran.slow_ns / 1000 >= slower_us as u64;
         if slow && !ran.command.has(table::SKIP_SLOWLOG) {
-            self.add_slow(local, live, &session.info, ran.slow_ns, ran.words, ran.request);
+            self.add_slow(log, live, info, ran.slow_ns, ran.words, ran.request);
         }
-        self.add_event(local, live, ran.command, ran.ns);
+        self.add_event(log, live, ran.command, ran.ns);
     }
 
-    fn add_event(&self, local: &Local, live: &Live, command: &Command, ns: u64) {
+    fn add_event(&self, log: &TurnLog, live: &Live, command: &Command, ns: u64) {
         let threshold_ms = live.latency_threshold_ms.get();
         if threshold_ms > 0 && ns / 1_000_000 >= threshold_ms as u64 {
             let kind = if command.has(table::FAST) { "fast-command" } else { "command" };
-            self.events.add(kind, local.now_ms / 1000, ns / 1_000_000, threshold_ms);
+            self.events.add(kind, log.now_ms / 1000, ns / 1_000_000, threshold_ms);
         }
     }
 
     #[cold]
     fn log_slow(
         &self,
-        local: &Local,
+        log: &TurnLog,
         live: &Live,
-        session: &Session,
+        info: &ClientInfo,
         ran: &Ran<'_>,
         waited_ns: u64,
         late_ns: u64,
     ) {
-        let late = local.turn.late.as_ref();
+        let late = log.turn.late.as_ref();
         let slower_us = live.slowlog_slower_us.get().max(0) as u64;
         // Of those who waited for one long piece of work only the first are logged: it is one event, not hundreds.
-        let first = late.is_none_or(|late| local.turn.is_among_first() && !late.logged.replace(true));
+        let first = late.is_none_or(|late| log.turn.is_among_first() && !late.logged.replace(true));
         if ran.command.has(table::SKIP_SLOWLOG) || !first && ran.ns / 1000 < slower_us {
             return;
         }
@@ -151,36 +151,36 @@ impl Calls {
         };
         let request = ran.spent.unwrap_or(&short);
         let words = words(ran.command, ran.args);
-        self.add_slow(local, live, &session.info, ran.ns + waited_ns, words, request);
+        self.add_slow(log, live, info, ran.ns + waited_ns, words, request);
     }
 
     /// A command of a transaction ran on its loop. EXEC itself is not in the slow log, which has what is slow in it.
     #[inline]
-    pub(crate) fn queued(
+    pub fn queued(
         &self,
-        local: &Local,
+        log: &TurnLog,
         live: &Live,
-        session: &Session,
+        info: &ClientInfo,
         (command, args): (&'static Command, Args<'_>),
         ns: u64,
     ) {
         let slower_us = live.slowlog_slower_us.get();
         if slower_us >= 0 && ns / 1000 >= slower_us as u64 && !command.has(table::SKIP_SLOWLOG) {
             let request = Request { inline_ns: ns, ..Request::default() };
-            self.add_slow(local, live, &session.info, ns, words(command, args), &request);
+            self.add_slow(log, live, info, ns, words(command, args), &request);
         }
     }
 
     /// The same of one that ran elsewhere.
     #[cold]
-    pub(crate) fn queued_elsewhere(&self, local: &Local, live: &Live, info: &ClientInfo, slow: Slow) {
+    pub fn queued_elsewhere(&self, log: &TurnLog, live: &Live, info: &ClientInfo, slow: Slow) {
         let request = Request { thread_ns: slow.ns, ..Request::default() };
-        self.add_slow(local, live, info, slow.ns, slow.words, &request);
+        self.add_slow(log, live, info, slow.ns, slow.words, &request);
     }
 
     fn add_slow(
         &self,
-        local: &Local,
+        log: &TurnLog,
         live: &Live,
         info: &ClientInfo,
         ns: u64,
@@ -191,7 +191,7 @@ impl Calls {
         let client_name = info.text.lock().name.clone();
         let entry = Entry {
             id: 0,
-            unix_s: local.now_ms / 1000,
+            unix_s: log.now_ms / 1000,
             us: ns / 1000,
             args,
             client_address: info.address.clone(),
@@ -203,15 +203,15 @@ impl Calls {
     }
 
     /// A command was refused before it ran.
-    pub(crate) fn rejected(&self, local: &Local, command: Option<&'static Command>, error: &str) {
+    pub fn rejected(&self, log: &TurnLog, command: Option<&'static Command>, error: &str) {
         if let Some(command) = command {
-            local.recorder.rejected(places::of(command));
+            log.recorder.rejected(places::of(command));
         }
-        local.recorder.error(error.as_bytes());
+        log.recorder.error(error.as_bytes());
     }
 
     /// Ten times a second, on the clerk's thread: how much is in use; gives how fast things go.
-    pub(crate) fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
+    pub fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
         let mut rates = self.rates.lock();
         rates.sample(now_ms, &self.registry);
         self.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
@@ -221,7 +221,7 @@ impl Calls {
     }
 
     /// CONFIG RESETSTAT.
-    pub(crate) fn reset(&self) {
+    pub fn reset(&self) {
         self.registry.reset();
     }
 

@@ -21,7 +21,7 @@ const SLOW_MAX: usize = 128;
 
 /// See the module.
 #[derive(Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     listed: Vec<Ran>,
     sums: Vec<Sum>,
     /// Errors they answered, by name.
@@ -32,7 +32,7 @@ pub(crate) struct Tally {
 }
 
 /// One slow command of a transaction, as the slow log shows it.
-pub(crate) struct Slow {
+pub struct Slow {
     pub words: Vec<Vec<u8>>,
     pub ns: u64,
 }
@@ -54,7 +54,7 @@ struct Sum {
 
 impl Tally {
     #[inline]
-    pub(crate) fn add(&mut self, command: usize, ns: u64, failed: bool) {
+    pub fn add(&mut self, command: usize, ns: u64, failed: bool) {
         self.listed.push(Ran { command, ns, failed });
         if self.listed.len() == LISTED_MAX {
             self.sum_up();
@@ -62,13 +62,13 @@ impl Tally {
     }
 
     /// What is slow from now on, as `slowlog-log-slower-than` says it.
-    pub(crate) fn notes_from(&mut self, slower_us: i64) {
+    pub fn notes_from(&mut self, slower_us: i64) {
         self.slower_us = u64::try_from(slower_us).ok();
     }
 
     /// A command of a transaction ran for so long: notes it if that was slow.
     #[inline]
-    pub(crate) fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64) {
+    pub fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64) {
         let slow = self.slower_us.is_some_and(|from_us| ns / 1000 >= from_us) && self.slow.len() < SLOW_MAX;
         if slow && !command.has(command::table::SKIP_SLOWLOG) {
             self.slow.push(Slow { words: crate::calls::words(command, args), ns });
@@ -76,7 +76,7 @@ impl Tally {
     }
 
     /// Those noted, in their order.
-    pub(crate) fn take_slow(&mut self) -> Vec<Slow> {
+    pub fn take_slow(&mut self) -> Vec<Slow> {
         std::mem::take(&mut self.slow)
     }
 
@@ -91,7 +91,7 @@ impl Tally {
     }
 
     /// So many that took equally long.
-    pub(crate) fn add_many(&mut self, command: usize, calls: u64, each_ns: u64) {
+    pub fn add_many(&mut self, command: usize, calls: u64, each_ns: u64) {
         let sum = sum_of(&mut self.sums, command);
         sum.calls += calls;
         sum.ns += calls * each_ns;
@@ -99,7 +99,7 @@ impl Tally {
     }
 
     /// An error was answered; `text` is the reply without its '-'. Cost: O(names of errors so far).
-    pub(crate) fn error(&mut self, text: &[u8]) {
+    pub fn error(&mut self, text: &[u8]) {
         let name = error_name(text);
         match self.errors.iter().position(|(known, _)| **known == *name) {
             Some(at) => self.errors[at].1 += 1,
@@ -109,7 +109,7 @@ impl Tally {
     }
 
     /// One of the errors is the answer of what contains the command, and counted there.
-    pub(crate) fn passes_on(&mut self, text: &[u8]) {
+    pub fn passes_on(&mut self, text: &[u8]) {
         let name = error_name(text);
         if let Some((_, count)) = self.errors.iter_mut().find(|(known, _)| **known == *name) {
             *count -= 1;
@@ -117,7 +117,7 @@ impl Tally {
     }
 
     /// Nothing of it happened.
-    pub(crate) fn clear(&mut self) {
+    pub fn clear(&mut self) {
         self.listed.clear();
         self.sums.clear();
         self.errors.clear();
@@ -125,7 +125,7 @@ impl Tally {
     }
 
     /// All of it happened: counts it and is empty then. `timed`: into the histograms, too.
-    pub(crate) fn tell(&mut self, recorder: &Recorder, timed: bool) {
+    pub fn tell(&mut self, recorder: &Recorder, timed: bool) {
         for ran in self.listed.drain(..) {
             recorder.within(ran.command, ran.ns, ran.failed, timed);
         }

@@ -9,13 +9,13 @@ type Errand = Box<dyn FnOnce() + Send>;
 
 /// The thread, started with the first errand; it ends with the server.
 #[derive(Default)]
-pub(crate) struct Clerk {
+pub struct Clerk {
     errands: OnceLock<Option<Sender<Errand>>>,
 }
 
 impl Clerk {
     /// Has something done soon. False if there can be no thread.
-    pub(crate) fn send(&self, errand: impl FnOnce() + Send + 'static) -> bool {
+    pub fn send(&self, errand: impl FnOnce() + Send + 'static) -> bool {
         match self.errands.get_or_init(start) {
             Some(errands) => errands.send(Box::new(errand)).is_ok(),
             None => false,

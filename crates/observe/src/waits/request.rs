@@ -2,13 +2,32 @@
 
 use super::{Culprit, HISTORY, SLOW_NS, STALL_NS, What};
 use crate::calls::Finished;
-use crate::session::ClientInfo;
-use crate::snapshots::Queued;
+use crate::client::ClientInfo;
 use crate::stats::Phase;
-use crate::{Local, Server, Session};
+use crate::{Observe, TurnLog};
 use command::Command;
 use std::sync::Arc;
 use stdx::clock::thread_cpu_ns;
+
+/// A wait in a queue.
+#[derive(Clone, Copy, Debug)]
+pub struct Queued {
+    pub since_ns: u64,
+    /// The place in the queue.
+    pub ticket: u64,
+    pub behind: Option<Ahead>,
+}
+
+impl Queued {
+    pub fn new(since_ns: u64, behind: Option<Ahead>) -> Queued {
+        Queued { since_ns, ticket: 0, behind }
+    }
+
+    /// The wait is over: its nanoseconds, and behind whom it was.
+    pub fn over(self) -> (u64, Option<Ahead>) {
+        (stdx::clock::mono_ns().saturating_sub(self.since_ns), self.behind)
+    }
+}
 
 /// Where the time of a request went. What did not happen is 0.
 #[derive(Clone, Debug, Default)]
@@ -54,12 +73,12 @@ pub struct Request {
 
 impl Request {
     /// One that ran for so long on its loop.
-    pub(crate) fn ran(command: &'static str, unix_ms: u64, inline_ns: u64) -> Request {
+    pub fn ran(command: &'static str, unix_ms: u64, inline_ns: u64) -> Request {
         Request { command, unix_ms, inline_ns, ..Request::default() }
     }
 
     /// How long it was held before it ran: not for its loop, a key or a thread.
-    pub(crate) fn held_ns(&self) -> u64 {
+    pub fn held_ns(&self) -> u64 {
         self.guard_ns + self.reclaim_ns + self.messages_ns + self.source_ns + self.pause_ns + self.queued_ns
     }
 
@@ -120,7 +139,7 @@ impl Request {
 
 impl ClientInfo {
     /// Remembers a request that was slow.
-    pub(crate) fn remember(&self, request: Request) {
+    pub fn remember(&self, request: Request) {
         let mut history = self.history.lock();
         if history.len() == HISTORY {
             history.pop_front();
@@ -160,7 +179,7 @@ pub struct Spent {
 
 impl Spent {
     /// The wait in a line, if there was one, is over.
-    pub(crate) fn got_place(&mut self) {
+    pub fn got_place(&mut self) {
         if let Some(queued) = self.line.take() {
             let (ns, behind) = queued.over();
             self.line_ns += ns;
@@ -169,7 +188,7 @@ impl Spent {
     }
 
     /// The wait for a snapshot, if there was one, is over.
-    pub(crate) fn got_snapshot(&mut self) {
+    pub fn got_snapshot(&mut self) {
         if let Some(queued) = self.waits.take() {
             let (ns, behind) = queued.over();
             self.snapshot_ns += ns;
@@ -180,7 +199,7 @@ impl Spent {
 
 /// What a thread did last, for whoever waits for it.
 #[derive(Default)]
-pub(crate) struct Bench {
+pub struct Bench {
     last: Option<Ahead>,
     began_ns: u64,
     cpu_ns: u64,
@@ -189,7 +208,7 @@ pub(crate) struct Bench {
 
 impl Bench {
     /// The thread begins something.
-    pub(crate) fn begin(&mut self, spent: &mut Spent) {
+    pub fn begin(&mut self, spent: &mut Spent) {
         self.began_ns = stdx::clock::mono_ns();
         self.cpu_ns = thread_cpu_ns();
         let queued = self.began_ns.saturating_sub(spent.queued_at_ns);
@@ -201,17 +220,17 @@ impl Bench {
     }
 
     /// So much of it the thread waited for its loop, which is not the system's fault.
-    pub(crate) fn waited(&mut self, ns: u64) {
+    pub fn waited(&mut self, ns: u64) {
         self.waited_ns += ns;
     }
 
     /// CPU time the thread has spent on it so far.
-    pub(crate) fn cpu_ns(&self) -> u64 {
+    pub fn cpu_ns(&self) -> u64 {
         thread_cpu_ns() - self.cpu_ns
     }
 
     /// The thread has done it.
-    pub(crate) fn end(&mut self, spent: &mut Spent, client: u64, command: &'static str) {
+    pub fn end(&mut self, spent: &mut Spent, client: u64, command: &'static str) {
         let ns = stdx::clock::mono_ns() - self.began_ns;
         spent.thread_ns += ns;
         let waited_ns = std::mem::take(&mut self.waited_ns);
@@ -235,7 +254,7 @@ pub struct Away {
 
 impl Away {
     /// What it waited for is there, and a job serves it.
-    pub(crate) fn goes_to_job(&mut self, now_ns: u64) {
+    pub fn goes_to_job(&mut self, now_ns: u64) {
         self.parked_ns += now_ns.saturating_sub(self.began_ns + self.inline_ns);
         // The job's time begins here.
         self.began_ns = now_ns.saturating_sub(self.inline_ns);
@@ -244,37 +263,37 @@ impl Away {
 }
 
 /// The job of a request that waits for keys found nothing: the request goes on waiting, and is counted when that is over.
-pub(crate) fn waits_on(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
+pub fn waits_on(
+    observe: &Observe,
+    log: &mut TurnLog,
+    info: &Arc<ClientInfo>,
+    mut away: Box<Away>,
     spent: Spent,
-) -> Option<Box<Away>> {
-    let mut away = session.away.take()?;
-    let now = local.lap();
+) -> Box<Away> {
+    let now = log.lap();
     for (phase, ns) in [(Phase::Queued, spent.queued_ns), (Phase::Thread, spent.thread_ns)] {
-        local.recorder.phase(phase, ns);
+        log.recorder.phase(phase, ns);
     }
     let waits = [(What::Thread, spent.queued_ns + spent.snapshot_ns, spent.behind), NO_WAIT, NO_WAIT];
-    note_waits(server, local, &session.info, away.command.name, waits);
+    note_waits(observe, log, info, away.command.name, waits);
     away.inline_ns += spent.thread_ns;
     away.began_ns = now.saturating_sub(away.inline_ns);
     away.is_job = false;
-    Some(away)
+    away
 }
 
 const NO_WAIT: (What, u64, Option<Ahead>) = (What::Commit, 0, None);
 
 /// The reply of a request that was elsewhere has come. `spent`: it was a job or a script.
 pub fn ended(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
+    observe: &Observe,
+    log: &mut TurnLog,
+    info: &Arc<ClientInfo>,
+    away: Box<Away>,
     spent: Option<Box<Spent>>,
     failed: Option<&[u8]>,
 ) {
-    let Some(away) = session.away.take() else { return };
-    let now = local.lap();
+    let now = log.lap();
     let total_ns = now.saturating_sub(away.began_ns);
     let is_job = spent.is_some() && away.is_job;
     let Spent {
@@ -287,14 +306,13 @@ pub fn ended(
         lost,
         lost_to,
         behind,
-        published,
         pause_ns,
         ..
     } = *spent.unwrap_or_default();
     let rest_ns =
         total_ns.saturating_sub(away.inline_ns + queued_ns + snapshot_ns + line_ns + thread_ns + pause_ns);
     let mut request = Request {
-        unix_ms: local.now_ms,
+        unix_ms: log.now_ms,
         command: away.command.name,
         inline_ns: away.inline_ns,
         parked_ns: away.parked_ns,
@@ -307,38 +325,26 @@ pub fn ended(
         lost,
         ..Request::default()
     };
-    let flooded = server.pubsub.flood.full();
-    if flooded > 0 {
-        // How many messages came of it is not looked at.
-        let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
-        if published || tells || matches!(away.command.name, "publish" | "spublish") {
-            session.published.add(flooded, crate::flood::SHARE);
-        }
-    }
     // A command that waits for keys was asked to wait.
     let blocks = away.command.has(command::table::BLOCKING);
     if !is_job {
         request.parked_ns += rest_ns;
-        local.recorder.phase(Phase::Parked, rest_ns);
+        log.recorder.phase(Phase::Parked, rest_ns);
         let ns = if blocks { away.inline_ns } else { total_ns };
-        session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
+        info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
         let (command, words) = (away.command, away.words);
         let finished =
             Finished { command, ns, slow_ns: ns, words, failed, request: &request, on_loop: blocks };
-        server.stats.finished(local, &server.config.live, session, finished);
+        observe.stats.finished(log, &observe.config.live, info, finished);
         if total_ns >= SLOW_NS {
-            session.info.remember(request);
+            info.remember(request);
         }
         return;
     }
-    if away.command.is_write() && stdx::reclaim::is_full() {
-        // Long writes are done in slices, and who frees what in them is not looked at: most replace something large.
-        session.littered = stdx::reclaim::fullness();
-    }
     request.commit_ns = rest_ns;
-    local.recorder.phase(Phase::Queued, queued_ns);
-    local.recorder.phase(Phase::Thread, thread_ns);
-    local.recorder.phase(Phase::Committing, rest_ns);
+    log.recorder.phase(Phase::Queued, queued_ns);
+    log.recorder.phase(Phase::Thread, thread_ns);
+    log.recorder.phase(Phase::Committing, rest_ns);
     for (phase, ns) in [
         (Phase::Guard, line_ns),
         (Phase::Snapshot, snapshot_ns),
@@ -346,7 +352,7 @@ pub fn ended(
         (Phase::Pause, pause_ns),
     ] {
         if ns > 0 {
-            local.recorder.phase(phase, ns);
+            log.recorder.phase(phase, ns);
         }
     }
     let waits = [
@@ -355,23 +361,23 @@ pub fn ended(
         (What::Race, lost_to.map_or(0, |(_, _, ns)| ns), lost_to),
     ];
     if pause_ns >= STALL_NS {
-        local.note_nobody(server, &session.info, (What::Pause, pause_ns));
+        log.note_nobody(observe, info, (What::Pause, pause_ns));
     }
-    request.behind = note_waits(server, local, &session.info, away.command.name, waits);
+    request.behind = note_waits(observe, log, info, away.command.name, waits);
     // What needs no thread is done in slices of the loop: from the first to the last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
-    session.info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
+    info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
     let slow_ns = if blocks { ns } else { total_ns };
     let (command, words) = (away.command, away.words);
     let finished = Finished { command, ns, slow_ns, words, failed, request: &request, on_loop: false };
-    server.stats.finished(local, &server.config.live, session, finished);
-    session.info.remember(request);
+    observe.stats.finished(log, &observe.config.live, info, finished);
+    info.remember(request);
 }
 
 /// Notes for whom a request waited, and for how long: for whom longest.
 fn note_waits(
-    server: &Server,
-    local: &mut Local,
+    observe: &Observe,
+    log: &mut TurnLog,
     info: &Arc<ClientInfo>,
     command: &'static str,
     mut waits: [(What, u64, Option<Ahead>); 3],
@@ -382,7 +388,7 @@ fn note_waits(
         // Behind its own work nobody waits for somebody else.
         let behind = behind.filter(|(client, ..)| *client != info.id && ns >= STALL_NS);
         if let Some(behind) = behind {
-            longest = Some(local.waited_for_work(server, info, command, (what, ns), behind));
+            longest = Some(log.waited_for_work(observe, info, command, (what, ns), behind));
         }
     }
     longest

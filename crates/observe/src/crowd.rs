@@ -19,9 +19,9 @@ use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The nice value of long work. One core's loop and such a thread that both want it share it 69 : 1.
-pub(crate) const LAST: i32 = 19;
+pub const LAST: i32 = 19;
 /// The nice value of long work on a crowded machine: 5 : 4 beside a program at normal priority.
-pub(crate) const BESIDE_OTHERS: i32 = 1;
+pub const BESIDE_OTHERS: i32 = 1;
 
 /// Parts of all cores, in percent, that others must have for a machine to be crowded, and to stay so.
 const ENTER: f64 = 60.0;
@@ -29,15 +29,15 @@ const STAY: f64 = 40.0;
 
 /// Which of the two ranks. See the module.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rank {
+pub enum Rank {
     Last,
     BesideOthers,
 }
 
 impl Rank {
-    pub(crate) const ALL: [Rank; 2] = [Rank::Last, Rank::BesideOthers];
+    pub const ALL: [Rank; 2] = [Rank::Last, Rank::BesideOthers];
 
-    pub(crate) fn nice(self) -> i32 {
+    pub fn nice(self) -> i32 {
         match self {
             Rank::Last => LAST,
             Rank::BesideOthers => BESIDE_OTHERS,
@@ -109,12 +109,12 @@ const FRESH_MS: u64 = 1500;
 
 impl Crowd {
     /// The rank of long work that begins now. Cost: one load.
-    pub(crate) fn rank(&self) -> Rank {
+    pub fn rank(&self) -> Rank {
         if self.crowded.load(Relaxed) { Rank::BesideOthers } else { Rank::Last }
     }
 
     /// Looks at the machine; `loops_s`: the processor time of all loops so far. On the clerk's thread, once a second.
-    pub(crate) fn look(&self, loops_s: f64) {
+    pub fn look(&self, loops_s: f64) {
         let ticks_per_second = rustix::param::clock_ticks_per_second();
         let cores = Cores::now();
         self.note_busy(cores.busy, stdx::clock::mono_ns(), ticks_per_second);
@@ -133,7 +133,7 @@ impl Crowd {
 
     /// How many of the cores this process may use were busy in the last second, at normal priority or above, this process's loops
     /// included; in thousandths. None: not known. Cost: one load.
-    pub(crate) fn busy_milli(&self, now_ns: u64) -> Option<u64> {
+    pub fn busy_milli(&self, now_ns: u64) -> Option<u64> {
         let word = self.busy.load(Relaxed);
         let age_ms = (now_ns / 1_000_000).saturating_sub(word >> MILLI_BITS);
         (word != 0 && age_ms <= FRESH_MS).then_some(word & ((1 << MILLI_BITS) - 1))
