@@ -1,6 +1,6 @@
 //! The end of what held a client's command up: how long it waited and for whom is noted, and what the client may do next.
 
-use crate::{Local, Server, Session, flood};
+use crate::{Local, Server, Session};
 use observe::waits::{self, HeldUp, Request, Spent};
 
 /// Notes what the command waited for before it ran, and puts it down in `request`.
@@ -30,7 +30,7 @@ pub fn ended(
         let published = spent.as_ref().is_some_and(|spent| spent.published);
         let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
         if published || tells || matches!(away.command.name, "publish" | "spublish") {
-            session.published.add(flooded, flood::SHARE);
+            session.published.add(flooded, pubsub::flood::SHARE);
         }
     }
     let is_long_write = spent.is_some() && away.is_job && away.command.is_write();

@@ -22,7 +22,6 @@ mod bulk;
 pub mod call;
 mod claim;
 pub mod clients;
-mod flood;
 pub mod held;
 pub mod http;
 pub mod job;
@@ -31,7 +30,6 @@ pub mod mail;
 pub mod memory;
 pub mod park;
 mod pool;
-pub mod pubsub;
 pub mod queue;
 pub mod scripts;
 pub mod session;
@@ -42,6 +40,7 @@ mod values;
 mod worker;
 pub mod works;
 
+pub use ::pubsub;
 pub use call::{Flow, execute};
 pub use command::{Held, Stream};
 pub use observe::{TurnLog, info, latency, slowlog, stats, waits};
@@ -218,7 +217,7 @@ struct NotifyObserver(Arc<Keyspace>);
 impl config::Observer for NotifyObserver {
     fn changed(&self, directive: &config::Directive, live: &config::Live) {
         if directive.name == "notify-keyspace-events" {
-            self.0.set_notify(clients::wanted_classes(live.notify.get() as u32));
+            self.0.set_notify(pubsub::wanted_classes(live.notify.get() as u32));
         }
     }
 }
@@ -243,11 +242,14 @@ impl Server {
             sources::DATABASES,
         );
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
-        keyspace.set_notify(clients::wanted_classes(config.live.notify.get() as u32));
+        keyspace.set_notify(pubsub::wanted_classes(config.live.notify.get() as u32));
         config.observe(Box::new(NotifyObserver(keyspace.clone())));
         stdx::reclaim::start();
         stdx::pages::start_keeper();
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
+        let boxes = mailboxes.clone();
+        let post = move |loop_id: usize, letter: pubsub::Letter| boxes[loop_id].send(letter.into());
+        let pubsub = pubsub::PubSub::new(config.clone(), keyspace.clone(), Box::new(post));
         let boxes = mailboxes.clone();
         let done = move |job: Box<job::Job>| boxes[job.loop_id].send(Mail::Job(job));
         let turns = stdx::turns::Turns::new(cores);
@@ -258,7 +260,7 @@ impl Server {
             keyspace,
             config,
             observe,
-            pubsub: pubsub::PubSub::default(),
+            pubsub,
             park: park::Park::default(),
             workers,
             turns,
@@ -355,9 +357,9 @@ impl Server {
     /// Tells the outside what a command did (X3); gives what waiters are to be served with.
     pub(crate) fn tell(&self, mut changes: Changes) -> Vec<Ready> {
         if !changes.events.is_empty() {
-            clients::notify(self, &changes.events);
+            self.pubsub.notify(&changes.events);
         }
-        changes.runs.drain(..).for_each(|run| self.pubsub.announce_run(self, run));
+        changes.runs.drain(..).for_each(|run| self.pubsub.announce_run(run));
         if !changes.ready.is_empty() {
             self.park.begin_rounds(&mut changes.ready);
         }

@@ -12,19 +12,6 @@ use std::time::Duration;
 use stdx::hash::hash_bytes;
 use stdx::letterbox::{Bell, Letterbox};
 
-/// A published message, on its way to one loop's subscribers.
-#[derive(Clone)]
-pub struct Published {
-    pub kind: crate::pubsub::Kind,
-    /// The channel the message was published to.
-    pub channel: Arc<[u8]>,
-    /// The pattern that matched it, for pattern subscribers.
-    pub pattern: Option<Arc<[u8]>>,
-    pub payload: crate::pubsub::Shared,
-    /// Subscriptions of the loop it matched.
-    pub count: usize,
-}
-
 /// Which keys are asked for.
 pub enum Asked {
     /// Database and name.
@@ -180,8 +167,8 @@ pub enum Mail {
     /// A job found nothing for a command that waits: see [`crate::park::away::wait`].
     Wait(Box<crate::park::away::Wait>),
     /// A message nobody waits for, that has patterns to pass, or many.
-    Announce(crate::pubsub::Announced),
-    Publish(Published),
+    Announce(pubsub::Announced),
+    Publish(pubsub::Published),
     /// Close this client, its replies so far unsent.
     Kill {
         client: u64,
@@ -197,6 +184,15 @@ pub enum Mail {
     /// A connection for this loop; what it is only `net` knows.
     Adopt(Box<dyn std::any::Any + Send>),
     Shutdown,
+}
+
+impl From<pubsub::Letter> for Mail {
+    fn from(letter: pubsub::Letter) -> Mail {
+        match letter {
+            pubsub::Letter::Publish(message) => Mail::Publish(message),
+            pubsub::Letter::Announce(announced) => Mail::Announce(announced),
+        }
+    }
 }
 
 /// An eventfd.

@@ -1,14 +1,15 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
 use crate::clients::Postponed;
-use crate::flood::Added;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
 use keyspace::Watched;
 pub use observe::{ClientInfo, ClientText, flag};
+pub use pubsub::Subscriptions;
+use pubsub::flood::Added;
 use resp::Reply;
 use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use stdx::budget::Holding;
@@ -48,25 +49,6 @@ pub struct Watch {
     /// About what they take, of what work may hold.
     pub(crate) bytes: usize,
     pub(crate) holding: Holding,
-}
-
-/// What a client listens to.
-#[derive(Default)]
-pub struct Subscriptions {
-    // Trees, for they never grow by leaps.
-    pub channels: BTreeSet<Arc<[u8]>>,
-    pub patterns: BTreeSet<Arc<[u8]>>,
-    pub shard_channels: BTreeSet<Arc<[u8]>>,
-}
-
-impl Subscriptions {
-    pub fn count(&self) -> usize {
-        self.channels.len() + self.patterns.len()
-    }
-
-    pub fn is_empty(&self) -> bool {
-        self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
-    }
 }
 
 /// See the module.

@@ -392,7 +392,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             let is_left = actions::leave_some(server, local, client, &mut subs, KEYS);
             more(is_left, || Work::Leave(client, subs))
         }
-        Work::Publish(client, mut passing) => match server.pubsub.pass(server, &mut passing) {
+        Work::Publish(client, mut passing) => match server.pubsub.pass(&mut passing) {
             None => Step::More(Work::Publish(client, passing)),
             // By mail: it may be a deed of a transaction that waits for the answer.
             Some(sent) => {
@@ -403,7 +403,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             }
         },
         Work::Announce => {
-            if local.announced.front_mut().is_none_or(|first| first.advance(server)) {
+            if local.announced.front_mut().is_none_or(|first| first.advance(&server.pubsub)) {
                 local.announced.pop_front();
             }
             more(!local.announced.is_empty(), || Work::Announce)

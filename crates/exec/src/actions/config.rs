@@ -119,5 +119,5 @@ pub(crate) fn follow(server: &Server) {
 fn apply(keyspace: &Keyspace, memory: &Memory, machine_bytes: u64, live: &Live) {
     memory.configure(keyspace, live);
     memory.limit_work(live, machine_bytes);
-    keyspace.set_notify(crate::clients::wanted_classes(live.notify.get() as u32));
+    keyspace.set_notify(pubsub::wanted_classes(live.notify.get() as u32));
 }

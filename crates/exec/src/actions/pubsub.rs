@@ -191,10 +191,10 @@ fn publish(act: &mut Act<'_, '_>, args: Args<'_>, shard: bool) -> Result<Flow, E
         Some(words) if !act.is_pressed() => Shared::Word(words.clone(), 2),
         _ => Shared::Own(args.at(2).into()),
     };
-    let sent = match act.server.pubsub.publish(act.server, shard, args.at(1), payload) {
+    let sent = match act.server.pubsub.publish(shard, args.at(1), payload) {
         Ok(sent) => sent,
         Err(mut passing) if act.is_pressed() => loop {
-            if let Some(sent) = act.server.pubsub.pass(act.server, &mut passing) {
+            if let Some(sent) = act.server.pubsub.pass(&mut passing) {
                 break sent;
             }
         },

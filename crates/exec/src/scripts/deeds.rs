@@ -60,7 +60,7 @@ pub(super) fn say(server: &Server, deed: Deed) {
         Deed::Keep(scripts) => server.scripts.code.take_over(scripts),
         Deed::Publish(shard, channel, message) => {
             let message = || crate::pubsub::Shared::Own((&*message).into());
-            server.pubsub.announce(server, shard, &channel, message);
+            server.pubsub.announce(shard, &channel, message);
         }
         // Its transaction does it.
         Deed::Act { .. } => {}

@@ -2,9 +2,9 @@
 //!
 //! It goes no faster than it is delivered: while as many deliveries are under way as may be, it waits.
 
-use super::{Passing, Shared};
-use crate::Server;
-use crate::clients::{keyevent_channel, keyspace_channel};
+use crate::message::Shared;
+use crate::notify::{keyevent_channel, keyspace_channel};
+use crate::{Passing, PubSub};
 use config::notify;
 use keyspace::{Happening, Run};
 
@@ -31,14 +31,13 @@ impl Running {
     }
 
     /// Publishes some; true if all are published, or nobody would hear of them.
-    pub(super) fn advance(&mut self, server: &Server) -> bool {
-        let pubsub = &server.pubsub;
+    pub(super) fn advance(&mut self, pubsub: &PubSub) -> bool {
         if self.passing.is_none() && pubsub.is_unheard() {
             return true;
         }
         for _ in 0..MESSAGES {
             if let Some(passing) = &mut self.passing
-                && pubsub.pass(server, passing).is_none()
+                && pubsub.pass(passing).is_none()
             {
                 return false;
             }
@@ -47,26 +46,26 @@ impl Running {
                 return false;
             }
             let Some(what) = self.run.happened.get(self.done / 2) else { return true };
-            self.passing = self.publish(server, what);
+            self.passing = self.publish(pubsub, what);
             self.done += 1;
         }
         false
     }
 
-    fn publish(&self, server: &Server, Happening { class, name, db }: Happening) -> Option<Box<Passing>> {
-        let (key, keyspace) = (&*self.run.key, &server.keyspace);
+    fn publish(&self, pubsub: &PubSub, Happening { class, name, db }: Happening) -> Option<Box<Passing>> {
+        let (key, keyspace) = (&*self.run.key, &pubsub.keyspace);
         if !keyspace.notifies(class) || db >= keyspace.databases() {
             return None;
         }
-        let wanted = server.config.live.notify.get() as u32;
+        let wanted = pubsub.config.live.notify.get() as u32;
         let published = match self.done % 2 {
             0 if wanted & notify::KEYSPACE != 0 => {
                 let channel = keyspace_channel(db, key);
-                server.pubsub.publish(server, false, &channel, || Shared::Own(name.as_bytes().into()))
+                pubsub.publish(false, &channel, || Shared::Own(name.as_bytes().into()))
             }
             1 if wanted & notify::KEYEVENT != 0 => {
                 let channel = keyevent_channel(db, name);
-                server.pubsub.publish(server, false, channel.as_bytes(), || Shared::Own(key.into()))
+                pubsub.publish(false, channel.as_bytes(), || Shared::Own(key.into()))
             }
             _ => return None,
         };

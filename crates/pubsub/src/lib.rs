@@ -13,16 +13,24 @@
 //! - B5: patterns are gone through some 10 µs at a time, for there may be very many, and each may take long. Who comes to
 //!   listen meanwhile may get the message or not.
 
+#![forbid(unsafe_code)]
+
+pub mod flood;
+mod message;
+mod notify;
 mod run;
 
-use crate::Server;
-use crate::flood::Flood;
-use crate::mail::{Mail, Published};
+pub use message::{Encoded, Kind, Published, Shared, encode};
+pub use notify::wanted_classes;
+
+use config::Config;
+use flood::Flood;
+use keyspace::{Event, Keyspace};
+use message::SHARED;
 use parking_lot::Mutex;
-use resp::{OwnedArgs, Reply};
 use std::cell::Cell;
-use std::collections::BTreeMap;
-use std::ops::{Bound, Deref};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::glob::Match;
@@ -41,16 +49,6 @@ const LOOKS: usize = 8 * 1024;
 const PATTERN_LOOKS: usize = 32;
 /// Patterns that are gone through in one go, about.
 pub const FEW_PATTERNS: usize = LOOKS / PATTERN_LOOKS;
-/// Payloads above this are not copied to each subscriber's buffer but sent from where they are.
-const SHARED: usize = 16 * 1024;
-
-/// The three kinds of subscription.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
-pub enum Kind {
-    Channel,
-    Pattern,
-    Shard,
-}
 
 /// Subscribers per loop.
 type Counts = Vec<u32>;
@@ -74,69 +72,6 @@ impl Tables {
     }
 }
 
-/// Bytes many may hold at once.
-#[derive(Clone)]
-pub enum Shared {
-    Own(Arc<[u8]>),
-    /// A word of a command of many bytes.
-    Word(Arc<OwnedArgs>, usize),
-}
-
-impl Deref for Shared {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        match self {
-            Shared::Own(bytes) => bytes,
-            Shared::Word(args, i) => args.args().at(*i),
-        }
-    }
-}
-
-/// A message as its subscribers see it.
-#[derive(Clone)]
-pub enum Encoded {
-    Short(Arc<[u8]>),
-    /// Its payload stays where it is.
-    Long([Shared; 3]),
-}
-
-impl Encoded {
-    #[allow(clippy::len_without_is_empty, reason = "it never is")]
-    pub fn len(&self) -> usize {
-        match self {
-            Encoded::Short(bytes) => bytes.len(),
-            Encoded::Long(parts) => parts.iter().map(|part| part.len()).sum(),
-        }
-    }
-}
-
-/// Encodes a message for one protocol version. O(its length), at most some 16 KB.
-pub fn encode(message: &Published, resp3: bool) -> Encoded {
-    let mut out = Reply::new(resp3);
-    match &message.pattern {
-        Some(pattern) => {
-            out.push(4);
-            out.bulk(b"pmessage");
-            out.bulk(pattern);
-        }
-        None => {
-            out.push(3);
-            out.bulk(if message.kind == Kind::Shard { b"smessage" } else { b"message" });
-        }
-    }
-    out.bulk(&message.channel);
-    if message.payload.len() <= SHARED {
-        out.bulk(&message.payload);
-        return Encoded::Short(out.as_bytes().into());
-    }
-    out.begin_bulk(message.payload.len());
-    let mut end = Reply::new(resp3);
-    end.end_bulk();
-    let own = |part: Reply| Shared::Own(part.as_bytes().into());
-    Encoded::Long([own(out), message.payload.clone(), own(end)])
-}
-
 /// One loop's subscribers, by kind and channel or pattern. Nothing in it grows by leaps.
 #[derive(Default)]
 pub struct Subscribers {
@@ -153,14 +88,14 @@ struct Crowd {
 }
 
 impl Subscribers {
-    pub(crate) fn add(&mut self, kind: Kind, name: &Arc<[u8]>, client: u64) {
+    pub fn add(&mut self, kind: Kind, name: &Arc<[u8]>, client: u64) {
         self.last += 1;
         let crowd = self.names.entry((kind, name.clone())).or_default();
         crowd.by_number.insert(self.last, client);
         crowd.by_client.insert(client, self.last);
     }
 
-    pub(crate) fn remove(&mut self, kind: Kind, name: &Arc<[u8]>, client: u64) {
+    pub fn remove(&mut self, kind: Kind, name: &Arc<[u8]>, client: u64) {
         let id = (kind, name.clone());
         let Some(crowd) = self.names.get_mut(&id) else { return };
         if let Some(number) = crowd.by_client.remove(&client) {
@@ -229,8 +164,9 @@ impl FanOut {
     pub fn end(self, pubsub: &PubSub) {
         pubsub.flood.remove(self.message.count, BACKLOG);
         pubsub.sending.fetch_sub(self.message.count, Ordering::Relaxed);
-        if self.message.payload.len() > SHARED {
-            crate::job::discard(self);
+        let bytes = self.message.payload.len();
+        if bytes > SHARED {
+            stdx::reclaim::defer(bytes, move || drop(self));
         }
     }
 }
@@ -292,7 +228,7 @@ thread_local! {
 }
 
 /// What this thread has set on its way so far, in deliveries.
-pub(crate) fn made() -> usize {
+pub fn made() -> usize {
     MADE.get()
 }
 
@@ -307,21 +243,14 @@ impl Passing {
         WAITING + (self.channel.len() + self.payload.len()) / WAITING_BYTES
     }
 
-    fn send(
-        &mut self,
-        pubsub: &PubSub,
-        server: &Server,
-        kind: Kind,
-        pattern: Option<&Arc<[u8]>>,
-        counts: &Counts,
-    ) {
+    fn send(&mut self, pubsub: &PubSub, kind: Kind, pattern: Option<&Arc<[u8]>>, counts: &Counts) {
         for (loop_id, n) in counts.iter().enumerate().filter(|(_, n)| **n > 0) {
             let count = *n as usize;
             self.sent += count;
             make(pubsub, count);
             pubsub.sending.fetch_add(count, Ordering::Relaxed);
             let (channel, payload, pattern) = (self.channel.clone(), self.payload.clone(), pattern.cloned());
-            server.send(loop_id, Mail::Publish(Published { kind, channel, pattern, payload, count }));
+            (pubsub.post)(loop_id, Letter::Publish(Published { kind, channel, pattern, payload, count }));
         }
     }
 }
@@ -343,12 +272,12 @@ impl Announced {
     }
 
     /// Does some 10 µs of it; true if it is over.
-    pub(crate) fn advance(&mut self, server: &Server) -> bool {
+    pub fn advance(&mut self, pubsub: &PubSub) -> bool {
         // As it was when it was announced.
-        let (pubsub, weight) = (&server.pubsub, self.weight());
+        let weight = self.weight();
         let over = match self {
-            Announced::Message(passing) => pubsub.pass(server, passing).is_some(),
-            Announced::Run(run) => run.advance(server),
+            Announced::Message(passing) => pubsub.pass(passing).is_some(),
+            Announced::Run(run) => run.advance(pubsub),
         };
         if over {
             pubsub.flood.remove(weight, BACKLOG);
@@ -358,12 +287,44 @@ impl Announced {
     }
 }
 
-/// The shared part.
+/// What a client listens to.
 #[derive(Default)]
+pub struct Subscriptions {
+    // Trees, for they never grow by leaps.
+    pub channels: BTreeSet<Arc<[u8]>>,
+    pub patterns: BTreeSet<Arc<[u8]>>,
+    pub shard_channels: BTreeSet<Arc<[u8]>>,
+}
+
+impl Subscriptions {
+    pub fn count(&self) -> usize {
+        self.channels.len() + self.patterns.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.channels.is_empty() && self.patterns.is_empty() && self.shard_channels.is_empty()
+    }
+}
+
+/// What other threads tell a loop.
+pub enum Letter {
+    /// A message for the loop's subscribers.
+    Publish(Published),
+    /// A message nobody waits for, for the first loop.
+    Announce(Announced),
+}
+
+/// Sends a letter to the loop of that number.
+pub type Post = Box<dyn Fn(usize, Letter) + Send + Sync>;
+
+/// The shared part.
 pub struct PubSub {
+    post: Post,
+    config: Arc<Config>,
+    keyspace: Arc<Keyspace>,
     tables: Mutex<Tables>,
     /// Deliveries that are under way, and what waits for its turn.
-    pub(crate) flood: Flood,
+    pub flood: Flood,
     /// Deliveries that are under way.
     sending: AtomicUsize,
     /// Messages nobody waits for that have patterns to pass, and runs of events.
@@ -371,6 +332,23 @@ pub struct PubSub {
 }
 
 impl PubSub {
+    pub fn new(config: Arc<Config>, keyspace: Arc<Keyspace>, post: Post) -> PubSub {
+        PubSub {
+            post,
+            config,
+            keyspace,
+            tables: Mutex::default(),
+            flood: Flood::default(),
+            sending: AtomicUsize::new(0),
+            announced: AtomicUsize::new(0),
+        }
+    }
+
+    /// Publishes keyspace events as `notify-keyspace-events` asks. O(events · loops), and some 10 µs for patterns.
+    pub fn notify(&self, events: &[Event]) {
+        notify::notify(self, events);
+    }
+
     /// One more subscriber on a loop.
     pub fn add(&self, kind: Kind, channel: &Arc<[u8]>, loop_id: usize) {
         let mut tables = self.tables.lock();
@@ -397,7 +375,6 @@ impl PubSub {
     /// to go on ([`PubSub::pass`]). O(loops), and some 10 µs for patterns.
     pub fn publish(
         &self,
-        server: &Server,
         shard: bool,
         channel: &[u8],
         payload: impl FnOnce() -> Shared,
@@ -413,21 +390,21 @@ impl PubSub {
         let channel: Arc<[u8]> = direct.map_or_else(|| channel.into(), |(name, _)| name.clone());
         let mut passing = Passing { channel, payload: payload(), direct: None, passage, sent: 0 };
         if let Some((_, counts)) = direct {
-            passing.send(self, server, if shard { Kind::Shard } else { Kind::Channel }, None, counts);
+            passing.send(self, if shard { Kind::Shard } else { Kind::Channel }, None, counts);
         }
         for (pattern, counts) in matching {
-            passing.send(self, server, Kind::Pattern, Some(pattern), counts);
+            passing.send(self, Kind::Pattern, Some(pattern), counts);
         }
         if more { Err(Box::new(passing)) } else { Ok(passing.sent) }
     }
 
     /// Lets a message pass some more patterns; how many subscriptions it matched when it has passed all. O(1).
-    pub fn pass(&self, server: &Server, passing: &mut Passing) -> Option<usize> {
+    pub fn pass(&self, passing: &mut Passing) -> Option<usize> {
         let tables = self.tables.lock();
         if let Some(kind) = passing.direct.take() {
             let direct = if kind == Kind::Shard { &tables.shard_channels } else { &tables.channels };
             if let Some(counts) = direct.get(&passing.channel) {
-                passing.send(self, server, kind, None, counts);
+                passing.send(self, kind, None, counts);
             }
             if kind == Kind::Shard {
                 return Some(passing.sent);
@@ -438,45 +415,39 @@ impl PubSub {
             passage.go_on(&tables.patterns, &passing.channel, &mut |p, counts| matching.push((p, counts)));
         passing.passage = passage;
         for (pattern, counts) in matching {
-            passing.send(self, server, Kind::Pattern, Some(pattern), counts);
+            passing.send(self, Kind::Pattern, Some(pattern), counts);
         }
         (!more).then_some(passing.sent)
     }
 
     /// Publishes a message nobody waits for. What is left of it goes on in slices of the first loop, and what comes while
     /// something is left goes there as a whole: such messages are heard in their order, if perhaps after a PUBLISH that came later.
-    pub(crate) fn announce(
-        &self,
-        server: &Server,
-        shard: bool,
-        channel: &[u8],
-        payload: impl FnOnce() -> Shared,
-    ) {
+    pub fn announce(&self, shard: bool, channel: &[u8], payload: impl FnOnce() -> Shared) {
         // With Release: the letters of those before have been sent then.
         let passing = if self.announced.load(Ordering::Acquire) == 0 {
-            let Err(passing) = self.publish(server, shard, channel, payload) else { return };
+            let Err(passing) = self.publish(shard, channel, payload) else { return };
             passing
         } else {
             let direct = Some(if shard { Kind::Shard } else { Kind::Channel });
             let (channel, payload) = (channel.into(), payload());
             Box::new(Passing { channel, payload, direct, passage: Passage::default(), sent: 0 })
         };
-        self.send_announced(server, Announced::Message(passing));
+        self.send_announced(Announced::Message(passing));
     }
 
-    fn send_announced(&self, server: &Server, announced: Announced) {
+    fn send_announced(&self, announced: Announced) {
         self.announced.fetch_add(1, Ordering::Relaxed);
         make(self, announced.weight());
-        server.send(0, Mail::Announce(announced));
+        (self.post)(0, Letter::Announce(announced));
     }
 
     /// Publishes what happened to a key, in slices of the first loop, in the order that [`PubSub::announce`] keeps. O(1).
-    pub(crate) fn announce_run(&self, server: &Server, run: keyspace::Run) {
-        self.send_announced(server, Announced::Run(Box::new(run::Running::new(run))));
+    pub fn announce_run(&self, run: keyspace::Run) {
+        self.send_announced(Announced::Run(Box::new(run::Running::new(run))));
     }
 
     /// True if so much is under way that who publishes without being waited for had better wait.
-    pub(crate) fn is_busy(&self) -> bool {
+    pub fn is_busy(&self) -> bool {
         self.sending.load(Ordering::Relaxed) > BACKLOG
     }
 
@@ -544,11 +515,7 @@ impl PubSub {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn message(count: usize) -> Published {
-        let (channel, payload) = (Arc::from(&b"news"[..]), Shared::Own(Arc::from(&b"hello"[..])));
-        Published { kind: Kind::Channel, channel, pattern: None, payload, count }
-    }
+    use crate::message::tests::message;
 
     #[test]
     fn a_fan_out_reaches_who_is_there_and_nobody_who_left_or_came_later() {
@@ -623,23 +590,5 @@ mod tests {
         let mut nothing_left =
             Passage { after: None, at: Some(Arc::from(&b"gone"[..])), matching: Match::default() };
         assert!(!nothing_left.go_on(&Table::new(), b"x", &mut |_, _| panic!("nothing is there")));
-    }
-
-    #[test]
-    fn a_message_is_the_same_in_one_piece_and_in_three() {
-        for len in [0, 1, SHARED, SHARED + 1, 3 * SHARED] {
-            let mut published = message(1);
-            published.payload = Shared::Own(vec![b'x'; len].into());
-            for resp3 in [false, true] {
-                let bytes = match encode(&published, resp3) {
-                    Encoded::Short(bytes) => bytes.to_vec(),
-                    Encoded::Long(parts) => parts.iter().flat_map(|part| part.to_vec()).collect(),
-                };
-                let mut expected = Reply::new(resp3);
-                expected.push(3);
-                [&b"message"[..], b"news", &published.payload].iter().for_each(|word| expected.bulk(word));
-                assert_eq!(bytes, expected.as_bytes());
-            }
-        }
     }
 }
