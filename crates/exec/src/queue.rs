@@ -232,9 +232,9 @@ impl Queue {
         self.len += 1;
         self.words += args.len();
         self.bytes += bytes + 16 * args.len();
-        // Their keeper counts the words.
-        let counted = kept.as_ref().is_some_and(|kept| kept.are_held());
-        self.own += ENTRY + if counted { 0 } else { bytes + 8 * args.len() };
+        // Every share has a part that is granted whatever the rest holds, so the words of one queue are one share.
+        kept.iter().for_each(|kept| kept.give_up_share());
+        self.own += ENTRY + bytes + 8 * args.len();
         self.writes += usize::from(command.is_write());
         self.hungry += usize::from(command.has(command::table::DENYOOM));
         self.keyed += usize::from(matches!(command.run, Run::Read(_) | Run::Write(_)));

@@ -5,6 +5,7 @@
 //! buffer (queued by MULTI, parked by BLPOP, handed to a worker): one buffer and one list of spans
 //! however many words.
 
+use std::sync::{Mutex, PoisonError};
 use stdx::budget::Share;
 
 /// The place of one word: bytes `start..end` of a buffer. Always `start <= end`.
@@ -194,7 +195,7 @@ pub struct OwnedArgs {
     base: usize,
     spans: Vec<Span>,
     /// What they hold of the memory of work, if they are so long that this is counted.
-    share: Option<Box<Share>>,
+    share: Option<Box<Mutex<Option<Share>>>>,
 }
 
 /// The copy's memory is not counted.
@@ -227,17 +228,22 @@ impl OwnedArgs {
 
     /// Bytes of the memory of work that they hold.
     pub fn held_bytes(&self) -> u64 {
-        self.share.as_ref().map_or(0, |share| share.held())
+        self.with_share(|share| share.as_ref().map_or(0, Share::held))
     }
 
     /// Gives up a share of the memory of work when they are dropped.
     pub fn held_by(self, share: Option<Share>) -> OwnedArgs {
-        OwnedArgs { share: share.map(Box::new), ..self }
+        OwnedArgs { share: share.map(|share| Box::new(Mutex::new(Some(share)))), ..self }
     }
 
-    /// Whether their memory is counted where that of work is.
-    pub fn are_held(&self) -> bool {
-        self.share.is_some()
+    /// Gives their share of the memory of work back: another share counts them from now on.
+    pub fn give_up_share(&self) {
+        drop(self.with_share(Option::take));
+    }
+
+    fn with_share<T: Default>(&self, f: impl FnOnce(&mut Option<Share>) -> T) -> T {
+        let Some(share) = &self.share else { return T::default() };
+        f(&mut share.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     #[inline]

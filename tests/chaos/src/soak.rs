@@ -204,6 +204,8 @@ pub fn run(options: &Options) -> Result<Vec<String>, String> {
             }
         }
         stage.stop.store(true, Relaxed);
+        // An actor may have noticed first.
+        failures.extend(server.ended());
         for (name, actor) in actors {
             match actor.join() {
                 Ok(Ok(n)) => held.push((name, n)),

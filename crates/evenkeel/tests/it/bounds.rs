@@ -77,6 +77,23 @@ fn a_script_that_remembers_without_end_is_ended_and_costs_nobody_a_key() {
     nothing_is_left(&mut other, loops.len() as u64);
 }
 
+/// Every request may hold a little whatever the others hold, but those that one MULTI keeps are one piece of work.
+#[test]
+fn a_transaction_of_many_requests_that_are_long_each_is_bounded() {
+    let Some((server, mut other)) = full_server() else { return };
+    other.expect("CONFIG SET work-max-memory 16mb", "+OK");
+    let mut client = server.client();
+    let value = vec![b'x'; 200_000];
+    client.expect("MULTI", "+OK");
+    let mut queue = |i: usize| client.call_bytes(&[b"SET", format!("new:{i}").as_bytes(), &value]);
+    let queued = (0..200).take_while(|i| queue(*i) == "+QUEUED").count();
+    assert!((60..=84).contains(&queued), "{queued} requests of 200 kB are queued");
+    let told = client.call("EXEC");
+    assert!(told.starts_with("-EXECABORT"), "{told}");
+    client.expect("PING", "+PONG");
+    nothing_is_left(&mut other, 1);
+}
+
 #[test]
 fn messages_of_a_script_count_as_its_own() {
     let Some((server, mut other)) = full_server() else { return };
