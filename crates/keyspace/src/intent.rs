@@ -68,7 +68,7 @@ pub(crate) struct Placed {
     begun: bool,
 }
 
-/// What a record wants of the keys of one shard, sorted by hash.
+/// A record's plans for the keys of one shard, sorted by hash.
 pub(crate) enum Cells {
     /// Keys of an overlay.
     Full(Vec<Intent>),
@@ -81,7 +81,7 @@ pub(crate) enum Cells {
 /// Marks a key of a bulk that is folded.
 const FOLDED: u32 = u32::MAX;
 
-/// What folding does to a key.
+/// The effect of folding on a key.
 enum Deed<'a> {
     Cell(Cell),
     Word(&'a Bulk, usize),
@@ -142,7 +142,7 @@ impl Cells {
         }
     }
 
-    /// What the key becomes; `None` if it does not change.
+    /// The new state of the key; `None` if it does not change.
     fn becomes(&self, i: usize) -> Option<Option<Owned>> {
         match self {
             Cells::Full(cells) => {
@@ -296,7 +296,7 @@ impl Intents {
         self.0.iter().any(|p| p.find(db, hash, key).is_some() && p.record.fate(sequence) != Fate::Aborted)
     }
 
-    /// What a key became at `p` by a committed record that is not folded yet.
+    /// The state of a key at `p` as made by a committed record that is not folded yet.
     pub(crate) fn at(
         &self,
         sequence: &Sequence,

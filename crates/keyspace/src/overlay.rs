@@ -210,7 +210,7 @@ pub struct Conflict {
 /// A commit that did not happen.
 #[derive(Debug)]
 pub struct Lost {
-    /// What must be told nevertheless: the attempt folded others' commits.
+    /// Changes that must be told nevertheless: the attempt folded others' commits.
     pub told: Changes,
     /// The author of the change that made it lose; 0 if none.
     pub by: u64,

@@ -13,13 +13,11 @@
 //! removals leave no tombstones. Homes are ordered by hash: a cursor is a place in hash order, valid through
 //! splits and merges.
 //!
-//! - G1: a whole segment splits above 1,000 entries ([`cap`]). Two buddies merge at [`MERGE`] or fewer
-//!   together.
+//! - G1: a whole segment splits above 1,000 entries ([`cap`]). Buddies with at most [`MERGE`] together merge.
 //! - G2: a slot with a non-zero tag points to a live entry in this segment's pages. It stands in its home
 //!   line or a later one (cyclically), and each line passed counts it (up to 255, then never lowered).
 //! - G3: pages belong to one segment. With more than a quarter of `dead` bytes it is compacted before it gets
-//!   another page. A small segment has one little page instead, of 128 to 2,048 bytes; a full one is
-//!   compacted to another.
+//!   another page. A small segment has one little page of 128 to 2,048 bytes instead.
 //! - G4: `next_expire` is never later than the soonest expiry of a key or hash field in the segment. Without
 //!   `fields` no hash has fields that expire, and a split looks into none.
 //! - G5: the directory has 2^depth places; a segment of depth d fills 2^(depth-d) adjacent ones.

@@ -84,7 +84,7 @@ enum Store<'k> {
     Open,
 }
 
-/// What a write does to a key.
+/// The kind of a write to a key.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Touch {
     /// The value is changed in place. Its kept version shares most with the new one.

@@ -168,7 +168,7 @@ mod tests {
         // (freq, age): past the grace period the least used, of equals the youngest.
         assert!(goes_first(four, (0, 4), (1, 15)));
         assert!(goes_first(four, (2, 5), (2, 9)));
-        // Who is in its grace period goes after all others, the oldest first.
+        // An entry in its grace period goes after all others, the oldest first.
         assert!(goes_first(four, (14, 4), (0, 3)));
         assert!(goes_first(four, (5, 3), (0, 2)));
         assert!(goes_first(Threshold::Lru, (14, 9), (0, 8)));

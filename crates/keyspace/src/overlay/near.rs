@@ -2,7 +2,7 @@
 //! those a handler missed.
 //!
 //! ```text
-//!   a loop fills KeyBatches: names and short strings back to back ─► Near: the batches as they came, and an index
+//!   a loop fills KeyBatches: names and short strings back to back ─► Near: the batches and an index
 //!   a handler asks for keys: names alone ─► a loop reads each where it stands ─► Near
 //! ```
 //!
@@ -470,7 +470,7 @@ impl Near {
         self.find(db, hash, name).is_some()
     }
 
-    /// What a key was, if it is here. Marks it as read (N2).
+    /// The state of a key, if it is here. Marks it as read (N2).
     #[inline]
     pub(super) fn look_at(&self, db: usize, hash: u64, name: &[u8]) -> Option<Option<Seen<'_>>> {
         let (batch, key) = self.key(self.find(db, hash, name)?);
@@ -481,7 +481,7 @@ impl Near {
         Some(batch.seen(key))
     }
 
-    /// What a key was, if it is here. The caller keeps it, so its mark is cleared.
+    /// The state of a key, if it is here. The caller keeps it, so its mark is cleared.
     pub(super) fn take(&mut self, db: usize, hash: u64, name: &[u8]) -> Option<Option<Owned>> {
         let (batch, key) = self.key(self.find(db, hash, name)?);
         self.read.set(self.read.get() - usize::from(key.read.swap(false, Ordering::Relaxed)));
