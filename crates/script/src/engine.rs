@@ -150,7 +150,7 @@ struct Script {
 struct Room {
     vm: Vm,
     globals: Globals,
-    /// What it held when all of that was in use, as far as is known.
+    /// Bytes it held when all of them were in use, as far as is known.
     live: usize,
     /// During a collection: what it held when the cycle began.
     cycle: Option<usize>,

@@ -248,7 +248,7 @@ impl Vm {
 
     /// Works on the state outside of a script. Afterwards the stack has its old height.
     pub(crate) fn with<R>(&mut self, f: impl FnOnce(&mut State<'_>) -> R) -> R {
-        /// What to restore: the height of the stack, and the state that ran on this thread.
+        /// State to restore: the height of the stack, and the state that ran on this thread.
         struct Leave<'a>(&'a Shared, *mut lua_State, c_int, *mut lua_State);
         impl Drop for Leave<'_> {
             fn drop(&mut self) {
