@@ -10,7 +10,7 @@
 #[inline]
 #[track_caller]
 pub fn shorter<'a, T>(before: &[T], rest: &'a [T]) -> &'a [T] {
-    assert!(rest.len() < before.len(), "a step took nothing of {} that were left", before.len());
+    assert!(rest.len() < before.len(), "a parsing step took none of the {} items left", before.len());
     rest
 }
 
@@ -21,7 +21,7 @@ pub fn shorter<'a, T>(before: &[T], rest: &'a [T]) -> &'a [T] {
 #[inline]
 #[track_caller]
 pub fn further(at: usize, next: usize) -> usize {
-    assert!(next > at, "a step ended at {next}, where it began at {at}");
+    assert!(next > at, "a parsing step ended at {next}, and began at {at}");
     next
 }
 
