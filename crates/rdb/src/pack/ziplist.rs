@@ -23,7 +23,7 @@ pub(crate) struct Ziplist<'a> {
     last_at: usize,
     announced: u16,
     seen: usize,
-    /// Where the element before began, and its length.
+    /// Start and length of the element before.
     before_at: usize,
     before_len: usize,
 }
