@@ -26,8 +26,8 @@ pub enum Method {
     Other,
 }
 
-/// The condition of a request: send the answer only if it differs from the client's copy, or only if it still
-/// is what the client names (RFC 9110, 13.1). A date that appears twice is ignored, as a condition that is
+/// The condition of a request (RFC 9110, 13.1). The answer is sent only if it differs from the client's copy,
+/// or only if it still is what the client names. A date that appears twice is ignored, as a condition that is
 /// not understood is not applied.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Condition<'a> {

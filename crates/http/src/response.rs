@@ -95,9 +95,8 @@ impl Freshness {
     /// For an answer without a time to live.
     pub const UNKNOWN: Freshness = Freshness { max_age_s: 0, changed: None };
 
-    /// Applies a condition to an answer with this tag, or without any (RFC 9110, 13.2.2). "Not modified"
-    /// needs the exact date that the client was told, not a later one: rows may be changed back.
-    /// O(condition).
+    /// Applies a condition to an answer with this tag, or without any (RFC 9110, 13.2.2). A 304 needs the
+    /// exact date that the client was told, not a later one. Rows may be changed back. O(condition).
     pub fn verdict(&self, condition: Condition<'_>, tag: Option<&[u8]>) -> Verdict {
         let wanted = match (condition.matches, condition.unmodified_since_s, self.changed) {
             (Some(tags), ..) => tags.name(tag, true),

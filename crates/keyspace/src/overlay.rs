@@ -9,9 +9,9 @@
 //! - O3: a key that a handler asks for and the overlay does not know is absent, and noted in `missing`. The
 //!   caller loads those keys and runs the handler again.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
-//! - O5: the whole keyspace is shown as of the snapshot, with the overlay's own changes, in chunks of the
-//!   hash order that the caller fetches when handlers ask. The commit does not check which keys exist, except
-//!   those read or written by name.
+//! - O5: the whole keyspace is shown as of the snapshot, with the overlay's own changes. It comes in chunks
+//!   of the hash order, which the caller fetches when handlers ask. The commit does not check which keys
+//!   exist, except those read or written by name.
 //! - O6: SWAPDB renames databases for later calls. Cells stay where their keys stood at the snapshot; the
 //!   commit exchanges the databases.
 //! - O7: keys read in batches are looked at in place and only marked. They become known when written, or

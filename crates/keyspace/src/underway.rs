@@ -2,7 +2,7 @@
 //! exchanged without a look at what is still to be written into them.
 //!
 //! ```text
-//!   a commit's Numbers    known (when it placed its intents): 0 1 2      SWAPDB 0 1: 1 0 2      FLUSHDB 1: - 0 2
+//!   a commit's Numbers    as known (at placing): 0 1 2      SWAPDB 0 1: 1 0 2      FLUSHDB 1: - 0 2
 //! ```
 //!
 //! - N1: a commit is listed from before its first intent until after its last. Replacing tables first ends

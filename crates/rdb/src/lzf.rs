@@ -9,8 +9,8 @@
 //! A copy may reach into its own output. It then repeats the last o + 1 bytes.
 //!
 //! ```text
-//! packing:  ...a b c d...a b c e      a table remembers where each three bytes were seen last, by a hash of them
-//!              ▲─────────┘ back       equal bytes from there on become a copy, bytes between copies stay as they are
+//! packing:  ...a b c d...a b c e      a table of hashes remembers where each three bytes were last
+//!              ▲─────────┘ back       equal bytes become a copy, bytes between copies stay
 //! ```
 //!
 //! - F1: a block is packed by itself: its copies start and end in it. So packed blocks in a row are the
@@ -19,7 +19,7 @@
 
 use crate::Malformed;
 
-/// Bytes packed at a stretch. Positions in it fit in 16 bits (F1).
+/// Most bytes packed at once. Positions in it fit in 16 bits (F1).
 pub(crate) const BLOCK: usize = 64 * 1024;
 
 const LITERAL_MAX: usize = 32;

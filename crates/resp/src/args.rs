@@ -1,8 +1,8 @@
 //! The words of a command: a buffer, and the place of each word in it.
 //!
 //! [`Args`] is two slices, so it is passed by value. Reading a word costs one bounds check and one look at
-//! its span. [`OwnedArgs`] is the same for a command that outlives the read buffer (queued by MULTI, parked
-//! by BLPOP, handed to a worker): one buffer and one list of spans.
+//! its span. [`OwnedArgs`] is for a command that outlives the read buffer (queued by MULTI, parked by BLPOP,
+//! handed to a worker). It is one buffer and one list of spans.
 
 use stdx::budget::Share;
 

@@ -6,8 +6,8 @@
 //!  reply bytes ──> read_frame ──> Frame (scripts and test clients)
 //! ```
 //!
-//! Nothing here owns a socket, a clock or a thread, and no input causes a panic: a `Parser` returns a
-//! [`ProtocolError`] with the text that Redis would send before it closes the connection, a frame reader a
+//! Nothing here owns a socket, a clock or a thread, and no input causes a panic. A `Parser` returns a
+//! [`ProtocolError`] with the text that Redis sends before it closes the connection. A frame reader returns a
 //! [`FrameError`].
 //!
 //! Invariants:

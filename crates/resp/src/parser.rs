@@ -30,7 +30,7 @@ const SPANS_KEPT: usize = 1024;
 /// After this many words a command's announced count is believed: room is made for all of them, so that the
 /// list is not copied as it grows.
 const SPANS_BELIEVED: usize = 1024;
-/// Above this many words the list is not moved any more: it takes half a megabyte.
+/// Above this many words the list is never moved: it takes half a megabyte.
 const SPANS_MOVED: usize = 64 * 1024;
 
 /// Limits on the input of a connection.

@@ -20,8 +20,6 @@
 //! | `header` | the first line, `#!lua name=… flags=…` |
 //! | `cjson`, `cmsgpack`, `pack`, `bit` | the libraries scripts expect |
 //!
-//! Invariants:
-//!
 //! * **S1** A run leaves nothing behind for the next: globals and library tables are read-only, settings
 //!   start afresh, KEYS and ARGV are new tables. Exception: upvalues of a library's functions live as long as
 //!   the library. They may hold anything, but engines never share them.
@@ -30,8 +28,6 @@
 //!   engine. Exceptions: `math.random` before `math.randomseed`, traversal order, addresses printed by
 //!   `tostring`.
 //! * **S4** No input overflows the C stack: every library and conversion bounds its nesting.
-//!
-//! Cost: see [`Engine::run`].
 
 mod api;
 mod bit;

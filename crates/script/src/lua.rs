@@ -1,7 +1,7 @@
 //! The Lua 5.1 C API behind safe types. All `unsafe` of this crate stands here and below `lua/`.
 //!
 //! ```text
-//!   Vm ── owns ──► lua_State ── allocator's ud ──► Shared (counters, stop flag, the host of the running script)
+//!   Vm ── owns ──► lua_State ── allocator's ud ──► Shared (counters, stop flag, the script's host)
 //!   Vm::with(|s: &mut State|)        the base frame, from Rust
 //!   native(f) ─► entry::<F>(L) ─►    a frame of its own when Lua calls a Rust function
 //! ```
@@ -18,9 +18,9 @@
 //!   compiler, own nothing and run outside of sections. A memory error may raise through them.
 //! * **L4** A panic never unwinds into C. `entry` and [`hook`] catch it, keep it in `Shared` and stop the
 //!   script; [`State::protected`] resumes it on the caller's side.
-//! * **L5** Once `Shared::stop` is set, the script runs nothing further: the hook raises at each instruction,
-//!   `pcall`, `xpcall` and `coroutine.resume` raise, no Rust function or `xpcall` handler is entered. Lua
-//!   code never runs with hooks off: a script cannot reach `__gc` (`newproxy` is absent).
+//! * **L5** Once `Shared::stop` is set, nothing of the script runs: the hook, `pcall`, `xpcall` and
+//!   `coroutine.resume` raise, and no Rust function or `xpcall` handler is entered. Lua code never runs with
+//!   hooks off: a script cannot reach `__gc` (`newproxy` is absent).
 //! * **L6** A `&[u8]` into a Lua string borrows the `State`. Pushing, popping, collecting need `&mut`.
 //! * **L7** A `Vm` is used by one thread at a time. All it points to is reachable through it alone.
 //! * **L8** Precompiled code can break the interpreter. The parser gets a leading ESC of a script as text.
@@ -321,7 +321,7 @@ impl Drop for Vm {
 }
 
 /// The allocator. Refuses only outside of sections (L1): if a block or the sum is too large, or the host has
-/// no time to copy a large block (strings that double, tables that grow).
+/// no time to copy a large block.
 unsafe extern "C" fn allocate(ud: *mut c_void, block: *mut c_void, old: usize, new: usize) -> *mut c_void {
     // SAFETY: `ud` is the `Shared` given to lua_newstate, alive as long as the state.
     let shared = unsafe { &*ud.cast::<Shared>() };
@@ -374,7 +374,7 @@ unsafe fn shared_of<'a>(l: *mut lua_State) -> &'a Shared {
     }
 }
 
-/// Runs every so many instructions: asks the host whether the script may go on.
+/// Runs every [`Shared::hook_every`] instructions: asks the host whether the script may go on.
 unsafe extern "C-unwind" fn hook(l: *mut lua_State, _: *mut ffi::lua_Debug) {
     // SAFETY: called by Lua with a thread of a live state. Nothing here owns anything when it raises.
     unsafe {
@@ -566,7 +566,7 @@ where
 pub(crate) enum Step {
     /// Return this many values.
     Return(usize),
-    /// Call the function below the top values, of which there are this many, for one result.
+    /// Call a function that stands below this many arguments, for one result.
     Call(usize),
 }
 

@@ -10,9 +10,9 @@
 //! | map, set, double, big number, verbatim (RESP3) | `{map=…}`, `{set=…}`, `{double=…}`, `{big_number=…}`, `{verbatim_string={format=…, string=…}}` |
 //! | boolean (RESP3) | boolean |
 //!
-//! The other way round likewise, except: numbers are cut to integers, an array ends before its first nil, in
-//! RESP2 true is 1 and false a null, and everything else is null. O(size). Nesting is bounded by Lua's stack,
-//! not by the machine's.
+//! The other way round likewise, with exceptions: numbers are cut to integers, and an array ends before its
+//! first nil. In RESP2 true is 1 and false a null. Everything else is null. O(size). Nesting is bounded by
+//! Lua's stack, not by the machine's.
 
 use memchr::memchr;
 use smallvec::SmallVec;

@@ -1,7 +1,7 @@
 //! Numbers as text: strict integers and lenient floats from clients, and floats for replies.
 //!
 //! An integer is accepted only in the form in which it would be printed, so parsing and printing give the
-//! same bytes: a set may store `42` as an integer but must keep `042` as text. A float is accepted as C's
+//! same bytes. A set may store `42` as an integer but must keep `042` as text. A float is accepted as C's
 //! `strtod` takes it, as a whole string without blanks.
 //!
 //! Sources: parsing as observed on Redis 7.0.15; printed doubles in the form of Redis 7.2.

@@ -111,9 +111,9 @@ pub enum Mode {
     Off,
     /// Each arrival waits for a random time, in microseconds at most.
     Delay(u32),
-    /// The first arrivals, of which there are this many, stay until the point is set again.
+    /// The first n arrivals stay until the point is set again.
     Hold(usize),
-    /// The first arrivals, of which there are this many, panic (N4).
+    /// The first n arrivals panic (N4).
     Panic(usize),
 }
 

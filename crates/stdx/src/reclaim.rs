@@ -1,7 +1,7 @@
 //! Frees large values on another thread, so that dropping them does not delay the caller.
 //!
 //! ```text
-//! Drop of a big value ──defer──► this thread's batch ──flush (once per loop turn)──► queue ──► reclaimer thread
+//! Drop of a big value ──defer──► this thread's batch ──flush (once a turn)──► queue ──► reclaimer thread
 //! ```
 //!
 //! - R1: `defer` never blocks: it adds to a thread-local batch. A batch is sent by `flush`, at [`BATCH`]

@@ -2,8 +2,8 @@
 //! switches.
 //!
 //! ```text
-//! watch(thread) ──► kernel: every switch ──► a ring per processor ──absence()──► Switch… ──► Absence: threads that ran
-//!                                                                                            instead of that one
+//! watch(thread) ──► kernel: every switch ──► a ring per processor ──absence()──► Absence: threads that
+//!                                                                                       ran instead
 //! ```
 //!
 //! - S1: switches are noted while a thread is watched, or always. The first one of a processor shows which

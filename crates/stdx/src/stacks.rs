@@ -1,8 +1,8 @@
 //! The current call stack of another thread, taken without its cooperation.
 //!
 //! ```text
-//! ask(thread) ──signal──► handler, on that thread: copies registers and the top of the stack ──► take() ──► Sample
-//!                                             Sample::frames: unwound later, by the caller of take ──► name(address)
+//! ask(thread) ──signal──► handler, on that thread: copies registers and stack ──► take() ──► Sample
+//!                                             Sample::frames: unwound later by the caller ──► name(address)
 //! ```
 //!
 //! - B1: the handler makes no allocation, takes no lock and does not unwind. It copies at most [`WORDS`]

@@ -89,8 +89,8 @@ impl KeyBatches {
         &mut self.batches[last]
     }
 
-    /// The next keys of which only the names are known, at most `count` of one batch. Counts them as read.
-    /// `None` if there are none.
+    /// The next keys with only their names known, at most `count` of one batch. Counts them as read. `None`
+    /// if there are none.
     pub(crate) fn unread(&mut self, count: usize) -> Option<(&mut KeyBatch, std::ops::Range<usize>)> {
         let (mut batch, mut from) = self.read;
         if self.batches.get(batch).is_some_and(|batch| batch.keys.len() == from) {

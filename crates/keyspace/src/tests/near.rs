@@ -205,7 +205,7 @@ fn what_was_asked_for_in_vain_is_found_in_any_order() {
 }
 
 /// A long commit that read very many keys. Either none of them changes, or one changes before or during the
-/// commit, or one expires, or a key changes that it did not read but that shares a shard.
+/// commit, or one expires. Or an unread key in one of their shards changes.
 #[test]
 fn a_long_commit_checks_what_it_read_in_batches() {
     #[derive(PartialEq, Debug)]

@@ -79,7 +79,7 @@ mod tests {
         view.keep_only(keys.into_iter());
         let before = texts(view.set(b"a").unwrap());
         assert_eq!(before.len(), 600);
-        // Nothing is locked any more, or these would wait for ever.
+        // All locks are released: otherwise these would wait for ever.
         with(&keyspace, 100, |other| assert!(other.set_mut(b"a").unwrap().unwrap().remove(b"member:7")));
         with(&keyspace, 100, |other| assert!(other.remove(b"b")));
         with(&keyspace, 100, |other| other.put_string(b"text", b"another", None));

@@ -926,7 +926,8 @@ unsafe extern "C-unwind" fn write_dump(
     bytes: usize,
     data: *mut c_void,
 ) -> c_int {
-    // SAFETY: `dump` passed the vector, which nobody else uses meanwhile; Lua passes so many bytes.
+    // SAFETY: `dump` passed the vector, which nothing else uses meanwhile; Lua passes as many bytes as it
+    // says.
     unsafe { (*data.cast::<Vec<u8>>()).extend_from_slice(std::slice::from_raw_parts(piece.cast(), bytes)) };
     0
 }
