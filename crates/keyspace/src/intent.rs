@@ -202,7 +202,7 @@ impl Cells {
     }
 
     /// Fetches keys, and short strings they are set to, into the cache. They may lie in another core's cache,
-    /// or in the order in which they were sent.
+    /// and not in the order of the hashes.
     fn prefetch(&self, which: Range<usize>, steps: Range<usize>) {
         match self {
             Cells::Full(cells) if steps.contains(&0) => cells[which].iter().for_each(Intent::prefetch),

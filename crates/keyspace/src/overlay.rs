@@ -513,8 +513,7 @@ impl Overlay {
         seen.filter(|seen| seen.expire_ms().is_none_or(|at| at > now_ms))
     }
 
-    // ----- the whole (O5)
-    // ------------------------------------------------------------------------------------------
+    // ----- the whole (O5) ----------------------------------------------------------------------------------
 
     /// Takes the chunk that a handler missed: database, start, and about how many keys it should have.
     pub fn take_wanted_chunk(&self) -> Option<(usize, u64, usize)> {

@@ -80,7 +80,7 @@ pub(crate) struct Directory {
 }
 
 // SAFETY: a directory owns its segments, pages and entries; their values are Send and Sync, and the shard's
-// lock guards every access. guards every access.
+// lock guards every access.
 unsafe impl Send for Directory {}
 
 impl Directory {

@@ -405,8 +405,7 @@ impl<'k> View<'k> {
         matches!(self.store, Store::Overlay(_))
     }
 
-    // ----- reading
-    // ---------------------------------------------------------------------------------------------
+    // ----- reading -----------------------------------------------------------------------------------------
 
     #[inline]
     fn entry<'a>(&'a self, guard: &'a Guard<'k, Shard>, key: &[u8]) -> Option<EntryRef<'a>> {
@@ -569,8 +568,7 @@ impl<'k> View<'k> {
         }
     }
 
-    // ----- writing
-    // ---------------------------------------------------------------------------------------------
+    // ----- writing -----------------------------------------------------------------------------------------
 
     /// Begins the write (W1). Returns whether pre-images must be kept.
     #[inline]
@@ -943,8 +941,7 @@ impl<'k> View<'k> {
         guard.get(shard_of(hash_bytes(key))).pre.changed_by(db, key, s)
     }
 
-    // ----- the keyspace as a whole
-    // ---------------------------------------------------------------------------------
+    // ----- the keyspace as a whole -------------------------------------------------------------------------
 
     /// Keys in the current database. O(1). An overlay adds its own changes to the number of now: O(keys it
     /// knows).
