@@ -4,11 +4,11 @@
 //! ```text
 //! DUMP payload:  body ─────────────────────────────► version, 2 bytes ─► CRC-64 of all before, 8 bytes
 //! string:        length ─► bytes                     small integer, 1 + 1, 2 or 4 bytes, or LZF-compressed
-//! length:        00llllll   01llllll llllllll   10000000 + 4 bytes   10000001 + 8 bytes     11tttttt: not a length
+//! length:        00llllll   01llllll llllllll   10000000 + 4 bytes   10000001 + 8 bytes   11tttttt: none
 //! ```
 //!
 //! ```text
-//! any server's payload ─► open ─► decode ─► a Sink                 ListPayload, SetPayload, … ─► a payload for any server
+//! any server's payload ─► open ─► decode ─► a Sink     ListPayload, SetPayload, … ─► a payload for any server
 //!                     └─► translate ─► the same for Redis, or for Valkey
 //! ```
 //!

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! ask(thread) ──signal──► handler, on that thread: copies registers and stack ──► take() ──► Sample
-//!                                             Sample::frames: unwound later by the caller ──► name(address)
+//!                                           Sample::frames: unwound later by the caller ──► name(address)
 //! ```
 //!
 //! - B1: the handler makes no allocation, takes no lock and does not unwind. It copies at most [`WORDS`]

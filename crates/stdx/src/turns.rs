@@ -1,9 +1,9 @@
 //! Turns: many threads of background work, of which about as many run at once as there are cores.
 //!
 //! ```text
-//! enter ─► holder ─► check … check (nobody waits: one load) … check after 1 ms, somebody waits ─► back of the queue
-//!            ▲  └─► aside (waits for something else) ─┐                                                  │
-//!            └───── next of the queue ◄───────────────┴──────────────────────────────────────────────────┘
+//! enter ─► holder ─► check … check (none waits: one load) … check after 1 ms, others wait ─► end of the queue
+//!            ▲  └─► aside (waits for something else) ─┐                                           │
+//!            └───── next of the queue ◄───────────────┴───────────────────────────────────────────┘
 //! ```
 //!
 //! So ten long jobs do not evict each other's data from the caches, and a short one waits at most for one

@@ -1,7 +1,7 @@
 //! Eviction: which keys go when memory is short.
 //!
 //! ```text
-//!   reads, overwrites ──► the slot's byte (marks.rs)          one byte, unless used this tick already
+//!   reads, overwrites ──► the slot's byte (marks.rs)           one byte, unless used this tick already
 //!                    └──► ring of this thread ─► mini-caches   which threshold would hit most (minis.rs)
 //!   insertions ─────────► time, ghosts
 //!   a writer over the limit, or an idle loop ─► evict: one victim of a sample of 64 neighbouring slots

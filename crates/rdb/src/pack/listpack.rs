@@ -4,8 +4,8 @@
 //! bytes in all, u32 │ elements, u16 (65535: count them) │ element … │ 0xff
 //! element: encoding and data │ their length, 7 bits a byte, to be read backwards
 //!
-//! 0nnnnnnn  0 to 127            110nnnnn + 1   13 bits, signed         f1 f2 f3 f4   + 2, 3, 4, 8 bytes, signed
-//! 10llllll  text of l bytes     1110llll + 1   text of l bytes         f0            text, its length in 4 bytes
+//! 0nnnnnnn  0 to 127         110nnnnn + 1   13 bits, signed      f1 f2 f3 f4   + 2, 3, 4, 8 bytes, signed
+//! 10llllll  text of l bytes  1110llll + 1   text of l bytes      f0            text, its length in 4 bytes
 //! ```
 
 use super::int;
