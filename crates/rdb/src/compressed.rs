@@ -1,7 +1,7 @@
 //! Compressed texts, where that makes them shorter: the body of a long string, and elements of collections.
 //!
 //! ```text
-//! text, piece by piece ─► a block ─► packed    type ─► COMPRESSED ─► packed length ─► length ─► packed blocks
+//! text, piece by piece ─► a block ─► packed   type ─► COMPRESSED ─► packed length ─► length ─► packed blocks
 //! ```
 //!
 //! - P1: the packed length is known last. It is written as wide as the unpacked length, which is known first

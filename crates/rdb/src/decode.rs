@@ -259,11 +259,11 @@ impl<'a, S: Sink> Decoder<'a, '_, S> {
     /// Decodes hashes with fields that expire.
     ///
     /// ```text
-    /// 24  the soonest time, 8 bytes │ fields, a length │ (time, field, value) …  time: 0, or ms after soonest + 1
+    /// 24  soonest time, 8 bytes │ fields, a length │ (time, field, value) …  time: 0, or ms after soonest + 1
     /// 22  of a release candidate: no soonest time, and times since 1970
-    /// 25  the soonest time, 8 bytes │ listpack of (field, value, time) …         time: 0, or since 1970
+    /// 25  soonest time, 8 bytes │ listpack of (field, value, time) …         time: 0, or since 1970
     /// 23  of a release candidate: no soonest time
-    /// 22  of Valkey 9: fields, a length │ (field, value, time) …                 time: 8 bytes, -1, or since 1970
+    /// 22  of Valkey 9: fields, a length │ (field, value, time) …             time: 8 bytes, -1, or since 1970
     /// ```
     fn fields(&mut self, kind: u8, version: u16) -> Outcome<S> {
         let is_valkey = version >= VERSION_VALKEY_9;

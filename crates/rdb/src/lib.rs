@@ -8,7 +8,7 @@
 //! ```
 //!
 //! ```text
-//! any server's payload ─► open ─► decode ─► a Sink     ListPayload, SetPayload, … ─► a payload for any server
+//! any server's payload ─► open ─► decode ─► a Sink    ListPayload, SetPayload, … ─► a payload for any server
 //!                     └─► translate ─► the same for Redis, or for Valkey
 //! ```
 //!

@@ -1,7 +1,7 @@
 //! Turns: many threads of background work, of which about as many run at once as there are cores.
 //!
 //! ```text
-//! enter ─► holder ─► check … check (none waits: one load) … check after 1 ms, others wait ─► end of the queue
+//! enter ─► holder ─► check … check (none waits: one load) … check after 1 ms, others wait ─► end of queue
 //!            ▲  └─► aside (waits for something else) ─┐                                           │
 //!            └───── next of the queue ◄───────────────┴───────────────────────────────────────────┘
 //! ```

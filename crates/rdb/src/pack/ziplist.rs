@@ -5,7 +5,7 @@
 //! element: length of the one before (1 byte, or 0xfe and 4) │ encoding and data
 //!
 //! 00llllll  text of l bytes      01llllll + 1  text          10______ + 4   text, lengths big-endian
-//! c0 d0 e0  + 2, 4, 8 bytes, signed                          f0 + 3, fe + 1 bytes, signed  f1 to fd   0 to 12
+//! c0 d0 e0  + 2, 4, 8 bytes, signed                          f0 + 3, fe + 1 bytes, signed f1 to fd   0 to 12
 //! ```
 
 use super::int;
