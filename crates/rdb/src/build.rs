@@ -1,4 +1,4 @@
-//! Payloads for RESTORE, built from the outside: for applications and loaders, and for DUMP.
+//! Builds payloads for RESTORE: for applications and loaders, and for DUMP.
 //!
 //! ```
 //! let mut list = rdb::ListPayload::new();
@@ -10,13 +10,14 @@
 //! let payload = set.finish().expect("not empty");
 //! ```
 //!
-//! The encodings are the plain ones, with elements compressed if that is asked for: every Redis from 4.0 on and every Valkey
-//! reads them, and makes of them what it would have made of the commands. Only fields that expire need Redis 7.4, or
-//! Valkey 9, which write them differently ([`Dialect`]).
+//! The encodings are the plain ones, with compressed elements on request. Redis from 4.0 on and Valkey read
+//! them, and make of them what the commands would have made. Fields that expire need Redis 7.4 or Valkey 9,
+//! which write them differently ([`Dialect`]).
 //!
-//! - B1: what is in a payload is the caller's affair: servers refuse a set, sorted set or hash with a member twice.
+//! - B1: the caller must not put a member twice into a set, sorted set or hash: servers refuse such a
+//!   payload.
 //!
-//! Cost: O(bytes); whoever knows how many elements will come saves moving them once (`with_len`).
+//! Cost: O(bytes). A caller that knows the number of elements saves moving them once (`with_len`).
 
 #[cfg(doc)]
 use crate::is_compressed;
@@ -27,7 +28,7 @@ use crate::{
     Item, Reader, VERSION_FIELD_EXPIRY, VERSION_VALKEY_9, VERSION_VALUES, put_int, put_len, seal, types,
 };
 
-/// How fields that expire are written.
+/// The form in which fields that expire are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// For Redis from 7.4 on, and Evenkeel.
@@ -45,7 +46,7 @@ impl Dialect {
         }
     }
 
-    /// The beginning of a hash of so many fields of which the first expires at `soonest_ms`.
+    /// Begins a hash of `len` fields. The first of those that expire does so at `soonest_ms`.
     fn begin(self, len: usize, soonest_ms: u64) -> Counted {
         match self {
             Dialect::Redis => Counted::new(types::HASH_METADATA, &soonest_ms.to_le_bytes(), len),
@@ -53,14 +54,14 @@ impl Dialect {
         }
     }
 
-    /// What stands before a field that expires then, if it does.
+    /// Writes the part before a field with this expiry.
     fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
         if self == Dialect::Redis {
             put_len(out, time.map_or(0, |time| time.saturating_sub(soonest_ms).saturating_add(1)));
         }
     }
 
-    /// What stands behind its value.
+    /// Writes the part behind a field's value.
     fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
         if self == Dialect::Valkey {
             out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());
@@ -83,13 +84,13 @@ pub fn put_number(out: &mut Vec<u8>, number: i64) {
     put_int(out, number);
 }
 
-/// Begins the body of a string whose `len` bytes are appended by the caller, in pieces.
+/// Begins the body of a string. The caller appends its `len` bytes in pieces.
 pub fn begin_string(out: &mut Vec<u8>, len: usize) {
     out.push(types::STRING);
     put_len(out, len as u64);
 }
 
-/// A type, a number of elements and the elements.
+/// A type, the number of elements, and the elements.
 struct Counted {
     out: Vec<u8>,
     announced: u64,
@@ -97,7 +98,7 @@ struct Counted {
     /// Where the number ends.
     elements_at: usize,
     number_at: usize,
-    /// If elements are compressed that get shorter by it.
+    /// Set if elements are compressed when that makes them shorter.
     shortener: Option<Box<Shortener>>,
 }
 
@@ -111,7 +112,7 @@ impl Counted {
         Counted { out, announced: announced as u64, count: 0, elements_at, number_at, shortener: None }
     }
 
-    /// Everything but the footer; None without elements.
+    /// Everything except the footer. `None` without elements.
     fn into_body(mut self) -> Option<Vec<u8>> {
         if self.count != self.announced {
             let mut number = Vec::new();
@@ -149,12 +150,12 @@ macro_rules! payload {
                 $name::with_len(0)
             }
 
-            /// For so many elements. If other than announced come, they are moved once at the end.
+            /// A payload for `len` elements. If another number comes, they are moved once at the end.
             pub fn with_len(len: usize) -> $name {
                 $name { counted: Counted::new($kind, &[], len) }
             }
 
-            /// Elements so far.
+            /// Number of elements so far.
             pub fn len(&self) -> usize {
                 self.counted.count as usize
             }
@@ -163,27 +164,27 @@ macro_rules! payload {
                 self.len() == 0
             }
 
-            /// Bytes so far, about.
+            /// About how many bytes it has so far.
             pub fn size_bytes(&self) -> usize {
                 self.counted.out.len()
             }
 
-            /// Takes memory for so many bytes.
+            /// Reserves memory for `bytes` more bytes.
             pub fn reserve(&mut self, bytes: usize) {
                 self.counted.out.reserve(bytes);
             }
 
-            /// From now on elements are compressed that get shorter by it ([`is_compressed`]).
+            /// From now on, elements are compressed if that makes them shorter ([`is_compressed`]).
             pub fn compress(&mut self) {
                 self.counted.shortener = Some(Box::default());
             }
 
-            /// The payload; None without elements, because there are no empty collections.
+            /// The payload. `None` without elements: there are no empty collections.
             pub fn finish(self) -> Option<Vec<u8>> {
                 sealed(self.into_body(), VERSION_VALUES)
             }
 
-            /// All but the footer, for [`crate::seal_in_pieces`] with [`VERSION_VALUES`].
+            /// The payload without its footer, for [`crate::seal_in_pieces`] with [`VERSION_VALUES`].
             pub fn into_body(self) -> Option<Vec<u8>> {
                 self.counted.into_body()
             }
@@ -233,7 +234,7 @@ pub struct SetPayload {
 payload!(SetPayload, types::SET, "a set");
 
 impl SetPayload {
-    /// Adds a member, which must not be there yet (B1).
+    /// Adds a member, which must be new (B1).
     pub fn insert(&mut self, member: &[u8]) -> &mut SetPayload {
         self.insert_item(Item::Bytes(member))
     }
@@ -261,7 +262,8 @@ pub struct ZSetPayload {
 payload!(ZSetPayload, types::ZSET_2, "a sorted set");
 
 impl ZSetPayload {
-    /// Adds a member, which must not be there yet (B1), in any order. False, and not added, if the score is NaN.
+    /// Adds a member, which must be new (B1). The order does not matter. False, and nothing added, if the
+    /// score is NaN.
     pub fn insert(&mut self, member: &[u8], score: f64) -> bool {
         if score.is_nan() {
             return false;
@@ -274,7 +276,7 @@ impl ZSetPayload {
 }
 
 impl<T: AsRef<[u8]>> Extend<(T, f64)> for ZSetPayload {
-    /// Leaves out members whose score is NaN.
+    /// Adds members, except those with a score of NaN.
     fn extend<I: IntoIterator<Item = (T, f64)>>(&mut self, members: I) {
         for (member, score) in members {
             self.insert(member.as_ref(), score);
@@ -285,31 +287,31 @@ impl<T: AsRef<[u8]>> Extend<(T, f64)> for ZSetPayload {
 /// The payload of a hash. See the module.
 pub struct HashPayload {
     counted: Counted,
-    /// If fields that expire are written at once: how, and when the first of them does.
+    /// Set if fields are written at once in their dialect, with the soonest expiry.
     at_once: Option<(Dialect, u64)>,
-    /// Else which fields expire, counted from the first, and when.
+    /// Otherwise: which fields expire, counted from the first, and when.
     times: Vec<(u64, u64)>,
 }
 
 impl HashPayload {
-    /// The payload of a hash without fields so far.
+    /// The payload of a hash without fields.
     pub fn new() -> HashPayload {
         HashPayload::with_len(0)
     }
 
-    /// For so many fields. If other than announced come, they are moved once at the end.
+    /// A payload for `len` fields. If another number comes, they are moved once at the end.
     pub fn with_len(len: usize) -> HashPayload {
         HashPayload { counted: Counted::new(types::HASH, &[], len), at_once: None, times: Vec::new() }
     }
 
-    /// For so many fields of which the first expires at `soonest_ms`, written in this dialect at once: `finish` needs not go
-    /// through them again, and gives the same whatever it is told.
+    /// A payload for `len` fields, written at once in this dialect. The first of those that expire does so at
+    /// `soonest_ms`. `finish` then writes nothing anew, and ignores its own dialect.
     pub fn expiring(dialect: Dialect, len: usize, soonest_ms: u64) -> HashPayload {
         let counted = dialect.begin(len, soonest_ms);
         HashPayload { counted, at_once: Some((dialect, soonest_ms)), times: Vec::new() }
     }
 
-    /// Fields so far.
+    /// Number of fields so far.
     pub fn len(&self) -> usize {
         self.counted.count as usize
     }
@@ -318,27 +320,27 @@ impl HashPayload {
         self.len() == 0
     }
 
-    /// Bytes so far, about.
+    /// About how many bytes it has so far.
     pub fn size_bytes(&self) -> usize {
         self.counted.out.len()
     }
 
-    /// Takes memory for so many bytes.
+    /// Reserves memory for `bytes` more bytes.
     pub fn reserve(&mut self, bytes: usize) {
         self.counted.out.reserve(bytes);
     }
 
-    /// From now on fields and values are compressed that get shorter by it ([`is_compressed`]).
+    /// From now on, fields and values are compressed if that makes them shorter ([`is_compressed`]).
     pub fn compress(&mut self) {
         self.counted.shortener = Some(Box::default());
     }
 
-    /// Adds a field, which must not be there yet (B1).
+    /// Adds a field, which must be new (B1).
     pub fn insert(&mut self, field: &[u8], value: &[u8]) -> &mut HashPayload {
         self.put(field, value, None)
     }
 
-    /// Adds a field that expires, at a time in milliseconds since 1970.
+    /// Adds a field that expires at a time in milliseconds since 1970. It must be new (B1).
     pub fn insert_expiring(&mut self, field: &[u8], value: &[u8], expire_ms: u64) -> &mut HashPayload {
         self.put(field, value, Some(expire_ms))
     }
@@ -358,13 +360,13 @@ impl HashPayload {
         self
     }
 
-    /// The payload; None without fields, because there are no empty hashes.
+    /// The payload. `None` without fields: there are no empty hashes.
     pub fn finish(self, dialect: Dialect) -> Option<Vec<u8>> {
         let (body, version) = self.into_body(dialect)?;
         sealed(Some(body), version)
     }
 
-    /// All but the footer, and the version for [`crate::seal_in_pieces`].
+    /// The payload without its footer, and the version for [`crate::seal_in_pieces`].
     pub fn into_body(self, dialect: Dialect) -> Option<(Vec<u8>, u16)> {
         let times = self.times;
         let (count, elements_at) = (self.counted.count, self.counted.elements_at);
@@ -391,7 +393,7 @@ impl<F: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(F, V)> for HashPayload {
     }
 }
 
-/// Fields and values one after the other, and the times of some.
+/// Fields and values in a row, and the expiries of some.
 struct Timed<'a> {
     fields: Reader<'a>,
     count: u64,
@@ -406,7 +408,7 @@ impl Timed<'_> {
         for i in 0..self.count {
             let time = times.next_if(|(at, _)| *at == i).map(|(_, time)| time);
             let before = self.fields.rest();
-            // They were written by us a moment ago.
+            // This builder wrote them, so they are valid.
             let len = match (self.fields.skip_string(), self.fields.skip_string()) {
                 (Ok(_), Ok(_)) => before.len() - self.fields.rest().len(),
                 _ => 0,

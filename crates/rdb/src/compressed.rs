@@ -1,30 +1,32 @@
-//! Texts that are written compressed, if they get shorter by that: the body of a long string, and elements of collections.
+//! Compressed texts, where that makes them shorter: the body of a long string, and elements of collections.
 //!
 //! ```text
-//! text, piece by piece ─► a block ─► packed      type ─► COMPRESSED ─► packed length ─► length ─► packed blocks
+//! text, piece by piece ─► a block ─► packed   type ─► COMPRESSED ─► packed length ─► length ─► packed blocks
 //! ```
 //!
-//! - P1: the packed length, which is known last, is written as wide as the length, which is known first and larger.
+//! - P1: the packed length is known last. It is written as wide as the unpacked length, which is known first
+//!   and larger.
 //!
-//! Memory: what is packed so far, and less than 100 KB, however long the text is.
+//! Memory: the packed bytes so far, and less than 100 KB, for a text of any length.
 
 use crate::lzf::{BLOCK, Packer};
 use crate::string::{COMPRESSED, put_len_as_wide};
 use crate::{put_len, types};
 
-/// Shorter texts are not worth it.
+/// Shorter texts are not worth compressing.
 const LEN_MIN: usize = 21;
-/// As many bytes must be saved.
+/// At least this many bytes must be saved.
 const GAIN_MIN: usize = 4;
-/// Where the packed length stands: behind the type and the mark.
+/// The position of the packed length: behind the type and the mark.
 const PACKED_LEN_AT: usize = 2;
 
-/// Whether an element of so many bytes is compressed if it gets shorter: one block at most, so that it does not take long. O(1).
+/// Whether an element of `len` bytes is compressed if that makes it shorter. One block is the limit, so that
+/// it takes no long time. O(1).
 pub fn is_compressed(len: usize) -> bool {
     (LEN_MIN..=BLOCK).contains(&len)
 }
 
-/// Compresses elements one after the other, in memory that it keeps.
+/// Compresses elements one after the other, and reuses its memory.
 #[derive(Default)]
 pub(crate) struct Shortener {
     packer: Packer,
@@ -32,7 +34,8 @@ pub(crate) struct Shortener {
 }
 
 impl Shortener {
-    /// Appends a text in its compressed form. False, and nothing is appended, if nothing is gained. O(length), under 500 µs.
+    /// Appends a text in compressed form. False, and nothing appended, if that saves too little. O(length),
+    /// under 500 µs.
     pub(crate) fn put(&mut self, text: &[u8], out: &mut Vec<u8>) -> bool {
         if !is_compressed(text.len()) {
             return false;
@@ -51,10 +54,10 @@ impl Shortener {
     }
 }
 
-/// A string, piece by piece. See the module.
+/// A string that is compressed piece by piece. See the module.
 pub struct CompressedString {
     len: usize,
-    /// What has come and is not packed yet.
+    /// Bytes that came and are not packed yet.
     block: Vec<u8>,
     packer: Packer,
     out: Vec<u8>,
@@ -62,7 +65,7 @@ pub struct CompressedString {
 }
 
 impl CompressedString {
-    /// For a text of so many bytes; None if it is too short to gain anything.
+    /// For a text of `len` bytes. `None` if it is too short to gain anything.
     pub fn new(len: usize) -> Option<CompressedString> {
         if len < LEN_MIN {
             return None;
@@ -75,8 +78,8 @@ impl CompressedString {
         Some(CompressedString { len, block, packer: Packer::new(len), out, packed_from })
     }
 
-    /// Takes the next bytes of the text. False as soon as it is clear that nothing is gained. O(bytes), and under 500 µs where a
-    /// block is full.
+    /// Takes the next bytes of the text. False as soon as it is clear that nothing is gained. O(bytes), and
+    /// under 500 µs when a block is full.
     pub fn push(&mut self, mut piece: &[u8]) -> bool {
         while !piece.is_empty() && self.gains() {
             let (now, later) = piece.split_at(piece.len().min(BLOCK - self.block.len()));
@@ -102,7 +105,7 @@ impl CompressedString {
         self.packed_len() + GAIN_MIN <= self.len
     }
 
-    /// The body, when all of the text has come; None if nothing was gained.
+    /// The body, when the whole text has come. `None` if nothing was gained.
     pub fn into_body(mut self) -> Option<Vec<u8>> {
         self.pack();
         if !self.gains() {
@@ -200,7 +203,8 @@ mod tests {
                     prop_assert!(body.len() < text.len() + 16);
                     prop_assert_eq!(read(&body), text);
                 }
-                // The two triples of a word of two bytes may have one place in the packer's table, and displace each other.
+                // The two triples of a two-byte word may share an entry of the packer's table and displace
+                // each other.
                 None => prop_assert!(text.len() <= 20 || times < 3 || word.len() == 2 || word.len() > 100),
             }
         }
