@@ -1,4 +1,4 @@
-//! CLIENT: what connections are there, and what they may do. `exec` performs all of it.
+//! CLIENT: the connections and their settings. `exec` performs all of it.
 
 use crate::table::{ADMIN, Command, LOADING, NOSCRIPT, Run, STALE, acl};
 

@@ -384,7 +384,7 @@ fn values_are_set_with_an_expiry() {
         assert_eq!(db.effect_lines().len(), 0);
         assert_eq!(told(&mut db), "hset:h hdel:h del:h");
         db.check(&[("hsetex h exat 1 fields 1 c 7", "1"), ("exists h", "0")]);
-        // Over an overlay the key was never there.
+        // Over an overlay the key never existed.
         let told = told(&mut db);
         assert_eq!(told.strip_prefix("new:h ").unwrap_or(&told), "hset:h hdel:h del:h");
     });

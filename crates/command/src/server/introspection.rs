@@ -1,4 +1,4 @@
-//! COMMAND, CONFIG, INFO and what else tells about the server. `exec` performs all of it.
+//! COMMAND, CONFIG, INFO and other facts about the server. `exec` performs all of them.
 
 use crate::table::{ADMIN, Command, FAST, LOADING, NOSCRIPT, READONLY, Run, STALE, acl};
 

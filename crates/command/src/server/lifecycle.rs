@@ -1,4 +1,5 @@
-//! The server's life, data on disk and other servers: what memory alone has no use for is refused by `exec`.
+//! The server's life, data on disk and other servers. `exec` performs these, and refuses what a server in
+//! memory alone cannot do.
 
 use crate::table::{
     ADMIN, ALLOW_BUSY, BLOCKING, Command, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, Run, STALE,

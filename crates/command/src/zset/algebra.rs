@@ -1,12 +1,12 @@
-//! ZUNION, ZINTER, ZDIFF, their STORE forms, ZINTERCARD. Plain sets take part with scores of 1.
+//! ZUNION, ZINTER, ZDIFF, their STORE forms, ZINTERCARD. Members of plain sets count with a score of 1.
 //!
 //! ```text
 //! sources, the smallest first ──► score and member of each result, unordered ──sort──► reply, or a set built at once
 //! (a difference: as given)        union: a table by member; inter: the smallest is walked
 //! ```
 //!
-//! The order of the sources is Redis's because sums of floats depend on it. A result that is one of the sources as it
-//! is (a single key, or the others are empty) is a clone of it.
+//! The sources are in Redis's order, because sums of floats depend on it. A result that equals a source (a
+//! single key, or the others are empty) is a clone of that source.
 
 use super::range::store;
 use super::{Form, GROUP, Slice, answer, build, is_packed};
