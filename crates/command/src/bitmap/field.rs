@@ -5,7 +5,6 @@
 //! Here the growth is reported as a change, so that logs and replicas see it.
 //!
 //! An operation works on 128-bit integers, where neither a sum nor a value can overflow.
-//! An operation works on 128-bit integers, where neither a sum nor a value can overflow.
 
 use super::offset;
 use crate::options::{int, is};

@@ -1,8 +1,8 @@
-//! Bits as lists of their places, and as text: SETINTARRAY, APPENDINTARRAY, DELETEINTARRAY, GETINTARRAY, RANGEINTARRAY,
-//! SETBITARRAY, GETBITARRAY.
+//! Bits as lists of positions, and as text: SETINTARRAY, APPENDINTARRAY, DELETEINTARRAY, GETINTARRAY,
+//! RANGEINTARRAY, SETBITARRAY, GETBITARRAY.
 //!
-//! Long answers are streamed from an O(1) clone. What can be answered is bounded, because a bitmap of no memory at all may
-//! have 2^64 bits: [`STREAMED_MAX`] places, [`RANGE_MAX`] where the answer must be held whole, text up to
+//! Long answers stream from an O(1) clone. Their length is limited, because a bitmap that takes no memory may
+//! have 2^64 bits: [`STREAMED_MAX`] positions, [`RANGE_MAX`] where the answer must be held whole, text up to
 //! `proto-max-bulk-len`.
 
 use super::bits::remove;

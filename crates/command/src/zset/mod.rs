@@ -89,7 +89,7 @@ enum Form {
     Member,
     /// Member and score, one after the other.
     Flat,
-    /// Member and score as an array of their own.
+    /// Member and score in an array of their own.
     Nested,
 }
 
