@@ -7,14 +7,17 @@
 //!   slot i = tag << 12 | position of e(i); e(i) ends where e(i+1) starts, the last one at `end`
 //! ```
 //!
-//! So any entry is found without scanning, two bytes per entry buy that, entries can be added at both ends without
-//! moving any data, and an insertion in the middle moves the shorter side if there is room for it.
+//! Any entry is found without scanning, for two bytes each. Entries can be added at both ends without moving
+//! data. An insertion in the middle moves the shorter side if there is room for it.
 //!
-//! - L1: positions ascend with the index, `start = position of e(0) <= … <= end <= cap - 2·len`, `cap < 4096`.
-//! - L2: an entry whose tag has [`BIG`] ends in an 8-byte pointer that owns one count of a [`Blob`]; `bigs` counts them.
+//! - L1: positions ascend with the index, `start = position of e(0) <= … <= end <= cap - 2·len`, `cap <
+//!   4096`.
+//! - L2: an entry whose tag has [`BIG`] ends in an 8-byte pointer that owns one count of a [`Blob`]; `bigs`
+//!   counts them.
 //! - L3: everything but the count changes only while there is exactly one owner.
 //!
-//! Cost: reading an entry two loads; insert and remove a memmove of at most 4 KB, usually one of half a leaf.
+//! Cost: reading an entry takes two loads; insert and remove a memmove of at most 4 KB, usually one of half a
+//! leaf.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::{ManuallyDrop, size_of};
@@ -93,7 +96,7 @@ pub struct Item<'a> {
     pub tag: u8,
     pub head: &'a [u8],
     pub tail: &'a [u8],
-    /// What its kind will say that the entry weighs.
+    /// The weight that its kind will give the entry.
     pub weight: u64,
 }
 
@@ -103,7 +106,7 @@ impl Item<'_> {
         self.tail.len() > crate::elem::INLINE_MAX
     }
 
-    /// Bytes it takes inside a leaf, slot included.
+    /// Bytes it takes inside a leaf, with its slot.
     #[inline]
     pub fn space(&self) -> usize {
         2 + self.head.len() + if self.is_big() { 8 } else { self.tail.len() }
@@ -165,12 +168,12 @@ impl Leaf {
         }
     }
 
-    /// An empty leaf like `with_space`, whose room for data lies in front: for entries of about `bytes` bytes that come
-    /// one before the other.
+    /// An empty leaf like `with_space`, with its room for data in front: for entries of about `bytes` bytes,
+    /// each added in front of the last.
     pub fn with_room_in_front(space: usize, bytes: usize) -> Leaf {
         let mut leaf = Leaf::with_space(space);
         let head = leaf.head_mut();
-        // Each entry takes two bytes of the rest for its slot; the first one is written behind the middle so made.
+        // Each entry takes two bytes of the rest for its slot. The first one is written behind this middle.
         let front = (head.cap as usize - bytes - 2) * bytes / (bytes + 2);
         (head.start, head.end) = (front as u16, front as u16);
         leaf
@@ -278,7 +281,8 @@ impl Leaf {
         (0..self.len()).map(|i| self.entry(i))
     }
 
-    /// Whether a leaf of at most `max` bytes of entries and slots and [`MAX_LEN`] entries can take `space` more.
+    /// Whether `space` more fits into a leaf of at most `max` bytes of entries and slots, and [`MAX_LEN`]
+    /// entries.
     #[inline]
     pub fn fits(&self, space: usize, max: usize) -> bool {
         self.used() + space <= max && self.len() < MAX_LEN
@@ -459,15 +463,16 @@ impl Leaf {
         self.head_mut().bigs += u16::from(item.is_big());
     }
 
-    /// Gives back room that is not needed. Sole owner.
+    /// Gives back unused room. Sole owner.
     pub fn shrink(&mut self) {
         if cap_for(self.used()) < self.head().cap as usize {
             self.regrow(0, 0, 16);
         }
     }
 
-    /// Moves to an allocation with room for `extra` bytes and, in larger leaves, one `slack`th of all more; in front of the data if `front > 0` is the
-    /// size of one entry that comes there. Compacts in place if much lies unused in front and not too much in all.
+    /// Moves to an allocation with room for `extra` bytes and, in larger leaves, one `slack`th of all more.
+    /// The room is in front of the data if `front > 0`, which is then the size of one entry to come there.
+    /// Compacts in place if much is unused in front and not too much in all.
     fn regrow(&mut self, extra: usize, front: usize, slack: usize) {
         let (used, len) = (self.used(), self.len());
         let bytes = used - 2 * len;
@@ -491,7 +496,7 @@ impl Leaf {
         let mut new = Leaf::with_space(roomy.min(MAX_CAP));
         let new_cap = new.head().cap as usize;
         let free = new_cap - used;
-        // Slots of the entries to come take their part of the room.
+        // Slots of the entries to come take part of the room.
         let at = if front > 0 { ((free - 2) * front / (front + 2)).max(front) } else { 0 };
         // SAFETY: the new leaf is ours and as large as data and slots together; the blobs move with their entries,
         // so the old leaf is freed without releasing them.
@@ -510,7 +515,7 @@ impl Leaf {
         *self = new;
     }
 
-    /// The index that halves the bytes: entries below it take about as many as those from it on. `0 < i < len`.
+    /// The index that halves the bytes, `0 < i < len`.
     pub fn middle(&self) -> usize {
         let (start, end) = (self.head().start as usize, self.head().end as usize);
         let half = |i: usize| self.position(i) - start + 2 * i;
