@@ -186,7 +186,7 @@ fn layout(capacity: usize) -> Layout {
     Layout::from_size_align(HEAD + capacity, 8).expect("a buffer is smaller than the address space")
 }
 
-/// Room to ask for when a buffer that must hold `need` bytes is likely to grow on.
+/// Room to allocate for a buffer that must hold `need` bytes and will probably grow.
 fn grown(need: usize) -> usize {
     need + (need / 4).min(1 << 20)
 }
