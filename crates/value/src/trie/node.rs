@@ -53,7 +53,7 @@ pub(crate) struct Inner<K: EntryKind> {
     times: K::Times,
 }
 
-/// What a node is.
+/// The form of a node.
 pub(crate) enum View<'a, K: EntryKind> {
     Leaf(Leaf<K>),
     Inner(&'a Inner<K>),
