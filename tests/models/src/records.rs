@@ -1,5 +1,5 @@
-// The word of a long commit: `record.rs` and `sequence.rs` as they are. Played: two keys whose intents are placed, and those who
-// meet them; keys are `fate` seen at a position, as in `Intents::at`.
+// The word of a long commit: `record.rs` and `sequence.rs` as they are. Played: two keys with placed intents,
+// and the commands that meet them. Keys are `fate` seen at a position, as in `Intents::at`.
 
 use super::Keyspace;
 use super::record::{Fate, Record};
@@ -26,7 +26,7 @@ impl World {
         &self.keyspace.sequence
     }
 
-    /// Whether a key is seen as the record makes it.
+    /// Whether a key is seen in the record's state.
     fn sees(&self, p: Lsn) -> bool {
         matches!(self.record.fate(self.sequence()), Fate::Committed(n) if n <= p)
     }

@@ -99,7 +99,7 @@ fn per_argument(_: &View<'_>, args: Args<'_>) -> usize {
     args.len() * 2
 }
 
-// ----- pushing -------------------------------------------------------------------------------------------------------
+// ----- pushing ---------------------------------------------------------------------------------------------
 
 /// `LPUSH key element [element ...]`: puts elements in front and answers the new length.
 ///
@@ -153,7 +153,7 @@ fn push(cx: &mut Cx<'_, '_>, args: Args<'_>, end: End, create: bool) -> Result<(
     Ok(())
 }
 
-// ----- popping -------------------------------------------------------------------------------------------------------
+// ----- popping ---------------------------------------------------------------------------------------------
 
 /// `LPOP key [count]`: the first element or null; with a count an array, or a null array.
 ///
@@ -263,7 +263,7 @@ fn llen(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- moving --------------------------------------------------------------------------------------------------------
+// ----- moving ----------------------------------------------------------------------------------------------
 
 /// `LMOVE source destination LEFT|RIGHT LEFT|RIGHT`: moves an element and answers it, or null without a
 /// source.
@@ -329,7 +329,7 @@ pub(super) fn move_one(
     Ok(true)
 }
 
-// ----- popping from one of several ----------------------------------------------------------------------------------
+// ----- popping from one of several -------------------------------------------------------------------------
 
 /// The arguments `numkeys key [key ...] LEFT|RIGHT [COUNT count]`.
 pub(super) struct Several<'a> {

@@ -99,7 +99,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         ),
 ];
 
-// ----- costs ---------------------------------------------------------------------------------------------------------
+// ----- costs -----------------------------------------------------------------------------------------------
 
 /// Bytes of members that cost one step more, as members are hashed and compared.
 const BYTES_PER_STEP: usize = 1024;
@@ -173,7 +173,7 @@ fn sum_store_cost(view: &View<'_>, args: Args<'_>) -> usize {
     sum_steps(view, args.from(2))
 }
 
-// ----- reading -------------------------------------------------------------------------------------------------------
+// ----- reading ---------------------------------------------------------------------------------------------
 
 /// Most members of a result that is rebuilt for its encoding: Redis's default for its largest set of
 /// integers.
@@ -380,7 +380,7 @@ fn sunion(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- storing -------------------------------------------------------------------------------------------------------
+// ----- storing ---------------------------------------------------------------------------------------------
 
 /// Puts a result under a key and answers its number of members. An empty result removes the key.
 fn store(cx: &mut Cx<'_, '_>, key: &[u8], result: Set, event: &'static str) -> Result<(), Error> {

@@ -34,7 +34,7 @@ fn len_of(view: &View<'_>, key: &[u8]) -> usize {
     view.zset(key).ok().flatten().map_or(0, ZSet::len)
 }
 
-// ----- bounds --------------------------------------------------------------------------------------------------------
+// ----- bounds ----------------------------------------------------------------------------------------------
 
 /// A bound by score: a number, exclusive behind `(`. It is read as in C: an empty text is 0, too large a
 /// number is infinite, a zero byte ends the text. Hexadecimal is refused, as in Redis 8. Errors: not a float.
@@ -64,7 +64,7 @@ fn lex_bound(arg: &[u8]) -> Result<LexBound<'_>, Error> {
     }
 }
 
-// ----- answering -----------------------------------------------------------------------------------------------------
+// ----- answering -------------------------------------------------------------------------------------------
 
 /// Some neighbouring members, in ascending or descending order.
 #[derive(Clone, Debug, PartialEq)]
@@ -175,7 +175,7 @@ impl Stream for Slices {
     }
 }
 
-// ----- building ------------------------------------------------------------------------------------------------------
+// ----- building --------------------------------------------------------------------------------------------
 
 /// Whether Redis keeps this member, in a set of this size, in a listpack.
 fn is_packed(len: usize, member: &[u8]) -> bool {

@@ -57,7 +57,7 @@ pub(crate) static COMMANDS: &[Command] =
             .doc(GROUP, "2.8.9", LOG, "Counts the members that lie between two texts."),
     ];
 
-// ----- what is wanted ------------------------------------------------------------------------------------------------
+// ----- what is wanted --------------------------------------------------------------------------------------
 
 /// The unit of a range.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl<'a> Query<'a> {
     }
 }
 
-// ----- answering -----------------------------------------------------------------------------------------------------
+// ----- answering -------------------------------------------------------------------------------------------
 
 /// `ZRANGE key start stop [BYSCORE|BYLEX] [REV] [LIMIT offset count] [WITHSCORES]`: the members of a range.
 ///
@@ -261,7 +261,7 @@ fn zlexcount(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     Ok(())
 }
 
-// ----- storing -------------------------------------------------------------------------------------------------------
+// ----- storing ---------------------------------------------------------------------------------------------
 
 const STORE: Fixed = Fixed { by: None, reverse: None, store: true };
 

@@ -248,7 +248,7 @@ impl std::fmt::Debug for Ints {
 
 const _: () = assert!(size_of::<Ints>() == 8);
 
-// ----- changes of one number -----------------------------------------------------------------------------------------
+// ----- changes of one number -------------------------------------------------------------------------------
 
 /// Adds a number that is absent below a slot of `span` bits.
 fn insert_new(node: &mut Node, span: u32, x: u64) {
@@ -483,7 +483,7 @@ fn settle(node: &mut Node, span: u32) {
     }
 }
 
-// ----- as a whole ----------------------------------------------------------------------------------------------------
+// ----- as a whole ------------------------------------------------------------------------------------------
 
 fn optimize(node: &mut Node, pause: Pause<'_>) -> bool {
     if let View::Leaf(leaf) = node.view() {
