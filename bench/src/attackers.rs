@@ -8,8 +8,8 @@
 //!
 //! Only requests sent while the host left the cores alone are judged, if there are enough of them. The full
 //! table has all requests beside them. An interval in which the host took more than [`STOLEN_MAX`] of the
-//! cores is watched again, a few times, and the one with the least counts. The choice uses the kernel's
-//! account, not the results.
+//! cores is watched again, a few times. The one with the least counts. The choice uses the kernel's account,
+//! not the results.
 //!
 //! Goals, for Evenkeel's rows: p99.9 at most 1 ms and max at most 5 ms beyond the baseline; the attacker's
 //! own time at most 1.2 times that at Redis.

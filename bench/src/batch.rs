@@ -1,8 +1,8 @@
 //! Batches of writes: does a larger batch ever cost throughput, and do others wait for it?
 //!
-//! One client writes a number of keys again and again, in batches of one size, in one of three ways: MSET, a
-//! pipeline of SETs, MULTI with SETs and EXEC. Each batch is one write to the socket, and the next one is
-//! sent when its replies are in. A bystander watches every cell.
+//! One client writes a number of keys again and again, in batches of one size. The ways are MSET, a pipeline
+//! of SETs, and MULTI with SETs and EXEC. Each batch is one write to the socket, and the next one is sent
+//! when its replies are in. A bystander watches every cell.
 //!
 //! The cells are measured in rounds, server by server, so that a disturbance of the machine hits all alike.
 //! Throughput is the median of the rounds, the bystander's p99 that of all rounds together.

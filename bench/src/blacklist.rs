@@ -119,9 +119,9 @@ enum Way {
     Whole(&'static str),
     /// One SDIFF per list.
     Sdiff,
-    /// One script per list over compressed bitmaps, whose names begin so.
+    /// One script per list over compressed bitmaps, with the prefix of their names.
     Bitmaps(&'static str, &'static str),
-    /// One R.DIFF per list, whose answer is left in the server.
+    /// One R.DIFF per list, whose answer stays in the server.
     Native,
 }
 

@@ -5,8 +5,8 @@
 //! ```
 //!
 //! Every part starts the servers itself, on free loopback ports, with nothing saved to disk, and ends them.
-//! The figures compared are hard to dispute: the scheduler's CPU time of the server, its resident memory, and
-//! the latency for a bystander that sends on a fixed timetable whatever the server does (`bystander.rs`).
+//! The figures compared are hard to dispute. They are the scheduler's CPU time of the server, its resident
+//! memory, and the latency for a bystander with a fixed timetable (`bystander.rs`).
 
 mod attack;
 mod attackers;

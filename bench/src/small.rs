@@ -1,7 +1,7 @@
 //! A small machine: one core, half a gigabyte.
 //!
 //! The server is kept on one core from its first instruction, so it sees a machine with one core. It runs in
-//! a control group of 512 MiB where this program may make one; a server that needs more is killed, and the
+//! a control group of 512 MiB where this program may make one. A server that needs more is killed, and the
 //! report says so. Two million keys are written, and a closed loop of GETs measures it. Then a bystander
 //! watches while a client reads a large set again and again. The peak of its resident memory over all of that
 //! must fit.

@@ -1,8 +1,8 @@
 //! System calls that std does not offer: epoll, ppoll, scheduling classes, resource use of another process.
 //!
-//! All of this crate's `unsafe` is here. Each call is behind a function that safe code cannot misuse:
-//! descriptors are borrowed from live owners for the length of a call, and the kernel writes only into
-//! buffers of known length.
+//! All of this crate's `unsafe` is here. Each call is behind a function that safe code cannot misuse.
+//! Descriptors are borrowed from live owners for the length of a call. The kernel writes only into buffers of
+//! known length.
 
 use std::io;
 use std::net::TcpStream;
@@ -73,7 +73,8 @@ impl Epoll {
         };
         let (fd, most) = (self.fd.as_raw_fd(), events.len());
         let (at, mask) = (events.as_mut_ptr(), std::ptr::null::<libc::sigset_t>());
-        // SAFETY: the pointers and the length describe `events` and `time`, which outlive the call; no signals are masked.
+        // SAFETY: the pointers and the length describe `events` and `time`, which outlive the call; no
+        // signals are masked.
         let n = unsafe { libc::syscall(libc::SYS_epoll_pwait2, fd, at, most, &raw const time, mask, 0) };
         ready.clear();
         if n < 0 {
@@ -140,7 +141,8 @@ pub fn pin(core: usize) -> bool {
     }
     // SAFETY: an all-zero set is an empty one.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: the index was checked against the size of the set; pid 0 is the calling thread, and `set` lives through the call.
+    // SAFETY: the index was checked against the size of the set; pid 0 is the calling thread, and `set` lives
+    // through the call.
     unsafe {
         libc::CPU_SET(core, &mut set);
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) == 0
@@ -236,7 +238,8 @@ pub fn begin_connect(port: u16) -> io::Result<TcpStream> {
 /// Makes the child write "0" into `file` before it runs the program: a process joins a control group this
 /// way.
 pub fn join_group(command: &mut Command, file: std::fs::File) {
-    // SAFETY: between fork and exec one async-signal-safe system call is made, on a descriptor the closure owns.
+    // SAFETY: between fork and exec one async-signal-safe system call is made, on a descriptor the closure
+    // owns.
     unsafe {
         command.pre_exec(move || match libc::write(file.as_raw_fd(), c"0".as_ptr().cast(), 1) {
             1 => Ok(()),

@@ -198,8 +198,8 @@ fn one_round(
     Ok((cpu_ns as f64 / 1e3 / n, n / outcome.elapsed.as_secs_f64()))
 }
 
-/// The cost for a GET of noting its use for eviction: the same server without a limit, and with one that its
-/// keys just fit, in turns.
+/// Measures the cost for a GET of noting its use for eviction. The same server runs without a limit, and with
+/// one that its keys just fit, in turns.
 pub fn touch(target: &Target, options: &Options) -> Result<Section, String> {
     let goal = 1.02;
     let mut section = Section::new("What eviction costs a GET");

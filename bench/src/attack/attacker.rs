@@ -7,8 +7,8 @@
 //!
 //! Sending and receiving go on together, so that a server which stops reading from a client with unread
 //! replies does not lock up with it. No call moves more than [`PIECE`] bytes. Over loopback the sender's call
-//! also does the receiver's part of TCP, and megabytes in one call keep a core from server and bystander for
-//! more than a millisecond. A client on another machine cannot do that.
+//! also does the receiver's part of TCP. Megabytes in one call keep a core from server and bystander for more
+//! than a millisecond. A client on another machine cannot do that.
 
 use crate::server::Server;
 use crate::sys;

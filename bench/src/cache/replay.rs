@@ -1,15 +1,15 @@
 //! A trace replayed through a live server with room for a number of keys.
 //!
 //! Each request is one `SET key value NX`. Its reply says whether the key existed, which counts as a use, and
-//! it adds a missing key. So requests can be pipelined over one connection and are still served in order,
-//! like GETs that are each followed by a SET of a missing key. Every request carries the value, whose size is
-//! chosen so that it can be sent in time.
+//! it adds a missing key. So requests can be pipelined over one connection and are still served in order.
+//! They act like GETs, each followed by a SET of a missing key. Every request carries the value, whose size
+//! is chosen so that it can be sent in time.
 //!
 //! The keys that a server holds at its limit depend on its other memory, so the limit is found by measuring.
-//! The server is filled with as many keys as should fit, then with more, and the limit is moved until the
-//! number of keys held is right. The target is the middle between two numbers of keys, so that a few bytes
-//! change nothing. Other memory changes with time, so the replay keeps moving the limit, for all servers by
-//! the same rule. The number of keys held is reported beside the hits.
+//! The server is filled with as many keys as should fit, then with more. The limit is moved until the number
+//! of keys held is right. The target is the middle between two numbers of keys, so that a few bytes change
+//! nothing. Other memory changes with time, so the replay keeps moving the limit, for all servers by the same
+//! rule. The number of keys held is reported beside the hits.
 
 use super::trace::Trace;
 use crate::client::Client;

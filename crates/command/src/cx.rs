@@ -19,7 +19,8 @@ pub(crate) const BYTES_PER_STEP: usize = 64;
 
 /// A reply written piece by piece while the socket drains. It owns its data (values clone in O(1)).
 pub trait Stream: Send {
-    /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a quantum.
+    /// Appends about `room` bytes of whole reply parts; false when nothing is left. Must stay within a
+    /// quantum.
     fn fill(&mut self, out: &mut Reply, room: usize) -> bool;
 
     /// Reports the large things it keeps alive: values, which may be shared, and collected data. O(1), or

@@ -1,8 +1,8 @@
 //! The commands: their handlers, the table of their rows, and the lookup by name.
 //!
 //! A handler is a function of its arguments and a view of the keyspace. The same code runs inline under shard
-//! locks, on a worker, in a transaction or script over an overlay, and in a replay of the log. This crate has
-//! no clock, lock, thread or socket: the view carries the time, and a handler asks to wait or to stream
+//! locks, on a worker, over the overlay of a transaction or script, and in a replay of the log. This crate
+//! has no clock, lock, thread or socket: the view carries the time, and a handler asks to wait or to stream
 //! through [`Cx`].
 //!
 //! To add a command, write one row and one function in its family's topic file. A new topic needs one more

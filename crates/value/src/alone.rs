@@ -5,7 +5,7 @@
 //! however large the value is.
 //!
 //! - A1: the walk goes down one path. At each node, a child with other owners counts as shared, with
-//!   everything below it. One of the remaining children, chosen in proportion to its weight, stands for all
+//!   everything below it. One of the remaining children, chosen in proportion to its weight, counts for all
 //!   of them. So the mean of many walks is the truth; a single one may be off by half.
 //! - A2: nodes shared only among versions that are also given up count as shared until all but one are gone.
 
@@ -18,7 +18,7 @@ pub(crate) trait Below: Copy {
     fn each_child(self, told: &mut dyn FnMut(u64, bool, Option<Self>));
 }
 
-/// An estimate of the bytes of `top` and everything below it that belong to `top` alone, whoever owns it.
+/// An estimate of the bytes of `top` and everything below it that belong to `top` alone, with all its owners.
 /// O(height), and a load of a count for each child of the nodes on the path.
 #[inline(never)]
 pub(crate) fn bytes(top: impl Below, bytes: usize) -> usize {

@@ -139,8 +139,8 @@ impl<T> Arc<T> {
         self.block == other.block
     }
 
-    /// The handle as a pointer, aligned to at least 4 (8 for types with pointers), to be tagged and given back to
-    /// [`Arc::from_raw`].
+    /// The handle as a pointer, aligned to at least 4 (8 for types with pointers), to be tagged and given
+    /// back to [`Arc::from_raw`].
     #[inline]
     pub fn into_raw(self) -> NonNull<()> {
         let raw = self.block.cast();
@@ -275,8 +275,8 @@ impl Blob {
     /// Rebuilds the handle that `into_raw` gave up.
     ///
     /// # Safety
-    /// `raw` comes from `into_raw`, and is used once for each of its calls. (A copy kept elsewhere may be wrapped
-    /// in `ManuallyDrop` to look at it.)
+    /// `raw` comes from `into_raw`, and is used once for each of its calls. (A copy kept elsewhere may be
+    /// wrapped in `ManuallyDrop` to look at it.)
     #[inline]
     pub unsafe fn from_raw(raw: NonNull<()>) -> Blob {
         Blob { head: raw.cast() }
@@ -324,7 +324,7 @@ struct Orphan {
     len: usize,
 }
 
-// SAFETY: nobody else knows the block any more.
+// SAFETY: this is the only pointer to the block.
 unsafe impl Send for Orphan {}
 
 impl Orphan {

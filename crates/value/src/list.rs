@@ -181,7 +181,8 @@ impl List {
         Some(text)
     }
 
-    /// Removes the elements of a range, as far as they exist. O(log n); large parts are freed by the reclaimer.
+    /// Removes the elements of a range, as far as they exist. O(log n); large parts are freed by the
+    /// reclaimer.
     pub fn remove_range(&mut self, range: Range<usize>) {
         let end = range.end.min(self.len());
         if range.start >= end {

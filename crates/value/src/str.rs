@@ -1,5 +1,5 @@
-//! Strings outside an entry: one buffer of up to 16 KB, or two if one would waste much; above that a tree of
-//! 4 KB chunks.
+//! Strings outside an entry: one buffer of up to 16 KB, two if one would waste much, or a tree of 4 KB
+//! chunks.
 //!
 //! ```text
 //! handle (8 bytes) ─┬─ null             the empty string
@@ -150,7 +150,7 @@ impl Str {
         match (self.flat(), self.chunked()) {
             (Some(flat), _) => StrRef::Flat(flat.as_slice()),
             (_, Some(chunked)) => StrRef::Chunked(chunked),
-            // SAFETY: what is neither is a pair, whose owner is borrowed.
+            // SAFETY: any other form is a pair, whose owner is borrowed.
             _ => StrRef::Pair(unsafe { Pair::borrow_raw(self.untagged()) }),
         }
     }
@@ -164,7 +164,7 @@ impl Str {
     #[inline]
     fn untagged(&self) -> NonNull<()> {
         debug_assert!(!self.raw.is_null());
-        // SAFETY: blocks are aligned to 8 bytes, so that what is left without the bits of the form is not null.
+        // SAFETY: blocks are aligned to 8 bytes, so the pointer without the bits of the form is not null.
         unsafe { NonNull::new_unchecked(self.raw.map_addr(|a| a & !FORM)) }
     }
 
@@ -354,7 +354,7 @@ impl Str {
         if !self.is_chunked() {
             return None;
         }
-        // SAFETY: only looked at while `self` is borrowed; the count is left alone.
+        // SAFETY: only read while `self` is borrowed; the count is left alone.
         let owners = unsafe { ManuallyDrop::new(self.arc()) }.owners();
         let bytes = match self.as_ref() {
             StrRef::Chunked(chunked) => chunked.alone_bytes(),
@@ -486,7 +486,7 @@ impl<'a> StrRef<'a> {
         }
     }
 
-    /// An owned string. It shares the chunks of a chunked one and the blocks of a pair in O(1), and copies a
+    /// An owned string. It shares the chunks of a chunked one and the blocks of a pair in O(1). It copies a
     /// flat one (usually 16 KB at most).
     pub fn to_str(&self) -> Str {
         match *self {

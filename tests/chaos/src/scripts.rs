@@ -1,5 +1,5 @@
-//! Lua texts for EVAL and FUNCTION LOAD: every function that a script can call, with arguments at every edge;
-//! and whole texts that are large, deep, odd or endless.
+//! Lua texts for EVAL and FUNCTION LOAD. They call every function that a script can, with arguments at every
+//! edge. Whole texts are large, deep, odd or endless.
 
 use crate::words::{NUMBERS, Word};
 use support::rng::Rng;

@@ -1,5 +1,5 @@
-//! The checker: is there an order of these operations, each between its invocation and its return, in which
-//! every reply is that of a single-threaded server?
+//! The checker looks for an order of the operations, each between its invocation and its return, in which
+//! every reply is that of a single-threaded server.
 //!
 //! ```text
 //!  time ──►   invoke a   invoke b   return a                return b

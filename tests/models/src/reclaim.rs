@@ -1,6 +1,7 @@
-//! A model of `stdx::reclaim`, whose statics and thread-locals a model checker cannot take as they are: the
-//! batches of two threads, one that flushes and one that ends, the queue behind its lock, and the reclaimer.
-//! R2: garbage is counted before it can be freed, so the figure is never below zero and is 0 in the end.
+//! A model of `stdx::reclaim`, whose statics and thread-locals a model checker cannot take as they are. It
+//! has the batches of two threads, one that flushes and one that ends, the queue behind its lock, and the
+//! reclaimer. R2: garbage is counted before it can be freed, so the figure is never below zero and is 0 in
+//! the end.
 
 use crate::check;
 use loom::sync::atomic::{AtomicU64, Ordering};

@@ -1,9 +1,9 @@
 // The way of a row of a database: `marks.rs` and `shelf.rs` as they are. Played: a database, its feed and the
-// removal of changed rows, one load per id, loops with different clocks, a keyspace of two keys with a shard
-// each, and the judge of the answers.
+// removal of changed rows, one load per id, and loops with different clocks. Also played: a keyspace of two
+// keys with a shard each, and the judge of the answers.
 //
-// The claim: no answer is older than one that had ended before it was asked for, nor than a reported change
-// whose item was removed by then. A row's states are numbers that grow; 0: there is no row.
+// The claim: no answer is older than one that had ended before it was asked for. Nor is it older than a
+// reported change whose item was removed by then. A row's states are numbers that grow; 0: there is no row.
 
 use super::marks::Marks;
 use super::shelf::{Found, Shelf};

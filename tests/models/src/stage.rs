@@ -1,6 +1,5 @@
 // The base of `intent.rs`, played: shards of one string key per database behind their locks, a view that
-// holds some of them, an overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are
-// as they are.
+// holds some, and an overlay of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
 use super::intent::{Intent, Intents, TakenAway};
 use super::record::Record;

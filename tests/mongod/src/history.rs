@@ -1,5 +1,5 @@
-//! A collection of a replica set: a history of changes, of which a majority has only a part, and readers that
-//! are as late as allowed.
+//! A collection of a replica set: a history of changes, a majority that has only a part of it, and readers as
+//! late as allowed.
 //!
 //! ```text
 //! oplog   1 2 3 4 5 │ 6 7 8     ◄ applied here: `readConcern local` sees it; a failover may take it back

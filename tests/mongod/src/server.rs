@@ -1,5 +1,5 @@
-//! A server that speaks MongoDB's wire protocol: a replica set of one whose members can be late, and that can
-//! be told to fail at every step. The driver's own client connects to it as to a real one.
+//! A server that speaks MongoDB's wire protocol: a replica set of one. Its members can be late, and it can be
+//! told to fail at every step. The driver's own client connects to it as to a real one.
 //!
 //! It supports hello in both spellings, awaited and streamed; ping, find, aggregate with `$changeStream`,
 //! getMore, killCursors, endSessions, saslStart (always refused). Anything else is an error, so that a test

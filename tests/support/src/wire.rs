@@ -1,4 +1,5 @@
-//! A reader of RESP2 and RESP3 that shares no line with the server under test, and a blocking connection on top.
+//! A reader of RESP2 and RESP3 that shares no line with the server under test, and a blocking connection on
+//! top.
 //!
 //! Numbers inside frames stay text: `,3.5` and `,3.50` are different replies here.
 

@@ -66,7 +66,8 @@ fn dump_cost(view: &View<'_>, args: Args<'_>) -> usize {
 
 /// `DUMP key`: the payload, or null.
 ///
-/// Cost: O(n), n = bytes of the value; more than 64 KB are streamed. Errors: those of [`serial::encode`].
+/// Cost: O(n), n = bytes of the value; more than 64 KB are streamed. Errors: a compressed bitmap too long for
+/// a string.
 fn dump(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
     let key = args.at(1);
     points::trip(Point::Read);

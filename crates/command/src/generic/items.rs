@@ -26,8 +26,8 @@ pub(crate) const ITEMS: Command =
         );
 
 /// `EVENKEEL ITEMS key [key ...]`: for each key null, or its milliseconds to live (-1: no expiry) and its
-/// value. The time of its last change, in milliseconds since 1970 and not in the future, stands between them
-/// if it is known. A key with another type than string or hash counts as missing.
+/// value. The time of its last change, in milliseconds since 1970 and not in the future, is between them if
+/// it is known. A key with another type than string or hash counts as missing.
 ///
 /// Cost: O(n), n = keys and fields; more than 64 KB in all are streamed. Errors: none.
 fn items(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {

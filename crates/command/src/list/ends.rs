@@ -1,7 +1,7 @@
 //! LPUSH, RPUSH, LPUSHX, RPUSHX, LPOP, RPOP, LLEN, LMOVE, RPOPLPUSH, LMPOP: commands on the ends of lists.
 //!
 //! A push or a pop looks the key up once. A pop of many elements cuts the list in O(log n) and streams the
-//! part cut off, so it costs the server no more than a pop of one.
+//! part cut off. It costs the server no more than a pop of one.
 
 use super::{End, Slice, write, write_some};
 use crate::options::{int, is};

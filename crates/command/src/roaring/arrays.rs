@@ -2,8 +2,8 @@
 //! RANGEINTARRAY, SETBITARRAY, GETBITARRAY.
 //!
 //! Long answers stream from an O(1) clone. Their length is limited, because a bitmap that takes no memory may
-//! have 2^64 bits: [`STREAMED_MAX`] positions, [`RANGE_MAX`] where the answer must be held whole, text up to
-//! `proto-max-bulk-len`.
+//! have 2^64 bits. The limits: [`STREAMED_MAX`] positions, [`RANGE_MAX`] where the answer must be held whole,
+//! text up to `proto-max-bulk-len`.
 
 use super::bits::remove;
 use super::{Narrow, Wide, Width, checked, numbers, per_argument, rows, short};

@@ -80,7 +80,8 @@ impl<'a> Entry<'a> {
     pub fn big(&self) -> (&'a [u8], &'a [u8]) {
         assert!(self.is_big());
         let (head, pointer) = self.bytes.split_at(self.bytes.len() - 8);
-        // SAFETY: the entry owns a count of this blob (L2) and is borrowed for 'a, so the blob lives that long.
+        // SAFETY: the entry owns a count of this blob (L2) and is borrowed for 'a, so the blob lives that
+        // long.
         let bytes = unsafe {
             let blob = ManuallyDrop::new(read_blob(pointer.as_ptr()));
             std::slice::from_raw_parts(blob.as_ptr(), blob.len())
@@ -118,7 +119,7 @@ impl Item<'_> {
     }
 
     /// # Safety
-    /// `to` has room for `space() - 2` bytes that nobody else uses. The written entry owns its blob.
+    /// `to` has room for `space() - 2` bytes, used only here. The written entry owns its blob.
     #[inline]
     unsafe fn write(&self, to: *mut u8) {
         // SAFETY: promised by the caller.
@@ -136,7 +137,8 @@ impl Item<'_> {
 }
 
 /// # Safety
-/// `at` points to the eight bytes of a big entry's pointer; the result takes over (or must not drop) its count.
+/// `at` points to the eight bytes of a big entry's pointer; the result takes over (or must not drop) its
+/// count.
 unsafe fn read_blob(at: *const u8) -> Blob {
     // SAFETY: the eight bytes were written by `Item::write` or copied from there.
     unsafe {
@@ -336,7 +338,8 @@ impl Leaf {
     fn retain_bigs(&mut self, range: Range<usize>) {
         let mut bigs = 0;
         for entry in range.map(|i| self.entry(i)).filter(Entry::is_big) {
-            // SAFETY: the original of the entry owns a count, so the blob lives; neither handle is dropped here.
+            // SAFETY: the original of the entry owns a count, so the blob lives; neither handle is dropped
+            // here.
             unsafe {
                 let blob = ManuallyDrop::new(read_blob(entry.bytes.as_ptr().add(entry.bytes.len() - 8)));
                 std::mem::forget(Blob::clone(&blob));
@@ -379,8 +382,9 @@ impl Leaf {
         let left = can_go_left(self) && (i < len - i || self.gap() < bytes + 2);
         let (start, at, end) = (self.head().start as usize, self.position(i), self.head().end as usize);
         let data = self.data();
-        // SAFETY: sole owner (L3); there is room for `bytes` left of `start` or right of `end` as just ensured, and
-        // for one more slot below the last one. Moves stay between `start - bytes` and `end + bytes`.
+        // SAFETY: sole owner (L3); there is room for `bytes` left of `start` or right of `end` as just
+        // ensured, and for one more slot below the last one. Moves stay between `start - bytes` and `end +
+        // bytes`.
         unsafe {
             let slots = self.slot_at(len).add(1);
             let place = if left {
@@ -455,7 +459,8 @@ impl Leaf {
         }
         assert!(self.is_unique());
         self.release_bigs(i..i + 1);
-        // SAFETY: sole owner (L3), the entry's bytes are exactly as many as the item's; its blob has been released.
+        // SAFETY: sole owner (L3), the entry's bytes are exactly as many as the item's; its blob has been
+        // released.
         unsafe {
             self.slot_at(i).write(from as u16 | (item.tag() as u16) << 12);
             item.write(self.data().add(from));
@@ -498,8 +503,8 @@ impl Leaf {
         let free = new_cap - used;
         // Slots of the entries to come take part of the room.
         let at = if front > 0 { ((free - 2) * front / (front + 2)).max(front) } else { 0 };
-        // SAFETY: the new leaf is ours and as large as data and slots together; the blobs move with their entries,
-        // so the old leaf is freed without releasing them.
+        // SAFETY: the new leaf is ours and as large as data and slots together; the blobs move with their
+        // entries, so the old leaf is freed without releasing them.
         unsafe {
             copy_nonoverlapping(self.data().add(start), new.data().add(at), bytes);
             let slots = new.data().add(new_cap - 2 * len).cast::<u16>();

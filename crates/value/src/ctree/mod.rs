@@ -13,8 +13,8 @@
 //!
 //! - T1: leaves of a root are all at height 0, and the height of a child is one less than its parent's.
 //! - T2: `counts`, `weights`, `mains` and `rests` of an inner node describe its children exactly.
-//! - T3: no node inside a root is empty. A root's node is an inner node with at least two children, or a leaf
-//!   if the kind is [`Kind::COUNTED_FROM`]: such a root knows the base and stays until the tree is empty.
+//! - T3: no node inside a root is empty. A root's node is an inner node with at least two children, or, for
+//!   [`Kind::COUNTED_FROM`], a leaf. Such a root knows the base and stays until the tree is empty.
 //! - T4: of two neighbours at least one is not small (a quarter full), unless together they are too large to
 //!   merge well. This is restored around a node that shrinks, so it keeps the height logarithmic, and is not
 //!   checked.

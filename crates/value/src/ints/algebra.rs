@@ -9,8 +9,8 @@
 //! ```
 //!
 //! So the plan follows the density of each region, and the result shares the parts that only one side has.
-//! The caller limits a long run: for every pair of leaves, `pause` is called with an amount of work (about as
-//! many look-ups), and `Break` ends the run.
+//! The caller limits a long run. For every pair of leaves, `pause` is called with an amount of work (about as
+//! many look-ups). `Break` ends the run.
 
 use super::node::{Branch, CHUNK, Leaf, Node, View};
 use super::range::complement;

@@ -17,8 +17,7 @@
 //!   narrower.
 //! - I2: a branch has at least two children, or one that is Full; sixteen Full children are one Full slot.
 //! - I3: a sparse leaf has at most [`limit`] numbers. The limit differs from slot to slot, so that the leaves
-//!   of an evenly filled set do not outgrow a size of block all at once. A branch with fewer than [`FEW`]
-//!   becomes a sparse leaf.
+//!   of an evenly filled set do not grow all at once. A branch with fewer than [`FEW`] becomes a sparse leaf.
 //! - I4: counts and bytes of every branch are exact after each change.
 //!
 //! Costs, depth d at most 13 and about log16 of the number of leaves: look-up, insertion, removal, rank and
@@ -79,8 +78,7 @@ const LIMIT_MAX: usize = 127;
 /// The elements of a sparse leaf and one more.
 type Few = SmallVec<[u64; LIMIT_MAX + 1]>;
 
-/// Most elements of a sparse leaf for a slot (I3): 64 to 127, or 32 to 63 where a leaf of bins can hold more
-/// at two bytes each.
+/// Most elements of a sparse leaf for a slot (I3): 64 to 127, or 32 to 63 where bins can hold more.
 #[inline]
 fn limit(base: u64, span: u32) -> usize {
     let limit = LIMIT_MAX / 2 + 1 + (stdx::hash::hash_u64(base ^ u64::from(span)) >> 58) as usize;

@@ -13,7 +13,8 @@
 //!        Sparse   u32 or u64          any wider slot with few elements
 //! ```
 //!
-//! - N1: a `Node` owns one count of its block. Blocks with one owner are changed in place, shared ones copied first.
+//! - N1: a `Node` owns one count of its block. Blocks with one owner are changed in place, shared ones copied
+//!   first.
 //! - N2: `items <= room`, and that many items lie behind the head; a block is as large as its room says.
 //! - N3: the last owner of a branch with more than [`DEFER_BYTES`] below it leaves it to the reclaimer.
 
@@ -288,7 +289,8 @@ impl Node {
         if leaf.kind() != T::KIND || !leaf.is_unique() {
             return None;
         }
-        // SAFETY: items of this type lie behind the head (N2) of a leaf with one owner, which is borrowed mutably (N1).
+        // SAFETY: items of this type lie behind the head (N2) of a leaf with one owner, which is borrowed
+        // mutably (N1).
         unsafe {
             let at = head.cast::<u8>().add(HEAD).cast::<T>();
             Some(std::slice::from_raw_parts_mut(at.as_ptr(), leaf.head().items as usize))
@@ -374,7 +376,7 @@ impl<'a> Below for &'a Branch {
 /// A branch without owners.
 struct Orphan(*mut Branch);
 
-// SAFETY: nobody else knows it; what it owns is Send.
+// SAFETY: this is the only pointer to it, and its contents are Send.
 unsafe impl Send for Orphan {}
 
 impl Orphan {
@@ -382,7 +384,8 @@ impl Orphan {
     fn free_somewhere(self, bytes: usize) {
         match bytes > DEFER_BYTES {
             true => {
-                // SAFETY: made by `Box` in `from_branch`; nobody else knows it, and it is freed only below.
+                // SAFETY: made by `Box` in `from_branch`; this is the only pointer, and it is freed only
+                // below.
                 let alone = alone::bytes(unsafe { &*self.0 }, bytes);
                 stdx::reclaim::defer_version(bytes, alone, move || self.free());
             }

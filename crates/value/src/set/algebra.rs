@@ -9,8 +9,8 @@
 //!
 //! **Integers**: where a set takes less than [`DENSE_BYTES`] per integer, trees are combined container by
 //! container and the result is iterated ([`crate::ints`]). Otherwise its integers are looked up in the
-//! others, ascending, which needs no memory: many at once in a much larger set, else in a walk through both.
-//! Answers that are kept or stored are always trees, which share with the sources.
+//! others, ascending, which needs no memory. In a much larger set many are looked up at once; otherwise both
+//! sets are walked. Answers that are kept or stored are always trees, which share with the sources.
 //!
 //! The caller limits a long run. `pause` is called about every 64 elements, with the number since the last
 //! call, and `Break` ends the run; the callback for the elements can end it too. A worker yields in `pause`.
@@ -272,8 +272,8 @@ fn take_keys<'a, T: Taker<'a> + ?Sized>(keys: &[u64], to: &mut T) -> ControlFlow
 /// Number of sets above which they are joined into a new one, instead of searched for each element.
 pub const MANY: usize = 8;
 
-/// True if it is less work to remove the elements of each of the others than to look each element of `first`
-/// up in all of them. O(others).
+/// True if removing the elements of all others is less work than looking each element of `first` up in all.
+/// O(others).
 pub fn are_many(first: &Set, others: &[&Set]) -> bool {
     let total: usize = others.iter().map(|set| set.len()).sum();
     others.len() > MANY && total < first.len().saturating_mul(others.len() / 2)
@@ -437,7 +437,8 @@ impl Set {
         with_others(ints, first, others, true, pause)
     }
 
-    /// The elements that any set has, as a new set that shares the nodes of the largest. O(elements of the others · log).
+    /// The elements that any set has, as a new set that shares the nodes of the largest. O(elements of the
+    /// others · log).
     pub fn union(sets: &[&Set], pause: Pause<'_>) -> Option<Set> {
         let largest = (0..sets.len()).max_by_key(|&i| sets[i].len());
         let Some(largest) = largest else { return Some(Set::new()) };
@@ -578,8 +579,8 @@ fn walk_two<'a>(a: &'a Set, b: &'a Set, want: bool, pause: Pause<'_>, f: Each<'a
     }
 }
 
-/// Calls `each` for all elements of `first` outside its `ints`, in order, with the rank and the answer:
-/// whether all others have it (`want`), or none has (`!want`).
+/// Calls `each` for all elements of `first` outside its `ints`, in order, with the rank and the answer. The
+/// answer: all others have it (`want`), or none has (`!want`).
 fn batches<'a>(
     first: &'a Set,
     others: &[&Set],

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! A cursor is the first place not visited yet. So an element present from the first step to the last is
-//! visited by the step that passes it, even if others come, go or change form. A step of 2^14 values is
+//! visited by the step that passes it. Other elements may come, go or change form. A step of 2^14 values is
 //! visited at once.
 
 use super::Set;

@@ -10,8 +10,8 @@
 //! - C2: bytes of the last chunk behind `len` are zeros, so that growing needs no clearing.
 //! - C3: a branch has at least one child.
 //!
-//! Costs, n = bytes touched, height at most 6: reading and writing O(height + n); a clone is one count, and the first
-//! write to a chunk under a clone copies it and its branches, about 6 KB.
+//! Costs, n = bytes touched, height at most 6: reading and writing O(height + n); a clone is one count. The
+//! first write to a chunk under a clone copies it and its branches, about 6 KB.
 
 use crate::alone::{self, Below};
 use crate::arc::Arc;

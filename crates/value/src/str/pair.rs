@@ -53,7 +53,7 @@ pub struct PairRef<'a> {
     of: PhantomData<&'a Pair>,
 }
 
-// SAFETY: a shared reference to what is Sync.
+// SAFETY: a shared reference to a Sync type.
 unsafe impl Send for PairRef<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for PairRef<'_> {}
@@ -75,7 +75,7 @@ impl Pair {
         let (first, second) = bytes.split_at(split(bytes.len())?);
         let rest = allocate(second_layout(second.len()));
         let head = allocate(first_layout(first.len())).cast::<Head>();
-        // SAFETY: two fresh blocks, as large as what is written into them (P2).
+        // SAFETY: two fresh blocks, as large as the bytes written into them (P2).
         unsafe {
             let (count, first_len) = (Count::one(), first.len() as u32);
             head.write(Head { count, first: first_len, second: second.len(), rest });

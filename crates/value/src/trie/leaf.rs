@@ -77,7 +77,8 @@ impl<K: EntryKind> Leaf<K> {
         let (size, slots) = plan(width, slots, bytes);
         assert!(size <= SIZE_MAX, "thousands of keys share one 64-bit hash");
         let layout = Self::layout(size);
-        // SAFETY: size >= 32, and L3: tags and what a tag search may read beyond them are zeroed inside the block.
+        // SAFETY: size >= 32, and L3: tags and what a tag search may read beyond them are zeroed inside the
+        // block.
         unsafe {
             let Some(block) = NonNull::new(alloc(layout)) else { handle_alloc_error(layout) };
             let end = HEAD + slots * if width == 0 { 3 } else { 1 };
@@ -232,8 +233,9 @@ impl<K: EntryKind> Leaf<K> {
         let mut base = 0;
         loop {
             let left = len - base;
-            // SAFETY: L3: an entry takes at least four bytes with its tag, so sixteen tags lie in any block, 32 if there are
-            // more than 16 entries, 64 if there are more than 32. Few cases, so that the processor guesses them right.
+            // SAFETY: L3: an entry takes at least four bytes with its tag. So any block has sixteen tags, 32
+            // with more than 16 entries, 64 with more than 32. Few cases, so that the processor predicts
+            // them.
             let hits = unsafe {
                 let tags = self.tags().add(base);
                 match left {
@@ -334,7 +336,7 @@ impl<K: EntryKind> Leaf<K> {
     fn free(self, with_entries: bool) {
         if with_entries && self.head().flags & OWNS != 0 {
             for i in 0..self.len() {
-                // SAFETY: L1; nobody reads the leaf any more.
+                // SAFETY: L1; the leaf is not read any more.
                 unsafe { K::release(self.at(i)) };
             }
         }
@@ -361,8 +363,8 @@ impl<K: EntryKind> Leaf<K> {
     fn push_copy(&mut self, from: &Leaf<K>, i: usize) {
         let (len, width) = (self.len(), self.width());
         debug_assert!(len < self.head().slots as usize);
-        // SAFETY: the builder reserved the room. Equal widths are copied as bytes; else the source is an integer
-        // leaf, whose entries own nothing (L2) and are written anew.
+        // SAFETY: the builder reserved the room. Equal widths are copied as bytes; else the source is an
+        // integer leaf, whose entries own nothing (L2) and are written anew.
         unsafe {
             *self.tags().add(len) = from.tag(i);
             if width == 0 {
@@ -402,7 +404,8 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Replaces this leaf by an unshared one of that width with room for `slots` more entries of `bytes` bytes.
+    /// Replaces this leaf by an unshared one of that width with room for `slots` more entries of `bytes`
+    /// bytes.
     fn rebuild(&mut self, width: u8, slots: usize, bytes: usize) {
         let old = *self;
         let live = match width == old.width() {
@@ -423,8 +426,8 @@ impl<K: EntryKind> Leaf<K> {
     /// Copies a leaf of the same width without dead bytes into this empty one, in three copies.
     fn copy_all(&mut self, from: &Leaf<K>) {
         let (len, live) = (from.len(), from.live());
-        // SAFETY: the room was reserved; the two blocks are different. Offsets move by the difference of the places
-        // where the entries begin.
+        // SAFETY: the room was reserved; the two blocks are different. Offsets move by the difference of the
+        // places where the entries begin.
         unsafe {
             self.tags().copy_from_nonoverlapping(from.tags(), len);
             if self.width() == 0 {
@@ -580,7 +583,8 @@ impl<K: EntryKind> Leaf<K> {
         }
     }
 
-    /// Writes an entry with the same key over entry `i`. The handle changes if the leaf has to grow or was shared.
+    /// Writes an entry with the same key over entry `i`. The handle changes if the leaf has to grow or was
+    /// shared.
     pub(crate) fn replace(&mut self, i: usize, entry: K::Entry<'_>) {
         debug_assert!(self.joint_width(entry) == self.width());
         self.own();

@@ -60,7 +60,8 @@ pub struct Trie<K: EntryKind> {
     owns: PhantomData<fn(K)>,
 }
 
-// SAFETY: shared nodes are only read; counts are atomic; entries are bytes and Blobs, which are Send and Sync.
+// SAFETY: shared nodes are only read; counts are atomic; entries are bytes and Blobs, which are Send and
+// Sync.
 unsafe impl<K: EntryKind> Send for Trie<K> {}
 // SAFETY: as above.
 unsafe impl<K: EntryKind> Sync for Trie<K> {}
@@ -458,7 +459,7 @@ impl<K: EntryKind> Drop for Trie<K> {
             return root.free_inner();
         }
         let orphan = Orphan(root);
-        // SAFETY: nobody else knows the root, which is freed only below.
+        // SAFETY: this is the only pointer to the root, which is freed only below.
         let alone = alone::bytes(unsafe { root.inner() }, self.bytes);
         stdx::reclaim::defer_version(self.bytes, alone, move || orphan.free());
     }

@@ -44,7 +44,8 @@ pub fn publisher(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     Ok(nr)
 }
 
-/// *Messages of one publisher on one channel come in its order.* Subscribers come and go, some without reading.
+/// *Messages of one publisher on one channel come in its order.* Subscribers come and go, some without
+/// reading.
 pub fn subscriber(stage: &Stage, rng: &mut Rng) -> Result<usize, String> {
     let mut heard = 0;
     while stage.on() {
