@@ -212,7 +212,7 @@ impl Seen {
                 _ => return Err(io::Error::other(format!("the bystander: {line}"))),
             }
         }
-        Err(io::Error::other("the bystander ended without a word"))
+        Err(io::Error::other("the bystander ended without a result"))
     }
 }
 

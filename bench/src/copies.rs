@@ -103,7 +103,7 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
         table,
     );
     section.note(
-        "Length and elements of every copy, and of the list after it, were compared with what was pushed.",
+        "Length and elements of every copy, and of the list after it, were compared with the pushed list.",
     );
     method.into_iter().for_each(|method| section.note(method));
     section

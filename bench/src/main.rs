@@ -86,7 +86,7 @@ impl Options {
         let mut args = args.peekable();
         let mut values = BTreeMap::new();
         while let Some(arg) = args.next() {
-            let name = arg.strip_prefix("--").ok_or(format!("what is '{arg}'?"))?.to_string();
+            let name = arg.strip_prefix("--").ok_or(format!("'{arg}' does not begin with --"))?.to_string();
             let value = args.next_if(|next| !next.starts_with("--")).unwrap_or_default();
             values.insert(name, value);
         }

@@ -53,7 +53,7 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
     row.extend(idle.iter().map(|&rss| if rss == 0 { absent() } else { bytes(rss) }));
     row.push(format!("≤ {IDLE_GOAL_MIB} MiB"));
     table.row(row);
-    section.table("Growth of resident memory per element; a server of its own for each line", table);
+    section.table("Growth of resident memory per element; each line has its own server", table);
     section
 }
 

@@ -50,7 +50,7 @@ pub fn run(targets: &[Target], options: &Options) -> Section {
     }
     section.note(match &group {
         Ok(group) => format!("Each server ran in a control group of {}: {}", bytes(LIMIT), group.kind()),
-        Err(error) => format!("No limit was set, the peak is what was measured: no control group ({error})"),
+        Err(error) => format!("No limit was set, only the peak was measured: no control group ({error})"),
     });
     let keys = count(options.keys);
     section.table(

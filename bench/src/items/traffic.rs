@@ -270,7 +270,7 @@ impl Traffic {
         let conn = &mut self.conns[token];
         match conn.stream.read(&mut self.buffer) {
             Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection")),
-            Ok(_) if !conn.busy => Err(io::Error::other("an answer nobody asked for")),
+            Ok(_) if !conn.busy => Err(io::Error::other("an answer without a request")),
             Ok(n) => {
                 let complete = conn.answer.feed(self.protocol, &self.buffer[..n])?.is_some();
                 conn.busy = !complete;

@@ -164,7 +164,7 @@ impl Names {
         let mut by_name = HashMap::new();
         for command in TOPICS.iter().flat_map(|topic| topic.iter()) {
             let twice = by_name.insert(command.name.as_bytes().into(), command).is_some();
-            assert!(!twice, "{} stands in the table twice", command.name);
+            assert!(!twice, "{} is in the table twice", command.name);
         }
         let mut names = Names { by_name, short: Vec::new() };
         names.index();

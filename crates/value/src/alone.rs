@@ -87,7 +87,7 @@ mod tests {
         let mean = (0..walks).map(|seed| part(Made(&nodes, 0), seed)).sum::<f64>() / walks as f64;
         assert!((mean - 0.36).abs() < 0.01, "{mean}");
         assert_eq!(part(Made(&nodes, 4), 1), 1.0, "a leaf is its own");
-        assert_eq!(part(Made(&nodes, 2), 1), 1.0, "whoever owns the top");
+        assert_eq!(part(Made(&nodes, 2), 1), 1.0, "with any owners of the top");
     }
 
     type Change = fn(&mut Value);

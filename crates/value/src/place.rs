@@ -2,7 +2,8 @@
 //!
 //! A trie cuts the space of hashes into regions of 2^-k, and all regions of one size hold about as many
 //! elements. Plain hashes would make nearly all leaves of a large trie equally long at any time. They would
-//! outgrow one size of block after the other together, and leave a third of the pages unused.
+//! outgrow one size of block after the other together, and leave pages half in use: 30 % of a large set's
+//! memory.
 //!
 //! Bent hashes give the first regions twice as many elements as the last, and the others something between.
 //! Every length in between is then equally frequent, however many elements there are. Blocks given up by some

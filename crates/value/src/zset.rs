@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! handle (8 bytes) ─┬─ null                     empty
-//!                   ├─ leaf                     up to 128 members, about 2 KB, in order; found by a full look
+//!                   ├─ leaf                     up to 128 members, about 2 KB, in order, searched whole
 //!                   └─ pair + 1 ─┬─► trie       member -> score                     trie/
 //!                                └─► tree       (score, member) in order            ctree/
 //! ```

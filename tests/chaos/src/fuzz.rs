@@ -390,7 +390,7 @@ fn perform(
     (count, number): (usize, usize),
 ) -> Result<(), String> {
     let Some(mut line) = kept.take().or_else(|| enter(stage, nr)) else {
-        return Err("no connection: nobody is let in".into());
+        return Err("no connection: the server admits no client".into());
     };
     line.put(bytes);
     match end {
@@ -681,7 +681,7 @@ fn blame(options: &Options, diaries: &[Mutex<Diary>], title: &str) -> String {
     episodes.sort_by_key(|(at_ms, _)| std::cmp::Reverse(*at_ms));
     for (at_ms, episode) in episodes {
         let Ok(Some(seen)) = again(options, &episode.bytes, episode.end) else { continue };
-        text += &format!("sent alone, what was sent at {at_ms} ms does it ({seen}):\n");
+        text += &format!("sent alone, the bytes sent at {at_ms} ms cause it ({seen}):\n");
         let single = episode.requests.iter().find(|words| {
             let mut bytes = Vec::new();
             encode(words, &mut bytes);

@@ -160,7 +160,7 @@ fn at_the_end(keyspace: &Arc<Keyspace>) -> [u64; 2] {
     let seen = look(keyspace);
     let mut view = View::locked(keyspace, BOTH, 0, 0);
     assert!(!view.has_intents(), "intents are left");
-    assert!([0, 1].iter().all(|i| view.shard(*i).unwrap().intents.is_empty()), "intents nobody counts");
+    assert!([0, 1].iter().all(|i| view.shard(*i).unwrap().intents.is_empty()), "intents that are not counted");
     assert_eq!([A, B].map(|key| number(view.get(key))), seen);
     seen
 }
@@ -172,7 +172,7 @@ pub(crate) fn a_reader_sees_all_or_nothing() {
     let seen = look(&keyspace);
     assert!(seen == [0, 0] || seen == [1, 1], "a torn command: {seen:?}");
     let again = look(&keyspace);
-    assert!(again == seen || again == [1, 1], "what was seen is gone: {again:?}");
+    assert!(again == seen || again == [1, 1], "a seen commit is gone: {again:?}");
     assert_eq!(committer.join().unwrap(), Some([1, 1]));
     assert_eq!(at_the_end(&keyspace), [1, 1]);
 }
@@ -275,7 +275,7 @@ pub(crate) fn who_empties_ends_those_who_have_read() {
     add(&keyspace, &[A, B], 1);
     let other = spawn(&keyspace, |keyspace| increment_each(keyspace, 1, [B]));
     let emptied = empty_and_set(&keyspace, 2, 7);
-    assert!(emptied, "nobody was in its way");
+    assert!(emptied, "it had no rival");
     match other.join().unwrap() {
         Some([2]) | None => assert_eq!(at_the_end(&keyspace), [7, 0]),
         Some(made) => assert_eq!((made, at_the_end(&keyspace)), ([1], [7, 1])),
@@ -288,7 +288,7 @@ pub(crate) fn what_is_exchanged_is_seen_whole() {
     let committer = spawn(&keyspace, |keyspace| set_and_swap(keyspace, 1, 7));
     let seen = look_everywhere(&keyspace);
     assert!(seen == [[0, 0], [0, 0]] || seen == [[0, 0], [7, 7]], "torn: {seen:?}");
-    assert!(committer.join().unwrap(), "nobody was in its way");
+    assert!(committer.join().unwrap(), "it had no rival");
     assert_eq!(look_everywhere(&keyspace), [[0, 0], [7, 7]]);
     assert_eq!(at_the_end(&keyspace), [0, 0]);
 }

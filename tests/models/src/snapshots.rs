@@ -105,5 +105,5 @@ pub(crate) fn what_is_pruned_nobody_needs() {
     world.judge(look);
     let mut shard = world.shards[1].lock();
     shard.pre.prune(world.keyspace.sequence.oldest());
-    assert!(shard.pre.is_empty(), "what nobody needs goes");
+    assert!(shard.pre.is_empty(), "unneeded preimages go");
 }

@@ -19,7 +19,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
-        .doc("generic", "1.0.0", "O(N) for N keys; what they held is freed elsewhere.", "Removes keys."),
+        .doc("generic", "1.0.0", "O(N) for N keys; their values are freed elsewhere.", "Removes keys."),
     Command::new("unlink", -2, Run::Write(del), WRITE | FAST, acl::KEYSPACE)
         .keys(EACH_GONE)
         .tips(SUMMED)
@@ -29,7 +29,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)
-        .doc("generic", "1.0.0", "O(N) for N keys.", "Counts how many of the keys are there."),
+        .doc("generic", "1.0.0", "O(N) for N keys.", "Counts the keys that exist."),
     Command::new("touch", -2, Run::Read(touch), READONLY | FAST, acl::KEYSPACE)
         .keys(EACH)
         .tips(SUMMED)
@@ -40,7 +40,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("generic", "1.0.0", "O(1)", "Names the type of a key's value."),
     Command::new("rename", 3, Run::Write(rename), WRITE, acl::KEYSPACE)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_UPDATE)])
-        .doc("generic", "1.0.0", "O(1)", "Gives a value another key, replacing what is there."),
+        .doc("generic", "1.0.0", "O(1)", "Gives a value another key, replacing the old value there."),
     Command::new("renamenx", 3, Run::Write(renamenx), WRITE | FAST, acl::KEYSPACE)
         .keys(&[KeySpec::one(1, RW_ACCESS_DELETE), KeySpec::one(2, OW_INSERT)])
         .doc("generic", "1.0.0", "O(1)", "Gives a value another key, unless that is taken."),

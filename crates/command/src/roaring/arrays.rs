@@ -31,7 +31,7 @@ rows! {
         "Clears several bits of a compressed bitmap, making it if needed.";
     "getintarray", 2, Read(getintarray), READONLY, READS, short, "O(N) for N bits that are set.",
         "Lists the bits that are set.";
-    "rangeintarray", 4, Read(rangeintarray), READONLY, READS, short, "O(log N) and what is answered.",
+    "rangeintarray", 4, Read(rangeintarray), READONLY, READS, short, "O(log N) and the bits answered.",
         "Lists the bits that are set, from one rank to another.";
     "setbitarray", 3, Write(setbitarray), WRITE | DENYOOM, MAKES, per_byte, "O(N) for N characters.",
         "Makes a compressed bitmap of a text of zeros and ones.";

@@ -20,7 +20,7 @@ const MAKES: &[KeySpec] = &[KeySpec::one(1, OW_INSERT)];
 
 rows! {
     "setbit", 4, Write(setbit), WRITE | DENYOOM | FAST, UPDATES, short, "O(log N)",
-        "Sets or clears a bit of a compressed bitmap and answers what it was.";
+        "Sets or clears a bit of a compressed bitmap and answers the old one.";
     "getbit", 3, Read(getbit), READONLY | FAST, READS, short, "O(log N)", "Answers a bit of a compressed bitmap.";
     "getbits", -3, Read(getbits), READONLY | FAST, READS, per_argument, "O(N) for N bits asked.",
         "Answers several bits of a compressed bitmap.";
@@ -29,7 +29,7 @@ rows! {
     "setrange", 4, Write(setrange), WRITE | DENYOOM | FAST, UPDATES, short, "O(log N), whatever the width.",
         "Sets the bits from one place up to, but not including, another.";
     "setfull", 2, Write(setfull), WRITE | DENYOOM | FAST, MAKES, short, "O(1)",
-        "Makes a compressed bitmap of which every bit is set.";
+        "Makes a compressed bitmap with every bit set.";
     "bitcount", 2, Read(bitcount), READONLY | FAST, READS, short, "O(1)", "Counts the bits that are set.";
     "bitpos", 3, Read(bitpos), READONLY | FAST, READS, short, "O(log N)", "Finds the first bit that is set, or clear.";
     "min", 2, Read(min), READONLY | FAST, READS, short, "O(log N)", "Finds the first bit that is set.";

@@ -24,7 +24,7 @@ rows! {
     "contains", -3, Read(contains), READONLY, BOTH, two_cost, "O(N) for N containers that differ.",
         "Tells whether two bitmaps have bits in common, or one has all of the other's.";
     "jaccard", 3, Read(jaccard), READONLY, BOTH, two_cost, "O(N) for N containers that differ.",
-        "Answers what two bitmaps have in common as a part of what they have together.";
+        "Answers the bits in both of two bitmaps as a part of the bits in either.";
 }
 
 fn sum_of(view: &View<'_>, keys: Args<'_>) -> usize {

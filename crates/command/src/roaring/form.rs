@@ -11,7 +11,7 @@ rows! {
     "optimize", -2, Write(optimize), WRITE, &[KeySpec::one(1, RW_UPDATE)], whole_cost, "O(N) for N containers.",
         "Brings each container of a compressed bitmap into its smallest form.";
     "stat", -2, Read(stat), READONLY, &[KeySpec::one(1, RO_ACCESS)], whole_cost, "O(N) for N containers.",
-        "Tells of how many containers of which kinds a compressed bitmap is made.";
+        "Counts the containers of each kind in a compressed bitmap.";
 }
 
 fn whole_cost(view: &View<'_>, args: Args<'_>) -> usize {

@@ -10,13 +10,13 @@ pub(crate) static COMMANDS: &[Command] = &[
         .doc("server", "1.0.0", "O(1)", "How many keys the current database holds."),
     Command::new("flushdb", -1, Run::Whole(flushdb), WRITE, acl::DANGEROUS | acl::KEYSPACE)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
-        .doc("server", "1.0.0", "O(1); what was there is freed elsewhere.", "Empties the current database."),
+        .doc("server", "1.0.0", "O(1); old values are freed elsewhere.", "Empties the current database."),
     Command::new("flushall", -1, Run::Whole(flushall), WRITE, acl::DANGEROUS | acl::KEYSPACE)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc(
             "server",
             "1.0.0",
-            "O(1) per database; what was there is freed elsewhere.",
+            "O(1) per database; old values are freed elsewhere.",
             "Empties all databases.",
         ),
     Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE).doc(

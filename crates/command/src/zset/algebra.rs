@@ -26,7 +26,7 @@ const FROM: &[KeySpec] = &[KeySpec::numkeys(1, RO_ACCESS)];
 const INTO: &[KeySpec] = &[KeySpec::one(1, OW_UPDATE), KeySpec::numkeys(2, RO_ACCESS)];
 const UNION: &str = "O(N)+O(M*log(M)) for N members in all inputs and M in the result.";
 const INTER: &str = "O(N*K)+O(M*log(M)) for N members of the smallest of K inputs and M in the result.";
-const DIFF: &str = "O(N*K) for N members of the first of K inputs, and sorting what is left of a plain set.";
+const DIFF: &str = "O(N*K) for N members of the first of K inputs, and sorting the rest of a plain set.";
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("zunion", -3, Run::Read(zunion), READONLY | MOVABLEKEYS, acl::SORTEDSET)

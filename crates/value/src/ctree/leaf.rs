@@ -425,7 +425,7 @@ impl Leaf {
         // SAFETY: sole owner (L3); data move only within [start, end), slots only within the slots.
         unsafe {
             let slots = self.slot_at(len - 1);
-            let below = len - range.end; // slots of the entries behind the range lie first
+            let below = len - range.end; // slots of the entries behind the range come first
             if left {
                 copy(data.add(start), data.add(start + bytes), from - start);
                 shift(std::slice::from_raw_parts_mut(slots.add(below + k), range.start), bytes as u16);

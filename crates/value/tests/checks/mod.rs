@@ -186,11 +186,11 @@ impl Subject for Set {
     fn meet(&mut self, model: &mut Self::Model, other: &Set, other_model: &Self::Model) {
         let texts = |set: &Set| set.iter().map(|elem| elem.to_vec()).collect::<BTreeSet<_>>();
         let pause = &mut |_| Continue(());
-        let both = Set::intersection(&[self, other], pause).expect("nobody broke off");
+        let both = Set::intersection(&[self, other], pause).expect("pause never breaks off");
         assert_eq!(texts(&both), model.intersection(other_model).cloned().collect());
-        let either = Set::union(&[self, other], pause).expect("nobody broke off");
+        let either = Set::union(&[self, other], pause).expect("pause never breaks off");
         assert_eq!(texts(&either), model.union(other_model).cloned().collect());
-        let rest = Set::difference(self, &[other], pause).expect("nobody broke off");
+        let rest = Set::difference(self, &[other], pause).expect("pause never breaks off");
         [&both, &either, &rest].iter().for_each(|set| set.check_invariants());
         *model = model.difference(other_model).cloned().collect();
         *self = rest;
