@@ -2,7 +2,7 @@
 //! at the end.
 //!
 //! ```text
-//!   actors (actors/*.rs), each with Rng(seed, nr) ─► one server ◄─ watch: alive? memory? panics?
+//!   actors (soak/*.rs), each with Rng(seed, nr) ─► one server ◄─ watch: alive? memory? panics?
 //!   all have gone ─► nothing is left (leftovers.rs)
 //! ```
 //!
