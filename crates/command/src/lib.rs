@@ -1,10 +1,12 @@
-//! What a command is, the lookup table, and the families.
+//! The commands: their handlers, the table of their rows, and the lookup by name.
 //!
-//! A handler is a function of arguments and a view of the keyspace; the same text runs inline under shard locks, on a
-//! worker, in a transaction or script over an overlay, and when a log is replayed. There is no clock, lock, thread or
-//! socket in this crate: time arrives with the view, waiting and streaming are asked for through [`Cx`].
+//! A handler is a function of its arguments and a view of the keyspace. The same code runs inline under shard
+//! locks, on a worker, over the overlay of a transaction or script, and in a replay of the log. This crate
+//! has no clock, lock, thread or socket: the view carries the time, and a handler asks to wait or to stream
+//! through [`Cx`].
 //!
-//! To add a command: one row and one function in its family's topic file; if the topic is new, one line in `registry`.
+//! To add a command, write one row and one function in its family's topic file. A new topic needs one more
+//! line in `registry`.
 #![forbid(unsafe_code)]
 
 mod bitmap;

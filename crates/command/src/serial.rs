@@ -5,12 +5,12 @@
 //! payload ── decode ──► Value         rdb checks and reads, a Maker builds
 //! ```
 //!
-//! Both take time in proportion to the value and say so as they go, through `charge` (steps of about 50 ns): inline that
-//! ends in a run on a worker, there in the end of a turn.
+//! Both take time in proportion to the value and report it as they go, through `charge` (steps of about 50
+//! ns). A refused charge moves an inline run to a worker; on a worker a charge may end a turn.
 //!
-//! - Z1: a field that has expired is not written, and not read either. A hash that has only such fields is no value.
-//! - Z2: strings, elements and fields are compressed if `rdbcompression` says so and they get shorter by it; of the latter those
-//!   of up to 64 KB, for nothing looks at the budget within one.
+//! - Z1: an expired field is neither written nor read. A hash with only such fields is no value.
+//! - Z2: with `rdbcompression`, strings, elements and fields are compressed if that makes them shorter.
+//!   Elements and fields of more than 64 KB are not, as the budget is not checked within one.
 
 mod roaring;
 
@@ -24,12 +24,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use value::trie::NEVER;
 use value::{Elem, Hash, Ints, List, Run, Set, Str, StrRef, Value, ZSet, hash, list};
 
-/// What may stop a long run.
+/// A function that is charged steps and may stop a long run.
 pub type Charge<'c> = dyn FnMut(usize) -> Result<(), Error> + 'c;
 
 /// Elements between two charges.
 const PIECE: usize = 64;
-/// Steps for an element that is written, and for one that is read.
+/// Steps to write an element, and to read one.
 const WRITE_STEPS: usize = 1;
 const READ_STEPS: usize = 3;
 /// Bytes copied, unpacked or summed in a step.
@@ -49,7 +49,7 @@ fn compression() -> bool {
     COMPRESSION.load(Relaxed)
 }
 
-/// Steps it takes to write a value. O(1).
+/// Steps to write a value. O(1).
 pub fn write_cost(value: value::ValueRef<'_>) -> usize {
     let (elements, bytes) = match value {
         value::ValueRef::Str(text) if compression() => {
@@ -65,11 +65,11 @@ pub fn write_cost(value: value::ValueRef<'_>) -> usize {
     elements * 2 * WRITE_STEPS + if compression() { bytes / COMPRESSED_PER_STEP } else { 0 }
 }
 
-/// Payloads that are not looked through for what they cost: doing so would be a good part of it. One of them can unpack to
-/// more than it seems, which the budget notices then.
+/// Length up to which a payload's cost is not estimated, as estimating would be a good part of the cost. Such
+/// a payload can unpack to more than it seems; the budget notices that.
 const SHORT_PAYLOAD: usize = 256;
 
-/// Steps it takes to read a payload, at most by a factor of two unless it is short. O(1): see [`rdb::estimate`].
+/// Steps to read a payload, at most by a factor of two unless it is short. O(1): see [`rdb::estimate`].
 pub fn read_cost(payload: &[u8]) -> usize {
     if payload.len() <= SHORT_PAYLOAD {
         return payload.len() / 4 * READ_STEPS;
@@ -78,24 +78,24 @@ pub fn read_cost(payload: &[u8]) -> usize {
     (elements.saturating_mul(READ_STEPS)).saturating_add(payload.len().saturating_add(bytes) / BYTES_PER_STEP)
 }
 
-/// The same for one of many payloads, whose costs add up: a short one is taken for what most are.
+/// As [`read_cost`], for one of many payloads whose costs add up. A short one counts as an average one.
 pub fn read_cost_of_many(payload: &[u8]) -> usize {
     if payload.len() <= SHORT_PAYLOAD { 4 + payload.len() / 4 } else { read_cost(payload) }
 }
 
-/// Whether a value is written differently for Redis and for Valkey: fields expire. O(1).
+/// Whether Redis and Valkey write a value differently: its fields expire. O(1).
 pub fn has_dialects(value: &Value) -> bool {
     matches!(value, Value::Hash(hash) if hash.has_ttls())
 }
 
-/// The payload of a value as of now, for Redis; None if nothing of it is left (Z1). Cost: O(bytes).
+/// The payload of a value as of now, for Redis. None if nothing of it is left (Z1). Cost: O(bytes).
 ///
 /// Errors: those of `charge`.
 pub fn encode(value: &Value, now_ms: u64, charge: &mut Charge<'_>) -> Result<Option<Vec<u8>>, Error> {
     encode_for(Dialect::Redis, value, now_ms, charge)
 }
 
-/// The same for servers of a dialect.
+/// As [`encode`], for servers of a dialect.
 pub fn encode_for(
     dialect: Dialect,
     value: &Value,
@@ -126,12 +126,12 @@ fn plain(body: Option<Vec<u8>>) -> Option<(Vec<u8>, u16)> {
     body.map(|body| (body, rdb::VERSION_VALUES))
 }
 
-/// Says every [`PIECE`]th time how many elements are due.
+/// Charges for elements, [`PIECE`] at a time.
 struct Pace<'a, 'c> {
     charge: &'a mut Charge<'c>,
     done: usize,
     bytes: usize,
-    /// Steps for texts that were or will be compressed; None if none are.
+    /// Steps due for texts that were or will be compressed. None if texts are not compressed.
     compressed: Option<usize>,
 }
 
@@ -140,12 +140,12 @@ impl<'a, 'c> Pace<'a, 'c> {
         Pace { charge, done: 0, bytes: 0, compressed: None }
     }
 
-    /// The same where texts may be compressed.
+    /// A pace for texts that may be compressed.
     fn compressing(charge: &'a mut Charge<'c>) -> Pace<'a, 'c> {
         Pace { compressed: compression().then_some(0), ..Pace::new(charge) }
     }
 
-    /// A text of so many bytes comes.
+    /// Counts a text of so many bytes.
     fn text(&mut self, len: usize) -> Result<(), Error> {
         if let Some(due) = &mut self.compressed
             && rdb::is_compressed(len)
@@ -165,7 +165,7 @@ impl<'a, 'c> Pace<'a, 'c> {
         }
     }
 
-    /// One more element, and how many bytes there are by now.
+    /// Counts one more element. `bytes`: the length written so far.
     fn tick(&mut self, bytes: usize) -> Result<(), Error> {
         self.done += 1;
         if self.done.is_multiple_of(PIECE) || bytes > self.bytes + PIECE * BYTES_PER_STEP {
@@ -198,7 +198,7 @@ fn string_body(text: StrRef<'_>, charge: &mut Charge<'_>) -> Result<Vec<u8>, Err
     Ok(out)
 }
 
-/// None if it would not be shorter.
+/// None if compression would not make it shorter.
 fn compressed_body(text: StrRef<'_>, charge: &mut Charge<'_>) -> Result<Option<Vec<u8>>, Error> {
     let Some(mut string) = CompressedString::new(text.len()) else { return Ok(None) };
     for piece in pieces(text) {
@@ -210,7 +210,7 @@ fn compressed_body(text: StrRef<'_>, charge: &mut Charge<'_>) -> Result<Option<V
     Ok(string.into_body())
 }
 
-/// The bytes of a string, a few KB at a time: one that is all zeros comes in many pieces too.
+/// The bytes of a string, a few KB at a time. A string of zeros comes in many pieces too.
 fn pieces(text: StrRef<'_>) -> impl Iterator<Item = &[u8]> {
     static ZEROS: [u8; 4096] = [0; 4096];
     text.runs(0..text.len()).flat_map(|run| {
@@ -283,7 +283,7 @@ fn hash_body(
 ) -> Result<HashPayload, Error> {
     let live = count_live(hash, now_ms, charge)?;
     let mut out = match hash.next_expiry() {
-        // All that expire may have expired already; then the time says nothing, and does no harm.
+        // All of them may have expired already; the time then says nothing and does no harm.
         Some(soonest) => HashPayload::expiring(dialect, live, soonest.max(now_ms)),
         None => HashPayload::with_len(live),
     };
@@ -319,7 +319,7 @@ fn count_live(hash: &Hash, now_ms: u64, charge: &mut Charge<'_>) -> Result<usize
     live.ok_or_else(|| refused.unwrap_or(Error::Cancelled))
 }
 
-/// What a payload is of, if it is sound; see [`decode`].
+/// The content of a sound payload. See [`decode`].
 #[derive(Debug)]
 pub enum Decoded {
     Value(Value),
@@ -329,8 +329,8 @@ pub enum Decoded {
 
 /// The value of a payload as of now. Cost: O(bytes), unpacked.
 ///
-/// Errors: DUMP payload version or checksum are wrong, Bad data format (and of what, if it is sound but not supported); those
-/// of `charge`.
+/// Errors: DUMP payload version or checksum are wrong; Bad data format (with the reason, if the payload is
+/// sound but not supported); those of `charge`.
 pub fn decode(payload: &[u8], now_ms: u64, charge: &mut Charge<'_>) -> Result<Decoded, Error> {
     let opened = rdb::open_in_pieces(payload, &mut |bytes| charge(bytes / BYTES_PER_STEP))?;
     let (body, version) = opened.ok_or(Error::new("ERR DUMP payload version or checksum are wrong"))?;
@@ -374,7 +374,7 @@ impl Made {
 /// Builds the value.
 struct Maker<'a, 'c> {
     made: Made,
-    /// Fields that are to come, and their bytes.
+    /// Fields still to come, and their bytes.
     expected: (usize, usize),
     now_ms: u64,
     charge: &'a mut Charge<'c>,
@@ -459,7 +459,7 @@ impl Maker<'_, '_> {
     }
 }
 
-/// The form of an element: numbers are canonical, texts may be numbers.
+/// The form of an element. Numbers are canonical; texts may be numbers.
 fn elem(item: Item<'_>) -> Elem<'_> {
     match item {
         Item::Int(number) => Elem::Int(number),

@@ -1,4 +1,4 @@
-//! CLIENT: what connections are there, and what they may do. `exec` performs all of it.
+//! CLIENT: the connections and their settings. `exec` performs all of it.
 
 use crate::table::{ADMIN, Command, LOADING, NOSCRIPT, Run, STALE, acl};
 
@@ -13,7 +13,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
         ),
         Command::new("client|info", 2, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .tips(&["nondeterministic_output"])
-            .doc("connection", "6.2.0", "O(1)", "What is known about this connection."),
+            .doc("connection", "6.2.0", "O(1)", "Describes this connection."),
         Command::new("client|list", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, acl::CONNECTION)
             .tips(&["nondeterministic_output"])
             .doc("connection", "2.4.0", "O(N) for N connections.", "One line for each connection."),
@@ -68,7 +68,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "connection",
             "6.0.0",
             "O(1)",
-            "Where invalidation messages of this connection go.",
+            "Tells where invalidation messages of this connection go.",
         ),
         Command::new("client|tracking", -3, Run::Exec, NOSCRIPT | LOADING | STALE, acl::CONNECTION).doc(
             "connection",
@@ -86,7 +86,7 @@ pub(crate) static COMMANDS: &[Command] = &[Command::new("client", -2, Run::Conta
             "connection",
             "6.0.0",
             "O(1)",
-            "Says whether the keys of the next command are to be tracked.",
+            "Sets whether the keys of the next command are tracked.",
         ),
         Command::new("client|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
             "connection",

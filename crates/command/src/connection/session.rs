@@ -23,7 +23,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         "connection",
         "1.0.0",
         "O(N) for N passwords of the user.",
-        "Proves who the connection is with a password.",
+        "Logs the connection in with a password.",
     ),
     Command::new(
         "hello",

@@ -7,7 +7,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         "pubsub",
         "2.0.0",
         "O(N) for N channels.",
-        "Starts to receive what is published on channels.",
+        "Starts to receive the messages of channels.",
     ),
     Command::new("unsubscribe", -1, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0).doc(
         "pubsub",
@@ -29,28 +29,23 @@ pub(crate) static COMMANDS: &[Command] = &[
     ),
     Command::new("ssubscribe", -2, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0)
         .keys(&[KeySpec::range(1, -1, 1, Use(&["not_key"]))])
-        .doc(
-            "pubsub",
-            "7.0.0",
-            "O(N) for N channels.",
-            "Starts to receive what is published on shard channels.",
-        ),
+        .doc("pubsub", "7.0.0", "O(N) for N channels.", "Starts to receive the messages of shard channels."),
     Command::new("sunsubscribe", -1, Run::Exec, PUBSUB | NOSCRIPT | LOADING | STALE, 0)
         .keys(&[KeySpec::range(1, -1, 1, Use(&["not_key"]))])
         .doc("pubsub", "7.0.0", "O(N) for N channels.", "Stops receiving from shard channels."),
     Command::new("publish", 3, Run::Exec, PUBSUB | LOADING | STALE | FAST, 0).doc(
         "pubsub",
         "2.0.0",
-        "O(M) for M patterns of anybody; the N listeners are served by their own loops.",
-        "Sends a message to everybody who listens on a channel.",
+        "O(M) for M patterns in all; the N subscribers are served by their own loops.",
+        "Sends a message to all subscribers of a channel.",
     ),
     Command::new("spublish", 3, Run::Exec, PUBSUB | LOADING | STALE | FAST, 0)
         .keys(&[KeySpec::one(1, Use(&["not_key"]))])
         .doc(
             "pubsub",
             "7.0.0",
-            "O(1); the N listeners are served by their own loops.",
-            "Sends a message to everybody who listens on a shard channel.",
+            "O(1); the N subscribers are served by their own loops.",
+            "Sends a message to all subscribers of a shard channel.",
         ),
     Command::new("pubsub", -2, Run::Container, 0, 0)
         .doc("pubsub", "2.8.0", "Depends on subcommand.", "Subcommands about channels and subscribers.")
@@ -58,32 +53,32 @@ pub(crate) static COMMANDS: &[Command] = &[
             Command::new("pubsub|channels", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "2.8.0",
-                "O(N) for N channels somebody listens on.",
-                "Channels somebody listens on.",
+                "O(N) for N channels with subscribers.",
+                "Lists the channels with subscribers.",
             ),
             Command::new("pubsub|numpat", 2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "2.8.0",
                 "O(1)",
-                "How many different patterns are subscribed to.",
+                "Counts the different patterns with subscribers.",
             ),
             Command::new("pubsub|numsub", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "2.8.0",
                 "O(N) for N channels named.",
-                "How many listen on each channel.",
+                "Counts the subscribers of each channel.",
             ),
             Command::new("pubsub|shardchannels", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "7.0.0",
-                "O(N) for N channels somebody listens on.",
-                "Shard channels somebody listens on.",
+                "O(N) for N channels with subscribers.",
+                "Lists the shard channels with subscribers.",
             ),
             Command::new("pubsub|shardnumsub", -2, Run::Exec, PUBSUB | LOADING | STALE, 0).doc(
                 "pubsub",
                 "7.0.0",
                 "O(N) for N channels named.",
-                "How many listen on each shard channel.",
+                "Counts the subscribers of each shard channel.",
             ),
             Command::new("pubsub|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "pubsub",

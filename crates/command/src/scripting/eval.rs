@@ -69,7 +69,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "scripting",
                     "2.6.0",
                     "O(N) for N scripts asked.",
-                    "Which of these scripts the server knows.",
+                    "Tells for each script whether the server knows it.",
                 ),
             Command::new("script|flush", -2, Run::Exec, NOSCRIPT, acl::SCRIPTING)
                 .tips(&["request_policy:all_nodes", "response_policy:all_succeeded"])

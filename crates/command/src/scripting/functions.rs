@@ -49,7 +49,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "scripting",
                     "7.0.0",
                     "O(N) for N functions in the dump.",
-                    "Adds libraries from what DUMP gave.",
+                    "Adds the libraries of a dump.",
                 ),
             Command::new("function|stats", 2, Run::Exec, NOSCRIPT | ALLOW_BUSY, acl::SCRIPTING)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
@@ -57,7 +57,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "scripting",
                     "7.0.0",
                     "O(1)",
-                    "What runs now, and how many libraries and functions there are.",
+                    "Names the running function, and counts libraries and functions.",
                 ),
         ]),
     Command::new(

@@ -7,34 +7,35 @@
 //! portable  cookie ─► which are runs, a bit each ─► (key, length - 1), 2 + 2 bytes each ─► offsets, 4 bytes each ─► containers
 //! ```
 //!
-//! The portable form is that of the public specification of Roaring bitmaps; all numbers are little-endian. A container has
-//! the numbers with the same upper bits but 16: up to 4,096 of them as a list, more as 8 KB of bits, or runs if that is
-//! shorter.
+//! The portable form follows the public specification of Roaring bitmaps; all numbers are little-endian. A
+//! container has the numbers that share all but their lower 16 bits. It is a list (up to 4,096 numbers), 8 KB
+//! of bits, or runs if those are shorter.
 //!
-//! - P1: what is read is checked: order, counts, ends. Memory is taken for what is there, not for what is announced.
+//! - P1: all input is checked: order, counts, ends. Memory is taken for the bytes present, not for the length
+//!   announced.
 //!
-//! Cost: O(containers and what is in them); said through `charge` for each container.
+//! Cost: O(containers and their contents), charged for each container.
 
 use super::Charge;
 use crate::Error;
 use value::Ints;
 
 const COOKIE: u32 = 12_346;
-/// With runs; the upper half is the number of containers less one.
+/// The cookie with runs. The upper half is the number of containers less one.
 const COOKIE_RUNS: u32 = 12_347;
-/// Containers from which on there are offsets although there are runs.
+/// Containers from which on a form with runs has offsets too.
 const OFFSETS_FROM: usize = 4;
 /// Longest list of a container.
 const LIST_MAX: usize = 4096;
 const WORDS: usize = 1024;
 const CHUNK: u64 = 1 << 16;
-/// Steps for what stands before the containers.
+/// Steps for the part before the containers.
 const BUCKET_STEPS: usize = 2;
 
-/// Wholly set containers, above which a bitmap is not written: 16 times those of all 32-bit numbers.
+/// Fully set containers above which a bitmap is not written: 16 times those of all 32-bit numbers.
 const FULL_MAX: u128 = 1 << 20;
 
-/// The form of one width.
+/// The module's names of the two widths.
 pub(super) const NARROW: &[u8; 9] = b"reroaring";
 pub(super) const WIDE: &[u8; 9] = b"roaring64";
 /// The module's version of both.
@@ -42,7 +43,7 @@ pub(super) const VERSION: u16 = 1;
 
 const TOO_LONG: Error = Error::new("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
 
-/// Steps it takes to write a bitmap, about. O(1).
+/// Steps to write a bitmap, about. O(1).
 pub(super) fn write_cost(bits: &Ints) -> usize {
     let full = usize::try_from((bits.len() >> 16).min(FULL_MAX)).unwrap_or(usize::MAX);
     bits.mem_bytes() / 8 + full * 8
@@ -74,10 +75,10 @@ pub(super) fn encode(bits: &Ints, wide: bool, charge: &mut Charge<'_>) -> Result
     Ok(out)
 }
 
-/// What is in a container.
+/// The content of a container.
 enum Container {
     Full,
-    /// First and last.
+    /// First and last of each run.
     Runs(Vec<(u16, u16)>),
     List(Vec<u16>),
     Bits(Vec<u16>),
@@ -192,7 +193,7 @@ fn put_portable(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'
     Ok(())
 }
 
-/// Why nothing came of the bytes.
+/// The reason why bytes gave no bitmap.
 pub(super) enum Refused {
     Malformed,
     Stopped(Error),
@@ -204,7 +205,7 @@ impl From<Error> for Refused {
     }
 }
 
-/// Bytes that are read from the front.
+/// Bytes read from the front.
 struct Bytes<'a>(&'a [u8]);
 
 impl<'a> Bytes<'a> {
@@ -235,9 +236,9 @@ impl<'a> Bytes<'a> {
     }
 }
 
-/// The bitmap of some bytes. Cost: O(bytes), and of runs no more.
+/// The bitmap of some bytes. Cost: O(bytes); a run costs no more than its bytes.
 ///
-/// Errors: they are malformed; those of `charge`.
+/// Errors: malformed bytes; those of `charge`.
 pub(super) fn decode(bytes: &[u8], wide: bool, charge: &mut Charge<'_>) -> Result<Ints, Refused> {
     let (mut bytes, mut bits) = (Bytes(bytes), Ints::new());
     if wide {
@@ -289,7 +290,7 @@ fn read_portable(
     if count > CHUNK as usize {
         return Err(Refused::Malformed);
     }
-    // A container is charged for when it is read; here there may be none.
+    // A container is charged for when it is read. A bucket may have none.
     charge(BUCKET_STEPS)?;
     let mut headers = Bytes(bytes.take(count * 4)?);
     if flags.is_empty() || count >= OFFSETS_FROM {
@@ -451,7 +452,7 @@ mod tests {
             let step = (bytes.len() / 200).max(1);
             for at in (0..bytes.len()).step_by(step) {
                 assert_eq!(decoded(&bytes[..at], wide), None, "cut at {at}");
-                // What is turned round may be another bitmap, but a sound one.
+                // A flipped byte may give another bitmap, but a sound one.
                 for turn in [1, 0x80, 0xff] {
                     let mut broken = bytes.clone();
                     broken[at] ^= turn;
@@ -472,7 +473,7 @@ mod tests {
         }
     }
 
-    /// Buckets of the wide form without containers: each is little, and there may be very many.
+    /// Wide-form buckets without containers: each is small, and there may be very many.
     #[test]
     fn what_is_empty_is_charged_for_too() {
         const BUCKETS: u32 = 20_000;

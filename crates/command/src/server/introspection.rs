@@ -1,4 +1,4 @@
-//! COMMAND, CONFIG, INFO and what else tells about the server. `exec` performs all of it.
+//! COMMAND, CONFIG, INFO and other facts about the server. `exec` performs all of them.
 
 use crate::table::{ADMIN, Command, FAST, LOADING, NOSCRIPT, READONLY, Run, STALE, acl};
 
@@ -36,13 +36,13 @@ pub(crate) static COMMANDS: &[Command] = &[
                 "server",
                 "2.8.13",
                 "O(N) for N arguments.",
-                "Which arguments of a full command are keys.",
+                "Lists the key arguments of a full command.",
             ),
             Command::new("command|getkeysandflags", -3, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
                 "7.0.0",
                 "O(N) for N arguments.",
-                "Which arguments of a full command are keys, and what is done with each.",
+                "Lists the key arguments of a full command, and how each is used.",
             ),
             Command::new("command|help", 2, Run::Exec, LOADING | STALE, acl::CONNECTION).doc(
                 "server",
@@ -108,10 +108,10 @@ pub(crate) static COMMANDS: &[Command] = &[
             crate::generic::object::MEMORY_USAGE,
             Command::new("memory|stats", 2, Run::Exec, 0, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-                .doc("server", "4.0.0", "O(1)", "Where the memory goes."),
+                .doc("server", "4.0.0", "O(1)", "Lists the memory in use by purpose."),
             Command::new("memory|doctor", 2, Run::Exec, 0, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_shards", "response_policy:special"])
-                .doc("server", "4.0.0", "O(1)", "What is remarkable about the use of memory."),
+                .doc("server", "4.0.0", "O(1)", "Names problems in the use of memory."),
             Command::new("memory|purge", 2, Run::Exec, 0, 0)
                 .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
                 .doc(
@@ -126,7 +126,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "server",
                     "4.0.0",
                     "Grows with the memory in use.",
-                    "What the allocator says about itself.",
+                    "Statistics of the memory allocator.",
                 ),
             Command::new("memory|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
@@ -149,7 +149,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc("server", "2.2.12", "O(N) for N entries.", "Empties the slow log."),
             Command::new("slowlog|why", -2, Run::Exec, ADMIN | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "nondeterministic_output"])
-                .doc("server", "0.1.0", "O(N) for N entries answered.", "As GET, and where the time went."),
+                .doc("server", "0.1.0", "O(N) for N entries answered.", "As GET, with where the time went."),
             Command::new("slowlog|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
                 "6.2.0",
@@ -167,7 +167,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "server",
                     "0.1.0",
                     "O(N log N) for N waits remembered.",
-                    "Who waited, for whom, for what, how long.",
+                    "Lists waits: the client, the cause, the resource and the time.",
                 ),
             Command::new("evenkeel|why", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
@@ -175,7 +175,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "server",
                     "0.1.0",
                     "O(N) for N waits remembered.",
-                    "What one client's slow requests spent their time on.",
+                    "Shows where one client's slow requests spent their time.",
                 ),
             Command::new("evenkeel|stalls", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
@@ -183,7 +183,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "server",
                     "0.1.0",
                     "O(N log N) for N stalls remembered.",
-                    "Turns of event loops that took long, and because of whom.",
+                    "Lists long turns of event loops and the clients that caused them.",
                 ),
             Command::new("evenkeel|phases", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output"])
@@ -194,7 +194,7 @@ pub(crate) static COMMANDS: &[Command] = &[
                     "server",
                     "0.1.0",
                     "O(N) for N sources, or for N ids given up.",
-                    "Databases that are read through: adds, lists, pauses, flushes and removes them.",
+                    "Adds, lists, pauses, flushes and removes databases to read through.",
                 ),
             Command::new("evenkeel|help", 2, Run::Exec, LOADING | STALE, 0).doc(
                 "server",
@@ -214,13 +214,13 @@ pub(crate) static COMMANDS: &[Command] = &[
                 .doc("server", "2.8.13", "O(1)", "Recorded latencies of an event with their times."),
             Command::new("latency|reset", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["request_policy:all_nodes", "response_policy:agg_sum"])
-                .doc("server", "2.8.13", "O(1)", "Forgets what was recorded about some events, or all."),
+                .doc("server", "2.8.13", "O(1)", "Clears the records of some events, or all."),
             Command::new("latency|graph", 3, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
                 .doc("server", "2.8.13", "O(1)", "Draws the recorded latencies of an event."),
             Command::new("latency|doctor", 2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
-                .doc("server", "2.8.13", "O(1)", "What the recorded latencies tell, in words."),
+                .doc("server", "2.8.13", "O(1)", "Explains the recorded latencies in words."),
             Command::new("latency|histogram", -2, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE, 0)
                 .tips(&["nondeterministic_output", "request_policy:all_nodes", "response_policy:special"])
                 .doc(

@@ -6,7 +6,7 @@ use crate::table::{
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("multi", 1, Run::Exec, NOSCRIPT | LOADING | STALE | FAST | ALLOW_BUSY, acl::TRANSACTION)
-        .doc("transactions", "1.2.0", "O(1)", "Begins a transaction: what follows is queued."),
+        .doc("transactions", "1.2.0", "O(1)", "Begins a transaction: the next commands are queued."),
     Command::new("exec", 1, Run::Exec, NOSCRIPT | LOADING | STALE | SKIP_SLOWLOG, acl::TRANSACTION).doc(
         "transactions",
         "1.2.0",
