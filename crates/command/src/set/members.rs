@@ -250,6 +250,7 @@ fn sscan(cx: &mut Cx<'_, '_>, args: Args<'_>) -> Result<(), Error> {
         }
     });
     walk.end()?;
+    cx.view.count_lookup(args.at(1), true);
     cx.out.array(2);
     cx.out.bulk(next.to_string().as_bytes());
     cx.out.array(count);
