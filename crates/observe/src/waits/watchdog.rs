@@ -106,7 +106,7 @@ pub fn start(observe: &Arc<Observe>) -> std::io::Result<()> {
         let mut dog = Watchdog::new(waits, lines);
         while observe.strong_count() > 0 {
             std::thread::sleep(dog.period());
-            // What it keeps is figures: a wrong one is better than a observe that ends, or that nobody watches.
+            // What it keeps is figures: a wrong one is better than a server that ends, or that nobody watches.
             _ = stdx::panics::contain(|| dog.look(stdx::clock::mono_ns(), &observe));
         }
     })?;
