@@ -11,6 +11,7 @@ mod bitmap;
 mod connection;
 mod cx;
 mod error;
+pub mod facts;
 mod generic;
 mod hash;
 #[cfg(test)]

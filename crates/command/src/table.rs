@@ -202,6 +202,8 @@ pub struct Command {
     pub arity: i32,
     pub run: Run,
     pub flags: u32,
+    /// What only a server asks: bits of [`crate::facts`].
+    pub facts: u32,
     /// ACL categories besides those that follow from the flags (read, write, fast/slow, admin, dangerous, blocking …).
     pub acl: u32,
     pub keys: &'static [KeySpec],
@@ -228,6 +230,7 @@ impl Command {
             arity,
             run,
             flags,
+            facts: 0,
             acl,
             keys: &[],
             tips: &[],
@@ -245,6 +248,12 @@ impl Command {
 
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Command {
         self.keys = keys;
+        self
+    }
+
+    /// Bits of [`crate::facts`].
+    pub const fn facts(mut self, facts: u32) -> Command {
+        self.facts = facts;
         self
     }
 
@@ -316,8 +325,7 @@ impl Command {
     /// Whether it may have to reach replicas though it is no write itself: CLIENT PAUSE WRITE holds it, scripts that only
     /// read may not call it. (Redis marks these too, without showing it.)
     pub fn may_replicate(&self) -> bool {
-        self.has(MAY_REPLICATE)
-            || matches!(self.name, "publish" | "spublish" | "eval" | "evalsha" | "fcall" | "pfcount")
+        self.has(MAY_REPLICATE) || self.is(crate::facts::REPLICATES)
     }
 
     #[inline]

@@ -9,6 +9,8 @@ use crate::session::{ReplyMode, flag};
 use crate::sources::{self, Plan};
 use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
 use crate::{Local, Server, Session};
+use command::facts;
+pub(crate) use command::facts::has_unknown_keys;
 use command::table::{self, Run};
 use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream, registry};
 use keyspace::{KeySet, Keyspace, View};
@@ -264,7 +266,7 @@ fn admit(
         let error = Error::new("NOAUTH Authentication required.");
         return refuse(server, local, session, Some(command), &error, out);
     }
-    if session.in_pubsub_mode() && !allowed_while_subscribed(command) {
+    if session.in_pubsub_mode() && !command.is(facts::WHILE_SUBSCRIBED) {
         let error = Error::from(format!(
             "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
              context",
@@ -284,7 +286,7 @@ fn admit(
     {
         return flow;
     }
-    if session.multi.is_some() && !runs_inside_multi(command) {
+    if session.multi.is_some() && !command.is(facts::INSIDE_MULTI) {
         if let Some(error) = sources::unfit_for_queue(&plan, args) {
             return refuse(server, local, session, Some(command), &error, out);
         }
@@ -363,10 +365,10 @@ fn ration(
 ) -> Option<Flow> {
     session.short = false;
     let denied = memory::is_denied(session, command);
-    if !denied && !command.is_write() && !crate::queue::is_script(command) && command.name != "exec" {
+    if !denied && !command.may_write() {
         return None;
     }
-    let queued = session.multi.is_some() && command.name != "exec";
+    let queued = session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
     match memory::admit(server, local, session) {
         Verdict::Wait if !queued => {
             session.waits_for_itself(What::Reclaim, local.clock_ns);
@@ -378,7 +380,7 @@ fn ration(
     if !session.short || !denied {
         return None;
     }
-    if command.name == "exec" {
+    if command.is(facts::RUNS_QUEUE) {
         crate::transaction::leave(server, local, session);
         let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
         return Some(refuse(server, local, session, Some(command), &error, out));
@@ -392,16 +394,12 @@ const LITTER: u64 = 16 * 1024;
 /// Whether more waits to be freed than may, its client has added to that, and now wants to write again.
 #[cold]
 fn litters_again(session: &Session, command: &Command) -> bool {
-    may_write(command) && session.littered == stdx::reclaim::fullness()
-}
-
-fn may_write(command: &Command) -> bool {
-    command.is_write() || command.name == "exec" || crate::queue::is_script(command)
+    command.may_write() && session.littered == stdx::reclaim::fullness()
 }
 
 /// Whether messages may come of a command: those it publishes, and what its writes tell.
 pub(crate) fn publishes(command: &Command) -> bool {
-    may_write(command) || matches!(command.name, "publish" | "spublish")
+    command.may_write() || command.is(facts::PUBLISHES)
 }
 
 /// Very many messages are under way, many of them the client's own: the command is run again in a moment.
@@ -460,25 +458,6 @@ fn away(local: &mut Local, session: &mut Session, command: &'static Command, arg
     let words = crate::calls::words(command, args);
     let inline_ns = local.clock_ns - began_ns;
     session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, is_job }));
-}
-
-fn allowed_while_subscribed(command: &Command) -> bool {
-    matches!(
-        command.name,
-        "subscribe"
-            | "unsubscribe"
-            | "psubscribe"
-            | "punsubscribe"
-            | "ssubscribe"
-            | "sunsubscribe"
-            | "ping"
-            | "quit"
-            | "reset"
-    )
-}
-
-fn runs_inside_multi(command: &Command) -> bool {
-    matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
 }
 
 /// Runs a command whose keys belong to a source in that source's database.
@@ -562,13 +541,6 @@ pub(crate) fn shards_of(command: &Command, args: Args<'_>) -> Bits {
         shards = shards.union(&Keyspace::shards_of([args.at(i)]));
     });
     shards
-}
-
-/// Whether a command may ask for keys its row cannot name (SORT with BY, GET or STORE).
-pub(crate) fn has_unknown_keys(command: &Command, args: Args<'_>) -> bool {
-    let words = ["by", "get", "store"];
-    command.keys.iter().any(|spec| spec.begin == table::Begin::Unknown)
-        && args.iter().skip(2).any(|arg| words.iter().any(|word| command::options::is(arg, word)))
 }
 
 /// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under way).
@@ -684,7 +656,7 @@ fn lock_keys<'a>(
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
-    if session.no_touch && command.name != "touch" {
+    if session.no_touch && !command.is(facts::TOUCHES) {
         view.set_quiet(true);
     }
     view
@@ -817,7 +789,7 @@ pub(crate) fn step(
     let result = match command.run {
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
             // The command before it may have looked without using.
-            view.set_quiet(act.session.no_touch && command.name != "touch");
+            view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
             // What is estimated to be long is not run here; where an estimate is wrong this is the bound.
             let mut holding = Holding::default();

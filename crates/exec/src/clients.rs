@@ -7,7 +7,7 @@ use crate::session::{ClientInfo, flag};
 use crate::stats::Counter;
 use crate::waits::What;
 use crate::{Local, Server, Session};
-use command::{Block, Command, Run};
+use command::{Block, Command, Run, facts};
 use config::notify;
 use keyspace::{Class, Event};
 use parking_lot::Mutex;
@@ -264,9 +264,9 @@ impl Pause {
         }
         let changes = command.is_write()
             || command.may_replicate()
-            || command.name == "exec" && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
+            || command.is(facts::RUNS_QUEUE) && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
         let writes_only = self.word.load(Ordering::Acquire) & 1 == 1;
-        !matches!(command.name, "client|unpause" | "client|pause") && (changes || !writes_only)
+        !command.is(facts::PAUSES) && (changes || !writes_only)
     }
 }
 

@@ -458,7 +458,7 @@ impl Job {
         for call in 0..self.body.len() {
             let (command, args) = self.body.at(call);
             // MSET does not look at what it replaces.
-            if command.name != "mset" {
+            if !command.is(command::facts::REPLACES) {
                 command.each_key(args, &mut |i, _| {
                     let hash = hash_bytes(args.at(i));
                     // Of two keys with one hash the second would be missing, and be read then.

@@ -14,12 +14,12 @@ use crate::actions::Act;
 use crate::actions::connection::database;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
 use crate::pubsub::{FEW_PATTERNS, Kind};
-use crate::queue::{Queue, is_script};
+use crate::queue::Queue;
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
 use crate::{Local, Server, Session, job, sources};
-use command::{Command, Error, Run};
+use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use std::ops::Bound;
@@ -68,7 +68,7 @@ pub(crate) fn queue(
 ) -> Flow {
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
-    if command.name == "select" {
+    if command.is(facts::SELECTS) {
         multi.selected = args.get(1).and_then(|db| database(server, db).ok()).or(multi.selected);
     }
     multi.queue.push(command, args, local.incoming.clone());
@@ -409,7 +409,7 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     let mut keys: Vec<(usize, &[u8])> = session.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
     let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
-        if command.name == "select" {
+        if command.is(facts::SELECTS) {
             selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
         }
         let db = sources::db_for(server, command, args, selected);
@@ -428,7 +428,7 @@ fn is_long(multi: &Multi, view: &View<'_>) -> bool {
 }
 
 fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
-    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || is_script(command));
+    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || command.is(facts::SCRIPT));
     writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args))
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Removing frees nothing here: what was large is handed to the reclaimer. Copying shares: O(1) for every type.
 
+use crate::facts;
 use crate::options::{int, is};
 use crate::table::*;
 use crate::{Cx, Error};
@@ -15,21 +16,25 @@ const SUMMED: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("del", -2, Run::Write(del), WRITE, acl::KEYSPACE)
+        .facts(facts::REMOVES)
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "1.0.0", "O(N) for N keys; what they held is freed elsewhere.", "Removes keys."),
     Command::new("unlink", -2, Run::Write(del), WRITE | FAST, acl::KEYSPACE)
+        .facts(facts::REMOVES)
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "4.0.0", "O(N) for N keys.", "Removes keys; the memory is freed elsewhere."),
     Command::new("exists", -2, Run::Read(exists), READONLY | FAST, acl::KEYSPACE)
+        .facts(facts::FETCHES)
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "1.0.0", "O(N) for N keys.", "Counts how many of the keys are there."),
     Command::new("touch", -2, Run::Read(touch), READONLY | FAST, acl::KEYSPACE)
+        .facts(facts::TOUCHES)
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)

@@ -1,5 +1,6 @@
 //! The server's life, data on disk and other servers: what memory alone has no use for is refused by `exec`.
 
+use crate::facts;
 use crate::table::{
     ADMIN, ALLOW_BUSY, BLOCKING, Command, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, Run, STALE,
     acl,
@@ -7,6 +8,7 @@ use crate::table::{
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("shutdown", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY, 0)
+        .facts(facts::CHANGES)
         .doc("server", "1.0.0", "O(1)", "Ends the server."),
     Command::new("save", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0).doc(
         "server",

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::sources;
-use command::Room;
+use command::{Room, facts};
 use stdx::budget::Holding;
 
 /// What a script's commands run on.
@@ -161,7 +161,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     /// Leaves a command of a transaction for after the commit: its answer belongs at that place of the reply.
     pub(super) fn later(&mut self, command: &Command, args: resp::Args<'_>, index: usize, at: usize) {
         self.told.deeds.push(Deed::Act { at, index, db: self.db });
-        if command.name == "hello" {
+        if command.is(facts::SPEAKS) {
             self.resp3 = crate::actions::connection::will_speak(self.server, args).unwrap_or(self.resp3);
         }
     }
@@ -346,7 +346,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         let overlay = &*self.ground.overlay;
         let (db, mut unknown) = (overlay.physical(self.db), Vec::new());
         // A plain SET does not look at what it replaces.
-        if command.name != "set" || args.len() > 3 {
+        if !command.is_plain_set(args) {
             command.each_key(args, &mut |i, _| {
                 if !overlay.knows(db, args.at(i)) {
                     unknown.push((db, Box::from(args.at(i))));
@@ -449,7 +449,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     fn action(&mut self, command: &'static Command, args: resp::Args<'_>) -> Result<(), Error> {
         match command.name {
             "publish" | "spublish" => {
-                let shard = command.name == "spublish";
+                let shard = !command.is(facts::PASSES_PATTERNS);
                 let server = self.server;
                 let sent = server.pubsub.matching(shard, args.at(1), &mut || self.interrupt().is_none());
                 let Some(sent) = sent else {
@@ -480,7 +480,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             }
             _ => {}
         }
-        if self.limit.until_ns.is_some() && crate::queue::is_slow_action(command) {
+        if self.limit.until_ns.is_some() && command.is(facts::SLOW_ACTION) {
             // A loop does not wait for an answer that is collected elsewhere; a script's thread does.
             self.halt = Some(Halt::Elsewhere);
             return Err(Error::new("ERR the script is being run again elsewhere"));

@@ -104,7 +104,7 @@ impl What {
 
 /// Where the keys of a command begin that is run so if it names several, some of them of sources.
 pub(crate) fn first_key(command: &Command) -> Option<usize> {
-    matches!(command.name, "mget" | "exists" | "evenkeel|items").then(|| What::of(command).first_key())
+    command.is(command::facts::FETCHES).then(|| What::of(command).first_key())
 }
 
 impl Fetch {

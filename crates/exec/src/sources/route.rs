@@ -4,8 +4,9 @@ use super::{Entry, wait};
 use crate::actions::Act;
 use crate::call::Flow;
 use crate::job::MANY_WORDS;
-use crate::queue::{Queue, is_script};
+use crate::queue::Queue;
 use crate::{Local, Server, Session};
+use command::facts;
 use command::{Command, Error};
 use resp::{Args, Reply};
 use source::Writes;
@@ -34,7 +35,7 @@ pub(crate) enum Plan {
 /// Chooses the plan. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
 pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
     // WATCH looks at each of its keys in its own place.
-    if command.name == "swapdb"
+    if command.is(facts::SWAPS)
         && let Some(error) = swap_refusal(server, args)
     {
         return Plan::Refused(error);
@@ -48,7 +49,7 @@ pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, ar
         return Plan::Refused(not_together(&entry, key));
     }
     // WATCH looks at each of its keys in its own place.
-    if db != 0 || command.keys.is_empty() || is_script(command) || command.name == "watch" {
+    if db != 0 || command.keys.is_empty() || command.is(facts::SCRIPT | facts::WATCHES) {
         return Plan::Own;
     }
     if session.fetch.is_some() {
@@ -182,7 +183,7 @@ fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Opti
     if command.name.starts_with("sort") && crate::call::has_unknown_keys(command, args) {
         return Some(not_together(entry, key));
     }
-    if !command.is_write() || command.name == "getex" {
+    if !command.is_write() || command.is(facts::READS_VALUE) {
         return None;
     }
     let (key, name) = (String::from_utf8_lossy(key), &entry.spec().name);
@@ -228,7 +229,7 @@ fn of_inner_call(
     command: &Command,
     args: Args<'_>,
 ) -> Result<Option<Arc<Entry>>, Error> {
-    if command.name == "swapdb"
+    if command.is(facts::SWAPS)
         && let Some(error) = swap_refusal(server, args)
     {
         return Err(error);

@@ -12,7 +12,7 @@ use crate::call::Flow;
 use crate::queue::Queue;
 use crate::session::flag;
 use crate::{Local, Server, Session};
-use command::{Command, Error};
+use command::{Command, Error, facts};
 use keyspace::View;
 use resp::Args;
 use source::hub::{Refusal, Ticket};
@@ -182,8 +182,8 @@ pub(crate) fn is_known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> bool {
 
 /// Whether a command needs the row: it reads it, or changes a part of the item.
 fn reads_through(entry: &Entry, command: &Command) -> bool {
-    let changes = entry.spec().writes == Writes::Local && !matches!(command.name, "del" | "unlink");
-    !command.is_write() || command.name == "getex" || changes
+    let changes = entry.spec().writes == Writes::Local && !command.is(facts::REMOVES);
+    !command.is_write() || command.is(facts::READS_VALUE) || changes
 }
 
 /// Whether the rows are there that a command within a transaction reads: a command before it may have given one up, and it cannot be
@@ -196,7 +196,7 @@ pub(crate) fn look_within(
     args: Args<'_>,
 ) -> Result<(), Error> {
     let mut removed = None;
-    if !command.is_write() || command.name == "getex" {
+    if !command.is_write() || command.is(facts::READS_VALUE) {
         command.each_key(args, &mut |i, _| {
             if removed.is_none() && !is_known(entry, view, args.at(i)) {
                 removed = Some(args.at(i));
@@ -538,7 +538,7 @@ pub(crate) fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command,
     let gone = entry.source.is_removed();
     command.each_key(args, &mut |i, _| {
         let key = args.at(i);
-        if command.name == "getex" && !gone {
+        if command.is(facts::READS_VALUE) && !gone {
             return after_getex(entry, view, key, args);
         }
         if gone || entry.spec().writes == Writes::Evict {
@@ -600,7 +600,7 @@ fn bound_expiry(entry: &Entry, view: &mut View<'_>, key: &[u8], asked: bool) {
 /// Before a client's write: what is being loaded of its keys is older than that.
 #[cold]
 pub(crate) fn before_write(entry: &Entry, command: &Command, args: Args<'_>) {
-    if command.name == "getex" {
+    if command.is(facts::READS_VALUE) {
         return;
     }
     command.each_key(args, &mut |i, _| {

@@ -311,7 +311,7 @@ pub fn ended(
     if flooded > 0 {
         // How many messages came of it is not looked at.
         let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
-        if published || tells || matches!(away.command.name, "publish" | "spublish") {
+        if published || tells || away.command.is(command::facts::PUBLISHES) {
             session.published.add(flooded, crate::flood::SHARE);
         }
     }
