@@ -11,34 +11,19 @@ use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
 use crate::{Local, Server, Session};
 use command::facts;
 pub(crate) use command::facts::has_unknown_keys;
+pub(crate) use command::keys::{settle, shards_of};
 use command::table::{self, Run};
-use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream, registry};
-use keyspace::{KeySet, Keyspace, View};
+use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream};
+pub use command::{Flow, INLINE_STEPS, resolve};
+use keyspace::{KeySet, View};
 use resp::{Args, Batch, Reply};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::budget::Holding;
-use stdx::locks::Bits;
 
-/// Steps (about 50 ns) a command may take inline: a quantum.
-pub const INLINE_STEPS: usize = 2_000;
 /// Above so many steps what only reads values does it without the locks of their shards: some microseconds.
 const APART_STEPS: usize = 100;
-
-/// How a command left its client.
-pub enum Flow {
-    /// The reply is written.
-    Done,
-    /// What is written is the reply's beginning.
-    Stream(Box<dyn Stream>),
-    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at most.
-    Parked(Option<u64>),
-    /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause ends.
-    Held(u64),
-    /// Close when everything written is sent.
-    Close,
-}
 
 /// Runs one command of a client. `out` gets the reply, after whatever stands in it.
 pub fn execute(
@@ -198,41 +183,6 @@ pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8])
         server.keyspace.prefetch(session.db, &different[..n]);
     }
     known
-}
-
-/// Finds the row, subcommands included, and checks the number of arguments.
-#[inline]
-pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
-    let Some(mut command) = registry::find(args.at(0)) else { return Err(unknown(args)) };
-    if !command.subs.is_empty() && args.len() > 1 {
-        command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(args))?;
-    }
-    if !command.arity_fits(args.len()) {
-        return Err(command.arity_error());
-    }
-    Ok(command)
-}
-
-fn unknown(args: Args<'_>) -> Error {
-    let name = String::from_utf8_lossy(&args.at(0)[..args.at(0).len().min(128)]).into_owned();
-    // Redis counts bytes, so they are made a text at the end.
-    let mut rest = Vec::new();
-    for arg in args.iter().skip(1) {
-        if rest.len() >= 128 {
-            break;
-        }
-        let shown = &arg[..arg.len().min(128 - rest.len())];
-        rest.extend_from_slice(&[b"'", shown, b"' "].concat());
-    }
-    let rest = String::from_utf8_lossy(&rest);
-    format!("ERR unknown command '{name}', with args beginning with: {rest}").into()
-}
-
-fn unknown_sub(args: Args<'_>) -> Error {
-    let sub = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]).into_owned();
-    // As the client calls it: it may have been renamed.
-    let container = String::from_utf8_lossy(args.at(0)).to_uppercase();
-    format!("ERR unknown subcommand '{sub}'. Try {container} HELP.").into()
 }
 
 /// Writes an error reply; an error before MULTI's EXEC spoils the transaction.
@@ -531,31 +481,6 @@ fn run(
             Flow::Done
         }
     }
-}
-
-/// The shards of a command's keys.
-#[inline]
-pub(crate) fn shards_of(command: &Command, args: Args<'_>) -> Bits {
-    let mut shards = Bits::EMPTY;
-    command.each_key(args, &mut |i, _| {
-        shards = shards.union(&Keyspace::shards_of([args.at(i)]));
-    });
-    shards
-}
-
-/// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under way).
-#[cold]
-pub(crate) fn settle<'a>(
-    view: &mut View<'_>,
-    calls: impl Iterator<Item = (&'static Command, Args<'a>)>,
-    db: usize,
-) {
-    let (mut keys, mut writes) = (Vec::new(), false);
-    for (command, args) in calls {
-        command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
-        writes |= command.is_write();
-    }
-    view.settle(&keys, writes);
 }
 
 /// Whether a long commit is protected against writers of this command's keys.

@@ -25,6 +25,7 @@
 mod alarm;
 
 use alarm::Alarm;
+pub use stdx::reclaim::discard;
 
 use crate::assembled::{self, Rests};
 use crate::bulk;
@@ -862,11 +863,6 @@ pub(crate) fn drop_bytes(bytes: Vec<u8>) {
     if bytes.capacity() >= MANY_BYTES {
         discard(bytes);
     }
-}
-
-/// Drops something that may be large elsewhere.
-pub fn discard(thing: impl Send + 'static) {
-    stdx::reclaim::defer(MANY_BYTES, move || drop(thing));
 }
 
 #[cfg(test)]

@@ -171,7 +171,7 @@ pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error>
 /// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET and when the client goes.
 pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
     if let Some(multi) = session.multi.take().filter(|multi| multi.queue.len() > FEW) {
-        job::discard(multi);
+        stdx::reclaim::discard(multi);
     }
     session.info.queued.store(-1, Ordering::Relaxed);
     session.info.multi_bytes.store(0, Ordering::Relaxed);

@@ -75,6 +75,14 @@ pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
     defer_version(bytes, bytes, f);
 }
 
+/// What is dropped without a count of its bytes is taken to be of so many.
+const LARGE: usize = 128 * 1024;
+
+/// Drops something that may be large on the reclaimer thread.
+pub fn discard(thing: impl Send + 'static) {
+    defer(LARGE, move || drop(thing));
+}
+
 /// As `defer`, of something of so many bytes, about `alone` of which nobody else has (R2).
 pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'static) {
     if !RUNNING.load(Ordering::Acquire) || FREEING.try_with(Cell::get).unwrap_or(true) {
