@@ -16,7 +16,7 @@ const FILES: &[&str] = &[
     "crates/keyspace/src/underway.rs",
     "crates/stdx/src/letterbox.rs",
     "crates/exec/src/claim.rs",
-    "crates/exec/src/sources/shelf.rs",
+    "crates/exec/src/rows/shelf.rs",
     "crates/source/src/marks.rs",
 ];
 

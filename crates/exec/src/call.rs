@@ -5,8 +5,8 @@ use crate::bounds;
 use crate::calls::Ran;
 use crate::job;
 use crate::memory::{self, Verdict};
+use crate::rows::{self, Plan};
 use crate::session::{ReplyMode, flag};
-use crate::sources::{self, Plan};
 use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
 use crate::{Local, Server, Session};
 use command::facts;
@@ -225,7 +225,7 @@ fn admit(
         return refuse(server, local, session, Some(command), &error, out);
     }
     let plan = match server.sources.any() {
-        true => sources::plan(server, session, command, args),
+        true => rows::plan(server, session, command, args),
         false => Plan::Own,
     };
     if let Plan::Later = plan {
@@ -237,7 +237,7 @@ fn admit(
         return flow;
     }
     if session.multi.is_some() && !command.is(facts::INSIDE_MULTI) {
-        if let Some(error) = sources::unfit_for_queue(&plan, args) {
+        if let Some(error) = rows::unfit_for_queue(&plan, args) {
             return refuse(server, local, session, Some(command), &error, out);
         }
         if let Some(multi) = session.multi.as_mut().filter(|_| !matches!(plan, Plan::Own)) {
@@ -272,7 +272,7 @@ fn admit(
     let mark = out.len();
     let flow = match plan {
         Plan::In(entry) => run_in(server, local, session, entry, command, args, out),
-        Plan::Fetch(_) => sources::fetch(server, local, session, command, args, out),
+        Plan::Fetch(_) => rows::fetch(server, local, session, command, args, out),
         _ => run(server, local, session, command, args, out),
     };
     if full && stdx::reclaim::deferred() - littered >= LITTER {
@@ -416,7 +416,7 @@ fn run_in(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
-    entry: Arc<sources::Entry>,
+    entry: Arc<rows::Entry>,
     command: &'static Command,
     args: Args<'_>,
     out: &mut Reply,
@@ -603,7 +603,7 @@ fn keyed(
     let mut view = lock_keys(server, local, session, command, args);
     let source = session.source.take();
     if let Some(entry) = &source {
-        match sources::look(local, session, entry, &mut view, command, args) {
+        match rows::look(local, session, entry, &mut view, command, args) {
             None => {}
             Some(Ok(flow)) => {
                 server.after(local, view.finish());
@@ -616,7 +616,7 @@ fn keyed(
             }
         }
         if command.is_write() {
-            sources::before_write(entry, command, args);
+            rows::before_write(entry, command, args);
         }
     }
     let own_write = source.is_some() && command.is_write();
@@ -651,7 +651,7 @@ fn keyed(
         return Flow::Done;
     }
     if let Some(entry) = source.filter(|_| own_write) {
-        sources::after_write(&entry, &mut view, command, args);
+        rows::after_write(&entry, &mut view, command, args);
     } else if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
         server.log_effect(command, args, &effects, &view);
     }

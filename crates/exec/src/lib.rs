@@ -38,11 +38,11 @@ pub mod park;
 mod pool;
 pub mod pubsub;
 pub mod queue;
+pub mod rows;
 pub mod scripts;
 pub mod session;
 pub mod slowlog;
 pub mod snapshots;
-pub mod sources;
 pub mod stats;
 mod tally;
 pub mod transaction;
@@ -87,7 +87,7 @@ pub struct Server {
     pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
     /// Databases that are read through.
-    pub sources: sources::Sources,
+    pub sources: rows::Rows,
     pub started_ms: u64,
     pub run_id: String,
     loops: Arc<[Mailbox]>,
@@ -152,7 +152,7 @@ pub struct Local {
     /// What this loop does for long work, in slices.
     pub works: works::Works,
     /// Clients for whom rows arrived.
-    pub arrived: Vec<(u64, sources::Arrival)>,
+    pub arrived: Vec<(u64, rows::Arrival)>,
     /// What this loop counts.
     pub recorder: stats::Recorder,
 }
@@ -266,11 +266,8 @@ impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
-        let keyspace = Keyspace::with_hidden(
-            config.live.databases.size(),
-            sources::MAX * sources::DATABASES,
-            sources::DATABASES,
-        );
+        let keyspace =
+            Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         keyspace.set_notify(clients::wanted_classes(config.live.notify.get() as u32));
         config.observe(Box::new(NotifyObserver(keyspace.clone())));
@@ -294,11 +291,11 @@ impl Server {
             crowd,
             snapshots: snapshots::Snapshots::default(),
             lines: lines::Lines::default(),
-            memory: Arc::new(memory::Memory::new(sources::MAX)),
+            memory: Arc::new(memory::Memory::new(rows::MAX)),
             memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
-            sources: sources::Sources::default(),
+            sources: rows::Rows::default(),
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,

@@ -189,7 +189,7 @@ pub enum Mail {
     /// CLIENT PAUSE ended, or something else parked clients should look at again.
     Retry,
     /// Rows of sources came, or changed.
-    Source(crate::sources::Letter),
+    Source(crate::rows::Letter),
     /// A long write that is the first of its line now.
     First(crate::lines::Write),
     /// A snapshot was closed, and this loop is the first that waits for one.

@@ -170,7 +170,7 @@ pub struct Watch {
     /// Database and key, and what was there. A tree, for it never grows by leaps.
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
     /// Watched keys that are rows of sources.
-    pub rows: crate::sources::Watched,
+    pub rows: crate::rows::Watched,
     /// About what they take, of what work may hold.
     pub(crate) bytes: usize,
     pub(crate) holding: Holding,
@@ -236,17 +236,17 @@ pub struct Session {
     /// Memory was short, and nothing could be evicted, when its command began; see `Memory::is_short`.
     pub(crate) short: bool,
     /// The rows its command waits for.
-    pub loading: Option<crate::sources::Loading>,
+    pub loading: Option<crate::rows::Loading>,
     /// A key whose row is there for the command that runs, and for no other.
     pub(crate) lent: Option<Box<[u8]>>,
     /// Since when a command waited that now has its rows.
     pub loaded_since_ns: Option<u64>,
     /// Its command has very many keys, and not all were asked for the source they belong to yet.
-    pub(crate) routing: Option<Box<crate::sources::Routing>>,
+    pub(crate) routing: Option<Box<crate::rows::Routing>>,
     /// What its command has found of several keys so far.
-    pub(crate) fetch: Option<Box<crate::sources::Fetch>>,
+    pub(crate) fetch: Option<Box<crate::rows::Fetch>>,
     /// The source the keys of the command that runs belong to.
-    pub(crate) source: Option<Arc<crate::sources::Entry>>,
+    pub(crate) source: Option<Arc<crate::rows::Entry>>,
 }
 
 impl Session {

@@ -18,7 +18,7 @@ use crate::queue::Queue;
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
-use crate::{Local, Server, Session, job, sources};
+use crate::{Local, Server, Session, job, rows};
 use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
@@ -249,7 +249,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let apart = long || slow || multi.queue.is_open_ended();
     if multi.sources
         && apart
-        && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+        && let Some(result) = rows::preload(act, rows::keys_of(&multi.queue).into_iter())
     {
         return waits_for_rows(act, multi, result);
     }
@@ -279,8 +279,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
 fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
-    let mut rows =
-        if multi.sources { sources::Rows::of(act.server, &multi.queue) } else { sources::Rows::default() };
+    let mut rows = if multi.sources {
+        rows::TransactionRows::of(act.server, &multi.queue)
+    } else {
+        rows::TransactionRows::default()
+    };
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
@@ -327,15 +330,15 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     let timed = act.server.config.live.latency_tracking.get();
     let mut began_ns = act.local.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
-        view.select(sources::db_for(act.server, command, args, act.session.db));
+        view.select(rows::db_for(act.server, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
         let found = match changed {
-            Some(entry) => sources::look_within(entry, view, command, args),
+            Some(entry) => rows::look_within(entry, view, command, args),
             None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
-                Err(sources::came_since(act.server, command, args))
+                Err(rows::came_since(act.server, command, args))
             }
             None => Ok(()),
         };
@@ -387,13 +390,13 @@ fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Erro
 fn after_write(
     act: &Act<'_, '_>,
     view: &mut View<'_>,
-    source: Option<&sources::Entry>,
+    source: Option<&rows::Entry>,
     command: &'static Command,
     args: Args<'_>,
 ) {
     if let Some(entry) = source {
-        sources::before_write(entry, command, args);
-        sources::after_write(entry, view, command, args);
+        rows::before_write(entry, command, args);
+        rows::after_write(entry, view, command, args);
     } else if view.db() >= act.server.keyspace.databases() {
         // The source ended since the command's database was chosen.
         command.each_key(args, &mut |i, _| _ = view.remove(args.at(i)));
@@ -412,7 +415,7 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
         if command.is(facts::SELECTS) {
             selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
         }
-        let db = sources::db_for(server, command, args, selected);
+        let db = rows::db_for(server, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());

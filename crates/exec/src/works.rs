@@ -15,7 +15,7 @@ use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
 use crate::snapshots::Queued;
-use crate::{Local, Server, actions, sources, transaction, waits};
+use crate::{Local, Server, actions, rows, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -52,9 +52,9 @@ pub enum Work {
     /// A bulk, and its commit once it is under way.
     Bulk(Option<Box<Commit>>, Box<BulkJob>),
     /// Rows of a source to be installed.
-    Fill(Box<sources::Fill>),
+    Fill(Box<rows::Fill>),
     /// Items of a source to be removed.
-    Drop(Box<sources::Dropping>),
+    Drop(Box<rows::Dropping>),
     /// Watched keys nobody watches any more.
     Forget(Box<Watch>),
     /// Keys a client begins to wait for, or ceases to.

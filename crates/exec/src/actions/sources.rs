@@ -1,10 +1,10 @@
-//! EVENKEEL SOURCE: databases that are read through ([`crate::sources`]).
+//! EVENKEEL SOURCE: databases that are read through ([`crate::rows`]).
 
 use super::{Act, elsewhere};
 use crate::Server;
 use crate::call::Flow;
 use crate::mail::Mail;
-use crate::sources::Entry;
+use crate::rows::Entry;
 use command::options::is;
 use command::{Error, Stream};
 use keyspace::{Class, View};
@@ -225,7 +225,7 @@ fn flush(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         entry.source.flush();
     } else if ids.is_empty() {
         entry.source.marks.mark_all();
-        crate::sources::empty(act.server, act.local, &entry);
+        crate::rows::empty(act.server, act.local, &entry);
     } else {
         // In slices; whoever asks on this loop after that gets fresh rows, others soon do.
         entry.source.give_up(ids.iter());

@@ -1,7 +1,7 @@
 //! One run of a script: the host it calls, the ground its commands run on, and who reads keys for it.
 
 use super::*;
-use crate::sources;
+use crate::rows;
 use command::{Room, facts};
 use stdx::budget::Holding;
 
@@ -296,7 +296,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let Some(entry) = sources::of_call(self.server, self.db, command, args)? else {
+        let Some(entry) = rows::of_call(self.server, self.db, command, args)? else {
             return self.in_own_db(command, handler, args);
         };
         self.look_for_rows(&entry, command, args)?;
@@ -310,7 +310,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
     #[cold]
     fn look_for_rows(
         &mut self,
-        entry: &sources::Entry,
+        entry: &rows::Entry,
         command: &Command,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
@@ -327,11 +327,11 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         }
         let overlay = &mut *self.ground.overlay;
         let mut view = View::overlay(&self.server.keyspace, overlay, entry.db, self.run.now_ms);
-        let missing = keys.iter().find(|key| !sources::is_known(entry, &mut view, key));
+        let missing = keys.iter().find(|key| !rows::is_known(entry, &mut view, key));
         view.finish();
         let Some(missing) = missing else { return Ok(()) };
         if !self.in_script || self.run.keys().iter().any(|key| key == *missing) {
-            return Err(sources::removed_before(entry, missing));
+            return Err(rows::removed_before(entry, missing));
         }
         let name = &entry.spec().name;
         Err(format!("ERR a row of source '{name}' that is not cached must be among the script's KEYS").into())
@@ -354,7 +354,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             });
         }
         // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
-        if let Some((db, key)) = sources::target(self.server, command, args) {
+        if let Some((db, key)) = rows::target(self.server, command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
                 unknown.push((db, key.into()));

@@ -19,7 +19,7 @@
 //!   waits. A command is held for so many loads at most, then it gets an error.
 //! - Z4: sources belong to database 0.
 //! - Z5: who ends a source says so first and empties its databases then, which another source may get: what is still on its way
-//!   for it finds it ended, under the lock of its key, or its [`Place`] gone.
+//!   for it finds it ended, under the lock of its key, or its [`RowPlace`] gone.
 
 mod fetch;
 mod fill;
@@ -33,7 +33,7 @@ mod watch;
 pub(crate) use fetch::{Fetch, first_key, run as fetch};
 pub use fill::Fill;
 pub(crate) use removal::empty;
-pub use removal::{Dropping, Queue};
+pub use removal::{Dropping, Removals};
 pub use route::ask_ahead;
 pub(crate) use route::{
     Plan, Routing, ask_ahead_for, came_since, db_for, keys_of, of_call, plan, preload, target,
@@ -41,7 +41,9 @@ pub(crate) use route::{
 };
 pub use sizing::Sizing;
 pub use wait::{Arrival, Loading};
-pub(crate) use wait::{Rows, after_write, before_write, is_known, look, look_within, removed_before};
+pub(crate) use wait::{
+    TransactionRows, after_write, before_write, is_known, look, look_within, removed_before,
+};
 pub use watch::Watched;
 
 use crate::mail::Mail;
@@ -55,7 +57,7 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-/// Sources at most.
+/// Rows at most.
 pub const MAX: usize = 16;
 /// Hidden databases of a source (Z1).
 pub const DATABASES: usize = 2;
@@ -84,7 +86,7 @@ pub struct Seen {
 
 /// Where a source is: its rows' database, and a number of its own, for the database may be another's later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Place {
+pub struct RowPlace {
     pub db: usize,
     number: u64,
 }
@@ -98,7 +100,7 @@ pub struct Entry {
     /// The server made it by itself: it stands in no configuration.
     is_own: bool,
     /// What its feed told and is not removed yet.
-    pub queue: Arc<Queue>,
+    pub queue: Arc<Removals>,
     pub seen: Seen,
     pub sizing: Sizing,
 }
@@ -108,8 +110,8 @@ impl Entry {
         &self.source.spec
     }
 
-    pub fn place(&self) -> Place {
-        Place { db: self.db, number: self.number }
+    pub fn place(&self) -> RowPlace {
+        RowPlace { db: self.db, number: self.number }
     }
 
     /// Where ids are kept that have no row.
@@ -176,7 +178,7 @@ enum Age {
 
 /// All sources of the server.
 #[derive(Default)]
-pub struct Sources {
+pub struct Rows {
     list: ArcSwap<Vec<Arc<Entry>>>,
     any: AtomicBool,
     hub: OnceLock<Hub>,
@@ -184,7 +186,7 @@ pub struct Sources {
     changing: Mutex<u64>,
 }
 
-impl Sources {
+impl Rows {
     /// Whether there are any: what ordinary commands pay.
     #[inline]
     pub fn any(&self) -> bool {
@@ -206,7 +208,7 @@ impl Sources {
     }
 
     /// The source that is still in that place.
-    pub fn at(&self, place: Place) -> Option<Arc<Entry>> {
+    pub fn at(&self, place: RowPlace) -> Option<Arc<Entry>> {
         self.list.load().iter().find(|entry| entry.place() == place).cloned()
     }
 
@@ -263,8 +265,8 @@ impl Sources {
             (0..MAX).map(|i| first + i * DATABASES).find(|db| list.iter().all(|entry| entry.db != *db));
         let Some(db) = free else { return Err(format!("there are {MAX} sources already")) };
         *so_far += 1;
-        let place = Place { db, number: *so_far };
-        let queue = Arc::new(Queue::default());
+        let place = RowPlace { db, number: *so_far };
+        let queue = Arc::new(Removals::default());
         let front = Front {
             server: Arc::downgrade(server),
             place,
@@ -378,7 +380,7 @@ pub enum Letter {
     /// Items to be removed.
     Drop(Box<Dropping>),
     /// All of a source is to be removed.
-    Flush(Place),
+    Flush(RowPlace),
     /// These clients may go on.
     Arrived(Vec<u64>, Arrival),
 }
@@ -386,8 +388,8 @@ pub enum Letter {
 /// What the thread of the sources sees of the server.
 struct Front {
     server: Weak<Server>,
-    place: Place,
-    queue: Arc<Queue>,
+    place: RowPlace,
+    queue: Arc<Removals>,
     pattern: source::Pattern,
     /// The loop that removes what changed: one, so that it happens in order.
     home: usize,

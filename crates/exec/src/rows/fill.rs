@@ -3,7 +3,7 @@
 //! Cost: a short lock per row; building the value happened on the thread of the sources.
 
 use super::shelf::Found;
-use super::{Arrival, Entry, Place};
+use super::{Arrival, Entry, RowPlace};
 use crate::{Local, Server};
 use keyspace::{Payload, Times, View};
 use source::hub::{Asked, Ticket};
@@ -47,7 +47,7 @@ impl Made {
 
 /// A row that is not kept, for those who had asked for it before it was loaded.
 pub struct Lent {
-    place: Place,
+    place: RowPlace,
     began: u64,
     key: Id,
     row: Option<Made>,
@@ -66,7 +66,7 @@ impl Lent {
     }
 
     /// Whether it was loaded after then.
-    pub(super) fn is_after(&self, (place, at): (Place, u64)) -> bool {
+    pub(super) fn is_after(&self, (place, at): (RowPlace, u64)) -> bool {
         self.place == place && self.began > at
     }
 
@@ -102,14 +102,14 @@ impl Item {
 
 /// Rows of one load, for one loop.
 pub struct Fill {
-    place: Place,
+    place: RowPlace,
     /// Where the load began (`source::Marks`).
     began: u64,
     items: vec::IntoIter<Item>,
 }
 
 impl Fill {
-    pub(super) fn new(place: Place, began: u64, items: Vec<Item>) -> Fill {
+    pub(super) fn new(place: RowPlace, began: u64, items: Vec<Item>) -> Fill {
         Fill { place, began, items: items.into_iter() }
     }
 

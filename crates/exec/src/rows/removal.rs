@@ -11,7 +11,7 @@
 //!
 //! Cost: a short lock per key.
 
-use super::{Entry, Place};
+use super::{Entry, RowPlace};
 use crate::{Local, Server};
 use keyspace::View;
 use source::Id;
@@ -31,7 +31,7 @@ fn bytes_of(key: &Id) -> u64 {
 
 /// What waits of a source.
 #[derive(Default)]
-pub struct Queue {
+pub struct Removals {
     keys: AtomicU64,
     bytes: AtomicU64,
     /// X3.
@@ -41,7 +41,7 @@ pub struct Queue {
     sent: AtomicBool,
 }
 
-impl Queue {
+impl Removals {
     /// Removals that wait, a flush counting as one, and bytes of their keys.
     pub fn waiting(&self) -> (u64, u64) {
         let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
@@ -51,7 +51,7 @@ impl Queue {
     /// Puts keys in; None if there is no room (X1). One thread at a time has room for sure.
     pub(super) fn put(
         self: &Arc<Self>,
-        place: Place,
+        place: RowPlace,
         keys: Vec<Id>,
         committed_ms: Option<u64>,
         refresh: bool,
@@ -123,8 +123,8 @@ impl Queue {
 
 /// Items to be removed: their rows changed.
 pub struct Dropping {
-    place: Place,
-    queue: Arc<Queue>,
+    place: RowPlace,
+    queue: Arc<Removals>,
     epoch: u64,
     keys: vec::IntoIter<Id>,
     /// Of those that are left.
@@ -237,7 +237,7 @@ pub(super) fn empty_by(
 mod tests {
     use super::*;
 
-    const PLACE: Place = Place { db: 16, number: 1 };
+    const PLACE: RowPlace = RowPlace { db: 16, number: 1 };
 
     fn keys(count: usize, length: usize) -> Vec<Id> {
         vec![vec![b'x'; length].into(); count]
@@ -245,7 +245,7 @@ mod tests {
 
     #[test]
     fn what_waits_is_counted_and_bounded() {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Removals::default());
         let mut waiting = Vec::new();
         while let Some(dropping) = queue.put(PLACE, keys(1000, 20), None, true) {
             waiting.push(dropping);
@@ -261,7 +261,7 @@ mod tests {
 
     #[test]
     fn one_letter_is_sent_until_it_is_begun() {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Removals::default());
         let dropping = queue.put(PLACE, keys(3, 1), None, true).unwrap();
         assert!(queue.give_up() && !queue.give_up());
         assert_eq!(queue.waiting(), (4, 99));
@@ -279,7 +279,7 @@ mod tests {
         let at = |order: &[usize; 4], step| order.iter().position(|other| *other == step);
         let whole = orders.filter(|order| (0..4).all(|step| at(order, step).is_some()));
         for order in whole.filter(|order| at(order, 0) < at(order, 1)) {
-            let queue = Arc::new(Queue::default());
+            let queue = Arc::new(Removals::default());
             assert!(queue.give_up());
             let (mut told, mut comes) = (None, true);
             for step in order {

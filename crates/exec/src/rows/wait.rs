@@ -7,7 +7,7 @@
 //! ```
 
 use super::fill::Lent;
-use super::{Age, Entry, Place};
+use super::{Age, Entry, RowPlace};
 use crate::call::Flow;
 use crate::queue::Queue;
 use crate::session::flag;
@@ -51,8 +51,8 @@ pub struct Loading {
     tries: usize,
     arrival: Option<Arrival>,
     /// When it asked each source for the first time (`source::Marks`).
-    asked: Vec<(Place, u64)>,
-    /// Rows that were lent to it, by their keys.
+    asked: Vec<(RowPlace, u64)>,
+    /// TransactionRows that were lent to it, by their keys.
     lent: BTreeMap<Id, Arc<Lent>>,
 }
 
@@ -399,7 +399,7 @@ pub(super) fn load_all(
     missing.ask(local, session)
 }
 
-/// Rows a transaction or script names that are not there.
+/// TransactionRows a transaction or script names that are not there.
 struct Missing<'a> {
     rows: Vec<(&'a Entry, &'a [u8])>,
     /// There are items past their time in their place.
@@ -449,9 +449,9 @@ impl<'a> Missing<'a> {
     }
 }
 
-/// Rows of a transaction under its locks: what is there when it begins stays there to its end.
+/// TransactionRows of a transaction under its locks: what is there when it begins stays there to its end.
 #[derive(Default)]
-pub(crate) struct Rows<'a> {
+pub(crate) struct TransactionRows<'a> {
     wanted: Vec<(Arc<Entry>, &'a [u8])>,
     /// It writes none of them: what is lent is not kept, so neither would be what it made of it.
     reads: bool,
@@ -459,11 +459,11 @@ pub(crate) struct Rows<'a> {
     lent: Vec<(Arc<Entry>, Arc<Lent>)>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> TransactionRows<'a> {
     /// Those that the commands name. O(keys · sources), without a lock.
     #[cold]
-    pub(crate) fn of(server: &Server, queue: &'a Queue) -> Rows<'a> {
-        let mut rows = Rows { reads: true, ..Rows::default() };
+    pub(crate) fn of(server: &Server, queue: &'a Queue) -> TransactionRows<'a> {
+        let mut rows = TransactionRows { reads: true, ..TransactionRows::default() };
         for (command, args) in queue.iter() {
             command.each_key(args, &mut |i, _| {
                 if let Some(entry) = server.sources.of(args.at(i)) {
