@@ -94,7 +94,7 @@ pub(crate) fn execute_row(
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
-    (session.source, session.loading, session.routing, session.fetch) = (None, None, None, None);
+    session.rows.give_up();
     (session.done, session.hushed) = (0, false);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -422,7 +422,7 @@ fn run_in(
     out: &mut Reply,
 ) -> Flow {
     let own = std::mem::replace(&mut session.db, entry.db);
-    session.source = Some(entry);
+    session.rows.source = Some(entry);
     let stay = Stay { session, own };
     run(server, local, stay.session, command, args, out)
 }
@@ -435,7 +435,7 @@ struct Stay<'a> {
 
 impl Drop for Stay<'_> {
     fn drop(&mut self) {
-        self.session.source = None;
+        self.session.rows.source = None;
         self.session.db = self.own;
     }
 }
@@ -548,7 +548,7 @@ fn run_elsewhere(
     if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
         return Some(wait_for_guard(session, local));
     }
-    if local.incoming.is_some() && session.source.is_some() {
+    if local.incoming.is_some() && session.rows.source.is_some() {
         out.error("ERR too many bytes for a key of a source");
         return Some(Flow::Done);
     }
@@ -601,7 +601,7 @@ fn keyed(
     }
     let mark = out.len();
     let mut view = lock_keys(server, local, session, command, args);
-    let source = session.source.take();
+    let source = session.rows.source.take();
     if let Some(entry) = &source {
         match rows::look(local, session, entry, &mut view, command, args) {
             None => {}
@@ -620,7 +620,7 @@ fn keyed(
         }
     }
     let own_write = source.is_some() && command.is_write();
-    let ends_here = own_write || session.lent.is_some();
+    let ends_here = own_write || session.rows.lent.is_some();
     let steps = if ends_here { 0 } else { command.steps(&view, args) };
     if steps > INLINE_STEPS {
         server.after(local, view.finish());
@@ -638,7 +638,7 @@ fn keyed(
     let mut cx = Cx::new(&mut view, out, caller, budget, local.random());
     let result = handler(&mut cx, args);
     let Cx { outcome, effects, .. } = cx;
-    if let Some(key) = session.lent.take() {
+    if let Some(key) = session.rows.lent.take() {
         view.remove(&key);
     }
     if let Err(error) = result {

@@ -23,6 +23,7 @@
 
 mod fetch;
 mod fill;
+mod pending;
 mod removal;
 mod route;
 mod shelf;
@@ -32,6 +33,7 @@ mod watch;
 
 pub(crate) use fetch::{Fetch, first_key, run as fetch};
 pub use fill::Fill;
+pub use pending::Pending;
 pub(crate) use removal::empty;
 pub use removal::{Dropping, Removals};
 pub use route::ask_ahead;

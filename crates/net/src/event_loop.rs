@@ -738,7 +738,7 @@ impl EventLoop {
         for (client, arrival) in self.local.arrived.split_off(rest) {
             let Some(&slot) = self.by_id.get(&client) else { continue };
             let Some(conn) = self.conns[slot].as_mut() else { continue };
-            if let Some(loading) = conn.session.loading.as_mut()
+            if let Some(loading) = conn.session.rows.loading.as_mut()
                 && matches!(conn.state, State::Held(_))
             {
                 loading.arrived(arrival);

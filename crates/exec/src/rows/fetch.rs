@@ -65,12 +65,12 @@ pub(crate) fn run(
         let text = format!("ERR at most {KEYS_MAX} keys can be named together with keys of sources");
         return route::answer(&text.into(), out);
     }
-    let mut fetch = session.fetch.take().unwrap_or_default();
+    let mut fetch = session.rows.fetch.take().unwrap_or_default();
     let keys = args.from(what.first_key());
     fetch.slots.resize_with(keys.len(), || None);
     match fetch.advance(server, local, session, keys, what != What::Count) {
         Some(Ok(flow)) => {
-            session.fetch = Some(fetch);
+            session.rows.fetch = Some(fetch);
             flow
         }
         Some(Err(error)) => route::answer(&error, out),
@@ -120,7 +120,7 @@ impl Fetch {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
             if self.slots[i].is_none() {
-                let lent = session.loading.as_ref().and_then(|loading| loading.lent(keys.at(i)));
+                let lent = session.rows.loading.as_ref().and_then(|loading| loading.lent(keys.at(i)));
                 self.look(server, local, (i, keys.at(i)), values, lent);
             }
         }
@@ -153,7 +153,7 @@ impl Fetch {
         missing: Vec<usize>,
     ) -> Option<Result<Flow, Error>> {
         if missing.len() < self.waited
-            && let Some(loading) = &mut session.loading
+            && let Some(loading) = &mut session.rows.loading
         {
             loading.progressed();
         }
@@ -161,7 +161,7 @@ impl Fetch {
         let rows = rows(server, keys, &missing);
         let wanted: Vec<(&Entry, &[u8])> = rows.iter().map(|(entry, key)| (&**entry, *key)).collect();
         if wanted.is_empty() {
-            session.end_loading();
+            session.rows.end_loading();
             return None;
         }
         match wait::wait(local, session, &wanted)? {

@@ -52,7 +52,7 @@ pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, ar
     if db != 0 || command.keys.is_empty() || command.is(facts::SCRIPT | facts::WATCHES) {
         return Plan::Own;
     }
-    if session.fetch.is_some() {
+    if session.rows.fetch.is_some() {
         // It goes on.
         return Plan::Fetch(None);
     }
@@ -61,10 +61,10 @@ pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, ar
     if args.len() <= SLICE {
         named.look(&list, command, args, 0..args.len());
     } else {
-        let so_far = session.routing.take().filter(|routing| Arc::ptr_eq(&routing.list, &list));
+        let so_far = session.rows.routing.take().filter(|routing| Arc::ptr_eq(&routing.list, &list));
         let mut routing = so_far.unwrap_or_else(|| Routing::new(list.clone()));
         if routing.is_unfinished(command, args) {
-            session.routing = Some(routing);
+            session.rows.routing = Some(routing);
             return Plan::Later;
         }
         named = routing.named;

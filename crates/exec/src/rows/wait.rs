@@ -235,7 +235,7 @@ pub(crate) fn look(
     let mut tally = Tally::default();
     let mut missing = [0usize; 16];
     let mut n = 0;
-    let first = session.loading.is_none();
+    let first = session.rows.loading.is_none();
     command.each_key(args, &mut |i, _| {
         let known = known(entry, view, args.at(i));
         if first {
@@ -252,7 +252,7 @@ pub(crate) fn look(
         n = 0;
     }
     if n == 0 {
-        session.end_loading();
+        session.rows.end_loading();
         return None;
     }
     let missing = missing[..n].iter().map(|i| args.at(*i));
@@ -275,10 +275,10 @@ fn borrow(
     if command.is_write() || command.single_key().is_none() && !alone {
         return false;
     }
-    let lent = session.loading.as_ref().and_then(|loading| loading.lent(key));
+    let lent = session.rows.loading.as_ref().and_then(|loading| loading.lent(key));
     let Some(lent) = lent else { return false };
     lent.show(view, entry);
-    session.lent = Some(key.into());
+    session.rows.lent = Some(key.into());
     true
 }
 
@@ -310,8 +310,8 @@ pub(super) fn wait(
     session: &mut Session,
     missing: &[(&Entry, &[u8])],
 ) -> Option<Result<Flow, Error>> {
-    let loading = session.loading.take();
-    session.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
+    let loading = session.rows.loading.take();
+    session.rows.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
     let (since_ns, tries) = loading.as_ref().map_or((local.clock_ns, 0), |l| (l.since_ns, l.tries));
     let (mut before, mut lent) = Default::default();
     if let Some(mut loading) = loading {
@@ -322,7 +322,7 @@ pub(super) fn wait(
             None if local.now_ms < loading.until_ms => {
                 // Run again for another reason.
                 (loading.asked, loading.lent) = (before, lent);
-                (session.loading, session.loaded_since_ns) = (Some(loading), None);
+                (session.rows.loading, session.rows.loaded_since_ns) = (Some(loading), None);
                 return Some(Ok(hold(session)));
             }
             None => return Some(Err(slow(missing))),
@@ -350,15 +350,15 @@ pub(super) fn wait(
     }
     let longest = missing.iter().map(|(entry, _)| entry.spec().timeout.as_millis() as u64).max();
     let until_ms = local.now_ms + 2 * longest.unwrap_or(0) + SLACK_MS;
-    session.loaded_since_ns = None;
+    session.rows.loaded_since_ns = None;
     let tries = tries + 1;
-    session.loading = Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent });
+    session.rows.loading = Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent });
     Some(Ok(hold(session)))
 }
 
 fn hold(session: &Session) -> Flow {
     session.set_flag(flag::BLOCKED, true);
-    Flow::Held(session.loading.as_ref().map_or(0, |loading| loading.until_ms))
+    Flow::Held(session.rows.loading.as_ref().map_or(0, |loading| loading.until_ms))
 }
 
 fn name<'a>(missing: &[(&'a Entry, &[u8])]) -> &'a str {
@@ -410,7 +410,7 @@ struct Missing<'a> {
 
 impl<'a> Missing<'a> {
     fn new(session: &Session) -> Missing<'a> {
-        Missing { rows: Vec::new(), stale: true, first: session.loading.is_none() }
+        Missing { rows: Vec::new(), stale: true, first: session.rows.loading.is_none() }
     }
 
     /// Looks at one, in a view that holds its shard and is in the source's database.
@@ -434,7 +434,7 @@ impl<'a> Missing<'a> {
     /// Asks for them. None: nothing is missing, or there is nothing better.
     fn ask(self, local: &Local, session: &mut Session) -> Option<Result<Flow, Error>> {
         if self.rows.is_empty() {
-            session.end_loading();
+            session.rows.end_loading();
             return None;
         }
         let waits = wait(local, session, &self.rows)?;
@@ -490,7 +490,7 @@ impl<'a> TransactionRows<'a> {
         for (entry, key) in &self.wanted {
             view.select(entry.db);
             let known = missing.look(entry, view, key);
-            let loading = session.loading.as_ref().filter(|_| self.reads && known.is_missing());
+            let loading = session.rows.loading.as_ref().filter(|_| self.reads && known.is_missing());
             match loading.and_then(|loading| loading.lent(key)) {
                 Some(lent) => self.lent.push((entry.clone(), lent)),
                 None => missing.add(entry, key, known),

@@ -534,7 +534,7 @@ impl Local {
                 request.behind = Some(self.note_wait(server, &client, (what, ns), Arc::new(culprit)));
             }
         }
-        if let Some(since_ns) = session.loaded_since_ns.take() {
+        if let Some(since_ns) = session.rows.loaded_since_ns.take() {
             request.source_ns = now.saturating_sub(since_ns);
             self.recorder.phase(Phase::Source, request.source_ns);
             if request.source_ns >= STALL_NS {

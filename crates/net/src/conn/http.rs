@@ -281,7 +281,7 @@ impl Conn {
         desk.tidy();
         if let Went::Held(until) = went {
             self.state = State::Held(until); // P1
-            if self.session.loading.is_some() && request.keep {
+            if self.session.rows.loading.is_some() && request.keep {
                 self.ask_ahead(server, local, desk, after_body(behind, request.body));
             }
             return;
