@@ -3,6 +3,7 @@
 use crate::actions::{self, Act};
 use crate::bounds;
 use crate::calls::Ran;
+use crate::fetching;
 use crate::job;
 use crate::memory::{self, Verdict};
 use crate::rows::{self, Plan};
@@ -225,7 +226,7 @@ fn admit(
         return refuse(server, local, session, Some(command), &error, out);
     }
     let plan = match server.sources.any() {
-        true => rows::plan(server, session, command, args),
+        true => fetching::plan(server, session, command, args),
         false => Plan::Own,
     };
     if let Plan::Later = plan {
@@ -272,7 +273,7 @@ fn admit(
     let mark = out.len();
     let flow = match plan {
         Plan::In(entry) => run_in(server, local, session, entry, command, args, out),
-        Plan::Fetch(_) => rows::fetch(server, local, session, command, args, out),
+        Plan::Fetch(_) => fetching::fetch(server, local, session, command, args, out),
         _ => run(server, local, session, command, args, out),
     };
     if full && stdx::reclaim::deferred() - littered >= LITTER {
@@ -603,7 +604,7 @@ fn keyed(
     let mut view = lock_keys(server, local, session, command, args);
     let source = session.rows.source.take();
     if let Some(entry) = &source {
-        match rows::look(local, session, entry, &mut view, command, args) {
+        match fetching::look(local, session, entry, &mut view, command, args) {
             None => {}
             Some(Ok(flow)) => {
                 server.after(local, view.finish());

@@ -25,6 +25,7 @@ mod claim;
 mod clerk;
 pub mod clients;
 mod crowd;
+pub mod fetching;
 mod flood;
 pub mod http;
 pub mod info;
@@ -87,7 +88,7 @@ pub struct Server {
     pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
     /// Databases that are read through.
-    pub sources: rows::Rows,
+    pub sources: Arc<rows::Rows>,
     pub started_ms: u64,
     pub run_id: String,
     loops: Arc<[Mailbox]>,
@@ -98,7 +99,7 @@ pub struct Server {
     /// Who made whom wait.
     pub waits: Arc<waits::Waits>,
     /// What is shown over HTTP.
-    pub http: http::Http,
+    pub http: Arc<http::Http>,
     /// What only the program around the server can do; set once, before anybody is served.
     program: OnceLock<Box<dyn Program>>,
     /// What the loops wait with, for INFO; set once by whoever starts them.
@@ -280,6 +281,14 @@ impl Server {
         let crowd = Arc::<crowd::Crowd>::default();
         let workers = worker::Workers::start(keyspace.clone(), turns.clone(), crowd.clone(), done);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
+        let around = fetching::Around {
+            keyspace: keyspace.clone(),
+            memory: memory.clone(),
+            http: http.clone(),
+            loops: mailboxes.clone(),
+        };
+        let sources = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
         let server = Arc::new(Server {
             keyspace,
             config,
@@ -291,11 +300,11 @@ impl Server {
             crowd,
             snapshots: snapshots::Snapshots::default(),
             lines: lines::Lines::default(),
-            memory: Arc::new(memory::Memory::new(rows::MAX)),
+            memory,
             memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
-            sources: rows::Rows::default(),
+            sources,
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
@@ -304,7 +313,7 @@ impl Server {
             measured: measured::Measured::default(),
             clerk: clerk::Clerk::default(),
             waits: Arc::new(waits::Waits::new(loops)),
-            http: http::Http::default(),
+            http,
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
         });

@@ -18,7 +18,7 @@ use crate::queue::Queue;
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
-use crate::{Local, Server, Session, job, rows};
+use crate::{Local, Server, Session, fetching, job, rows};
 use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
@@ -124,10 +124,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
             continue;
         }
         let sources = &act.server.sources;
-        if session.db == 0
-            && sources.any()
-            && session.watch.rows.begin(act.server, act.local, sources, key)?
-        {
+        if session.db == 0 && sources.any() && session.watch.rows.begin(sources, act.local.now_ms, key)? {
             continue;
         }
         let mut view =
@@ -249,12 +246,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let apart = long || slow || multi.queue.is_open_ended();
     if multi.sources
         && apart
-        && let Some(result) = rows::preload(act, rows::keys_of(&multi.queue).into_iter())
+        && let Some(result) = fetching::preload(act, fetching::keys_of(&multi.queue).into_iter())
     {
         return waits_for_rows(act, multi, result);
     }
     // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
-    if !act.session.watch.rows.is_empty() && act.session.watch.rows.is_changed(act.server, act.local) {
+    if !act.session.watch.rows.is_empty()
+        && act.session.watch.rows.is_changed(&act.server.keyspace, act.local.now_ms)
+    {
         leave(act.server, act.local, act.session);
         act.out.null_array();
         return Ok(Flow::Done);
@@ -280,7 +279,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 /// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
 fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
     let mut rows = if multi.sources {
-        rows::TransactionRows::of(act.server, &multi.queue)
+        rows::TransactionRows::of(&act.server.sources, multi.queue.iter())
     } else {
         rows::TransactionRows::default()
     };
@@ -301,7 +300,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
-    if let Some(result) = rows.look(act.local, act.session, &mut view) {
+    if let Some(result) = fetching::look_at(act.local, act.session, &mut rows, &mut view) {
         act.server.after(act.local, view.finish());
         drop(rows);
         return waits_for_rows(act, multi, result);
@@ -330,7 +329,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     let timed = act.server.config.live.latency_tracking.get();
     let mut began_ns = act.local.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
-        view.select(rows::db_for(act.server, command, args, act.session.db));
+        view.select(rows::db_for(&act.server.sources, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
@@ -338,7 +337,7 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
         let found = match changed {
             Some(entry) => rows::look_within(entry, view, command, args),
             None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
-                Err(rows::came_since(act.server, command, args))
+                Err(rows::came_since(&act.server.sources, command, args))
             }
             None => Ok(()),
         };
@@ -415,7 +414,7 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
         if command.is(facts::SELECTS) {
             selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
         }
-        let db = rows::db_for(server, command, args, selected);
+        let db = rows::db_for(&server.sources, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());

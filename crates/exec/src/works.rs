@@ -15,7 +15,7 @@ use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
 use crate::snapshots::Queued;
-use crate::{Local, Server, actions, rows, transaction, waits};
+use crate::{Local, Server, actions, fetching, rows, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -381,8 +381,10 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 }
             }
         }
-        Work::Fill(mut fill) => more(fill.advance(server, local, KEYS), || Work::Fill(fill)),
-        Work::Drop(mut dropping) => more(dropping.advance(server, local, KEYS), || Work::Drop(dropping)),
+        Work::Fill(mut fill) => more(fetching::fill(server, local, &mut fill, KEYS), || Work::Fill(fill)),
+        Work::Drop(mut dropping) => {
+            more(fetching::drop_items(server, local, &mut dropping, KEYS), || Work::Drop(dropping))
+        }
         Work::Forget(mut watch) => {
             more(transaction::forget_some(server, &mut watch, KEYS), || Work::Forget(watch))
         }

@@ -712,7 +712,7 @@ impl Conn {
                     self.state = State::Held(until);
                     if self.session.rows.loading.is_some() {
                         let rest = (i + 1..batch.len()).map(|i| batch.args(i, &input[from..]));
-                        rest.for_each(|args| exec::rows::ask_ahead(server, local, &self.session, args));
+                        rest.for_each(|args| exec::fetching::ask_ahead(server, local, &self.session, args));
                     }
                     // The command stays in the buffer and is run again.
                     self.start = from + if i == 0 { 0 } else { batch.end(i - 1) };

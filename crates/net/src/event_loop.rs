@@ -864,7 +864,7 @@ impl EventLoop {
                 Some(&slot) => self.doom(slot),
                 None => self.pass_on_kill(client),
             },
-            Mail::Source(letter) => exec::rows::receive(&self.server, &mut self.local, letter),
+            Mail::Source(letter) => exec::fetching::receive(&self.server, &mut self.local, letter),
             Mail::First(write) => exec::works::start_first(&self.server, &mut self.local, write),
             Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => {

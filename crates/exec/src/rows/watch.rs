@@ -10,9 +10,8 @@
 
 use super::wait::{Known, known};
 use super::{Entry, Rows};
-use crate::{Local, Server};
 use command::Error;
-use keyspace::View;
+use keyspace::{Keyspace, View};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stdx::hash::hash_bytes;
@@ -77,24 +76,18 @@ fn print(value: ValueRef<'_>) -> Option<u64> {
 }
 
 impl Watched {
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Begins to watch a key if it is a row's; false if it is none. Error: there are too many. Cost: a short lock.
     #[cold]
-    pub(crate) fn begin(
-        &mut self,
-        server: &Server,
-        local: &Local,
-        sources: &Rows,
-        key: &[u8],
-    ) -> Result<bool, Error> {
-        let Some(entry) = sources.of(key) else { return Ok(false) };
+    pub fn begin(&mut self, rows: &Rows, now_ms: u64, key: &[u8]) -> Result<bool, Error> {
+        let Some(entry) = rows.of(key) else { return Ok(false) };
         if self.0.contains_key(key) {
             return Ok(true);
         }
@@ -103,7 +96,7 @@ impl Watched {
         }
         // Before the look (H1).
         let at = entry.source.marks.now();
-        let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+        let mut view = View::locked_one(&rows.keyspace, key, entry.db, now_ms);
         // To watch a key is no use of it.
         view.set_quiet(true);
         let seen = Cached::of(&entry, &mut view, key);
@@ -113,7 +106,7 @@ impl Watched {
     }
 
     /// Whether a change of one was told, or its source has ended. O(rows · sources of one), without a lock.
-    pub(crate) fn is_told(&self) -> bool {
+    pub fn is_told(&self) -> bool {
         self.0.iter().any(|(key, row)| {
             let (source, id) = (&row.entry.source, row.entry.spec().pattern.id(key));
             source.is_removed() || id.is_none_or(|id| source.marks.was_touched(id, row.at))
@@ -121,9 +114,9 @@ impl Watched {
     }
 
     /// The same, and whether what is cached of one is not what was (H2). O(rows), a short lock each.
-    pub(crate) fn is_changed(&self, server: &Server, local: &Local) -> bool {
+    pub fn is_changed(&self, keyspace: &Keyspace, now_ms: u64) -> bool {
         let differs = |key: &[u8], row: &WatchedRow| {
-            let mut view = View::locked_one(&server.keyspace, key, row.entry.db, local.now_ms);
+            let mut view = View::locked_one(keyspace, key, row.entry.db, now_ms);
             view.set_quiet(true);
             let now = Cached::of(&row.entry, &mut view, key);
             drop(view.finish());
@@ -133,7 +126,7 @@ impl Watched {
     }
 
     /// The same in a view that holds the shards of all of them; it is left in any database.
-    pub(crate) fn is_changed_in(&self, view: &mut View<'_>) -> bool {
+    pub fn is_changed_in(&self, view: &mut View<'_>) -> bool {
         let differs = |view: &mut View<'_>, key: &[u8], row: &WatchedRow| {
             view.select(row.entry.db);
             Cached::of(&row.entry, view, key).differs(row.seen)
@@ -141,12 +134,12 @@ impl Watched {
         self.is_told() || self.0.iter().any(|(key, row)| differs(view, key, row))
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.0.keys().map(|key| &**key)
     }
 
     /// Forgets some; true if some are left.
-    pub(crate) fn forget_some(&mut self, count: usize) -> bool {
+    pub fn forget_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             if self.0.pop_last().is_none() {
                 return false;

@@ -296,7 +296,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
         handler: command::Handler,
         args: resp::Args<'_>,
     ) -> Result<(), Error> {
-        let Some(entry) = rows::of_call(self.server, self.db, command, args)? else {
+        let Some(entry) = rows::of_call(&self.server.sources, self.db, command, args)? else {
             return self.in_own_db(command, handler, args);
         };
         self.look_for_rows(&entry, command, args)?;
@@ -354,7 +354,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             });
         }
         // It must be known before the command runs: run again after it changed the overlay, it would find what it did itself.
-        if let Some((db, key)) = rows::target(self.server, command, args) {
+        if let Some((db, key)) = rows::target(&self.server.sources, command, args) {
             let db = overlay.physical(db);
             if !overlay.knows(db, key) {
                 unknown.push((db, key.into()));

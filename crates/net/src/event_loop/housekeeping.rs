@@ -146,7 +146,7 @@ impl EventLoop {
         self.look_at_streams();
         if self.local.id == 0 {
             self.server.keyspace.cursors.prune(self.local.now_ms);
-            exec::rows::cron(&self.server);
+            exec::fetching::cron(&self.server);
             exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
         exec::works::end_useless(&self.server, &mut self.local);
