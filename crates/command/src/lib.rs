@@ -10,6 +10,7 @@
 mod bitmap;
 mod connection;
 mod cx;
+pub mod effects;
 mod error;
 pub mod facts;
 mod flow;

@@ -664,7 +664,7 @@ fn keyed(
         Outcome::Stream(stream) => Flow::Stream(stream),
         Outcome::Block(block) => {
             out.truncate(mark);
-            crate::clients::park(server, local, session, command, args, block, out)
+            crate::blocking::park(server, local, session, command, args, block, out)
         }
     }
 }

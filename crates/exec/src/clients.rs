@@ -1,17 +1,15 @@
 //! All clients by id, pausing them, parking them, and telling subscribers of keyspace events.
 
 use crate::call::Flow;
-use crate::park::Parked;
 use crate::pubsub::Shared;
 use crate::session::{ClientInfo, flag};
 use crate::stats::Counter;
 use crate::waits::What;
 use crate::{Local, Server, Session};
-use command::{Block, Command, Run, facts};
+use command::{Command, facts};
 use config::notify;
 use keyspace::{Class, Event};
 use parking_lot::Mutex;
-use resp::{Args, Reply};
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
@@ -278,37 +276,6 @@ pub(crate) fn hold(server: &Server, local: &Local, session: &mut Session) -> Flo
     Flow::Held(server.pause.until_ms())
 }
 
-/// Parks a client on the keys of its command.
-pub(crate) fn park(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    block: Block,
-    out: &mut Reply,
-) -> Flow {
-    // Writers see it there.
-    stdx::panics::changes();
-    let parked = server.park.park(server, local, session, command, args.to_owned(), block, out);
-    match parked {
-        Parked::Waiting => {
-            session.set_flag(flag::BLOCKED, true);
-            Flow::Parked(block.timeout_ms)
-        }
-        Parked::Served(changes, stream) => {
-            server.after(local, changes);
-            stream.map_or(Flow::Done, Flow::Stream)
-        }
-        Parked::Long => match command.run {
-            Run::Write(handler) | Run::Read(handler) => {
-                crate::job::start(server, local, session, (command, handler, args), out)
-            }
-            _ => Flow::Done,
-        },
-    }
-}
-
 /// Publishes keyspace events as `notify-keyspace-events` asks.
 pub(crate) fn notify(server: &Server, events: &[Event]) {
     let wanted = server.config.live.notify.get() as u32;
@@ -366,7 +333,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         server.snapshots.stop(session.id);
     }
     if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
-        && server.park.leave(server, local, session.id).is_none()
+        && crate::blocking::leave(server, local, session.id).is_none()
     {
         // Somebody may be trying to serve it at this moment and find nothing: look again later.
         local.leaving.push(session.id);
@@ -380,7 +347,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
 pub fn cron(server: &Arc<Server>, local: &mut Local) {
     let leaving = std::mem::take(&mut local.leaving);
     for client in leaving {
-        if server.park.leave(server, local, client).is_none() && server.park.holds(client) {
+        if crate::blocking::leave(server, local, client).is_none() && server.park.holds(client) {
             local.leaving.push(client);
         }
     }

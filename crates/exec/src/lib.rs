@@ -17,11 +17,11 @@
 
 mod actions;
 mod assembled;
+pub mod blocking;
 mod bounds;
 mod bulk;
 pub mod call;
 mod calls;
-mod claim;
 mod clerk;
 pub mod clients;
 mod crowd;
@@ -71,7 +71,7 @@ pub struct Server {
     pub config: Arc<Config>,
     pub clients: clients::Clients,
     pub pubsub: pubsub::PubSub,
-    pub park: park::Park,
+    pub park: Arc<park::Park>,
     pub(crate) workers: worker::Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<stdx::turns::Turns>,
@@ -294,7 +294,7 @@ impl Server {
             config,
             clients: clients::Clients::new(loops),
             pubsub: pubsub::PubSub::default(),
-            park: park::Park::default(),
+            park: Arc::default(),
             workers,
             turns,
             crowd,
@@ -379,16 +379,7 @@ impl Server {
         effects: &[OwnedArgs],
         view: &View<'_>,
     ) {
-        let (Some(sink), lsn) = (self.keyspace.sink(), view.changes().lsn) else { return };
-        if lsn == 0 || !command.is_write() || view.changes().dirty == 0 {
-            return;
-        }
-        if command.effect == command::Effect::Itself && effects.is_empty() {
-            return sink.effect(lsn, view.db(), &mut args.iter());
-        }
-        for effect in effects {
-            sink.effect(lsn, view.db(), &mut effect.args().iter());
-        }
+        command::effects::log(&self.keyspace, command, args, effects, view);
     }
 
     /// Tells the outside what a command did (X3); gives what waiters are to be served with.
@@ -415,7 +406,7 @@ impl Server {
     fn tell_and_serve(&self, local: &mut Local, changes: Changes) {
         let ready = self.tell(changes);
         if !ready.is_empty() {
-            self.park.serve(self, local, ready);
+            blocking::serve(self, local, ready);
         }
     }
 

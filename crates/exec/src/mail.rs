@@ -175,10 +175,10 @@ pub enum Mail {
     Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<keyspace::Ready>),
-    /// A client that waited has much to do: see [`crate::park::away::serve`].
+    /// A client that waited has much to do: see [`crate::blocking::give_to_job`].
     Serve(Arc<crate::park::Waiter>),
-    /// A job found nothing for a command that waits: see [`crate::park::away::wait`].
-    Wait(Box<crate::park::away::Wait>),
+    /// A job found nothing for a command that waits: see [`crate::blocking::wait`].
+    Wait(Box<crate::blocking::Wait>),
     /// A message nobody waits for, that has patterns to pass, or many.
     Announce(crate::pubsub::Announced),
     Publish(Published),

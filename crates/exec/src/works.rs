@@ -10,12 +10,12 @@ use crate::bulk::{self, BulkJob};
 use crate::job::{self, Delivery, Job};
 use crate::lines::Write;
 use crate::mail::{Mail, ReadKeys};
-use crate::park::registering::Registering;
+use crate::park::Registering;
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
 use crate::snapshots::Queued;
-use crate::{Local, Server, actions, fetching, rows, transaction, waits};
+use crate::{Local, Server, actions, blocking, fetching, rows, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -389,7 +389,7 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
             more(transaction::forget_some(server, &mut watch, KEYS), || Work::Forget(watch))
         }
         Work::Register(mut registering) => {
-            more(registering.advance(server, local), || Work::Register(registering))
+            more(blocking::advance(server, local, &mut registering), || Work::Register(registering))
         }
         Work::Leave(client, mut subs) => {
             let is_left = actions::leave_some(server, local, client, &mut subs, KEYS);

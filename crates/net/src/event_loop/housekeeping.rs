@@ -80,7 +80,7 @@ impl EventLoop {
                 self.queue(slot);
             }
             State::Parked(Some(at)) if at <= self.local.now_ms => {
-                match self.server.park.leave(&self.server, &mut self.local, client) {
+                match exec::blocking::leave(&self.server, &mut self.local, client) {
                     Some(waiter) => self.deliver(client, waiter.null(), None, None),
                     // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
                     None => self.timers.set(client, self.local.now_ms + 1),
