@@ -12,17 +12,22 @@
 mod bitmap;
 mod connection;
 mod cx;
+pub mod effects;
 mod error;
+pub mod facts;
+mod flow;
 mod generic;
 mod hash;
 #[cfg(test)]
 mod hostile;
+pub mod keys;
 mod list;
 pub mod options;
 pub mod places;
 mod pubsub;
 pub mod registry;
 mod replies;
+mod resolve;
 mod roaring;
 mod scripting;
 pub mod serial;
@@ -38,8 +43,10 @@ mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};
 pub use error::Error;
+pub use flow::{Flow, INLINE_STEPS};
 pub use generic::items::write_item;
 pub use generic::sort::sort_destination;
+pub use resolve::resolve;
 pub use string::{getex_asks, write_string};
 pub use table::{Command, Effect, Handler, Run, acl};
 pub use value::Held;

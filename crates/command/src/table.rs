@@ -204,6 +204,8 @@ pub struct Command {
     pub arity: i32,
     pub run: Run,
     pub flags: u32,
+    /// Facts that only a server asks for: bits of [`crate::facts`].
+    pub facts: u32,
     /// ACL categories, without those implied by the flags (read, write, fast/slow, admin, dangerous, blocking
     /// …).
     pub acl: u32,
@@ -231,6 +233,7 @@ impl Command {
             arity,
             run,
             flags,
+            facts: 0,
             acl,
             keys: &[],
             tips: &[],
@@ -248,6 +251,12 @@ impl Command {
 
     pub const fn keys(mut self, keys: &'static [KeySpec]) -> Command {
         self.keys = keys;
+        self
+    }
+
+    /// Bits of [`crate::facts`].
+    pub const fn facts(mut self, facts: u32) -> Command {
+        self.facts = facts;
         self
     }
 
@@ -319,8 +328,7 @@ impl Command {
     /// Whether the command may have to reach replicas without being a write. CLIENT PAUSE WRITE holds it, and
     /// read-only scripts may not call it. (Redis marks these too, without showing it.)
     pub fn may_replicate(&self) -> bool {
-        self.has(MAY_REPLICATE)
-            || matches!(self.name, "publish" | "spublish" | "eval" | "evalsha" | "fcall" | "pfcount")
+        self.has(MAY_REPLICATE) || self.is(crate::facts::REPLICATES)
     }
 
     #[inline]

@@ -3,40 +3,28 @@
 use crate::actions::{self, Act};
 use crate::bounds;
 use crate::calls::Ran;
+use crate::fetching;
 use crate::job;
 use crate::memory::{self, Verdict};
+use crate::rows::{self, Plan};
 use crate::session::{ReplyMode, flag};
-use crate::sources::{self, Plan};
 use crate::waits::{Away, BIG_NS, Request, SLOW_NS, What};
 use crate::{Local, Server, Session};
+use command::facts;
+pub(crate) use command::facts::has_unknown_keys;
+pub(crate) use command::keys::{settle, shards_of};
 use command::table::{self, Run};
-use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream, registry};
-use keyspace::{KeySet, Keyspace, View};
+use command::{Budget, Caller, Command, Cx, Error, Handler, Outcome, Room, Stream};
+pub use command::{Flow, INLINE_STEPS, resolve};
+use keyspace::{KeySet, View};
 use resp::{Args, Batch, Reply};
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use stdx::budget::Holding;
-use stdx::locks::Bits;
 
-/// Steps (about 50 ns) a command may take inline: a quantum.
-pub const INLINE_STEPS: usize = 2_000;
 /// Above so many steps what only reads values does it without the locks of their shards: some microseconds.
 const APART_STEPS: usize = 100;
-
-/// How a command left its client.
-pub enum Flow {
-    /// The reply is written.
-    Done,
-    /// What is written is the reply's beginning.
-    Stream(Box<dyn Stream>),
-    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at most.
-    Parked(Option<u64>),
-    /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause ends.
-    Held(u64),
-    /// Close when everything written is sent.
-    Close,
-}
 
 /// Runs one command of a client. `out` gets the reply, after whatever stands in it.
 pub fn execute(
@@ -107,7 +95,7 @@ pub(crate) fn execute_row(
 pub fn recover(server: &Server, local: &mut Local, session: &mut Session, out: &mut Reply) {
     local.lap();
     (local.incoming, local.key_hash, local.away) = (None, None, false);
-    (session.source, session.loading, session.routing, session.fetch) = (None, None, None, None);
+    session.rows.give_up();
     (session.done, session.hushed) = (0, false);
     session.set_flag(flag::BLOCKED, false);
     if let Some(multi) = &mut session.multi {
@@ -198,41 +186,6 @@ pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8])
     known
 }
 
-/// Finds the row, subcommands included, and checks the number of arguments.
-#[inline]
-pub fn resolve(args: Args<'_>) -> Result<&'static Command, Error> {
-    let Some(mut command) = registry::find(args.at(0)) else { return Err(unknown(args)) };
-    if !command.subs.is_empty() && args.len() > 1 {
-        command = registry::find_sub(command, args.at(1)).ok_or_else(|| unknown_sub(args))?;
-    }
-    if !command.arity_fits(args.len()) {
-        return Err(command.arity_error());
-    }
-    Ok(command)
-}
-
-fn unknown(args: Args<'_>) -> Error {
-    let name = String::from_utf8_lossy(&args.at(0)[..args.at(0).len().min(128)]).into_owned();
-    // Redis counts bytes, so they are made a text at the end.
-    let mut rest = Vec::new();
-    for arg in args.iter().skip(1) {
-        if rest.len() >= 128 {
-            break;
-        }
-        let shown = &arg[..arg.len().min(128 - rest.len())];
-        rest.extend_from_slice(&[b"'", shown, b"' "].concat());
-    }
-    let rest = String::from_utf8_lossy(&rest);
-    format!("ERR unknown command '{name}', with args beginning with: {rest}").into()
-}
-
-fn unknown_sub(args: Args<'_>) -> Error {
-    let sub = String::from_utf8_lossy(&args.at(1)[..args.at(1).len().min(128)]).into_owned();
-    // As the client calls it: it may have been renamed.
-    let container = String::from_utf8_lossy(args.at(0)).to_uppercase();
-    format!("ERR unknown subcommand '{sub}'. Try {container} HELP.").into()
-}
-
 /// Writes an error reply; an error before MULTI's EXEC spoils the transaction.
 fn refuse(
     server: &Server,
@@ -264,7 +217,7 @@ fn admit(
         let error = Error::new("NOAUTH Authentication required.");
         return refuse(server, local, session, Some(command), &error, out);
     }
-    if session.in_pubsub_mode() && !allowed_while_subscribed(command) {
+    if session.in_pubsub_mode() && !command.is(facts::WHILE_SUBSCRIBED) {
         let error = Error::from(format!(
             "ERR Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed in this \
              context",
@@ -273,7 +226,7 @@ fn admit(
         return refuse(server, local, session, Some(command), &error, out);
     }
     let plan = match server.sources.any() {
-        true => sources::plan(server, session, command, args),
+        true => fetching::plan(server, session, command, args),
         false => Plan::Own,
     };
     if let Plan::Later = plan {
@@ -284,8 +237,8 @@ fn admit(
     {
         return flow;
     }
-    if session.multi.is_some() && !runs_inside_multi(command) {
-        if let Some(error) = sources::unfit_for_queue(&plan, args) {
+    if session.multi.is_some() && !command.is(facts::INSIDE_MULTI) {
+        if let Some(error) = rows::unfit_for_queue(&plan, args) {
             return refuse(server, local, session, Some(command), &error, out);
         }
         if let Some(multi) = session.multi.as_mut().filter(|_| !matches!(plan, Plan::Own)) {
@@ -320,7 +273,7 @@ fn admit(
     let mark = out.len();
     let flow = match plan {
         Plan::In(entry) => run_in(server, local, session, entry, command, args, out),
-        Plan::Fetch(_) => sources::fetch(server, local, session, command, args, out),
+        Plan::Fetch(_) => fetching::fetch(server, local, session, command, args, out),
         _ => run(server, local, session, command, args, out),
     };
     if full && stdx::reclaim::deferred() - littered >= LITTER {
@@ -363,10 +316,10 @@ fn ration(
 ) -> Option<Flow> {
     session.short = false;
     let denied = memory::is_denied(session, command);
-    if !denied && !command.is_write() && !crate::queue::is_script(command) && command.name != "exec" {
+    if !denied && !command.may_write() {
         return None;
     }
-    let queued = session.multi.is_some() && command.name != "exec";
+    let queued = session.multi.is_some() && !command.is(facts::RUNS_QUEUE);
     match memory::admit(server, local, session) {
         Verdict::Wait if !queued => {
             session.waits_for_itself(What::Reclaim, local.clock_ns);
@@ -378,7 +331,7 @@ fn ration(
     if !session.short || !denied {
         return None;
     }
-    if command.name == "exec" {
+    if command.is(facts::RUNS_QUEUE) {
         crate::transaction::leave(server, local, session);
         let error = Error::from(format!("EXECABORT Transaction discarded because of: {}", memory::OOM));
         return Some(refuse(server, local, session, Some(command), &error, out));
@@ -392,16 +345,12 @@ const LITTER: u64 = 16 * 1024;
 /// Whether more waits to be freed than may, its client has added to that, and now wants to write again.
 #[cold]
 fn litters_again(session: &Session, command: &Command) -> bool {
-    may_write(command) && session.littered == stdx::reclaim::fullness()
-}
-
-fn may_write(command: &Command) -> bool {
-    command.is_write() || command.name == "exec" || crate::queue::is_script(command)
+    command.may_write() && session.littered == stdx::reclaim::fullness()
 }
 
 /// Whether messages may come of a command: those it publishes, and what its writes tell.
 pub(crate) fn publishes(command: &Command) -> bool {
-    may_write(command) || matches!(command.name, "publish" | "spublish")
+    command.may_write() || command.is(facts::PUBLISHES)
 }
 
 /// Very many messages are under way, many of them the client's own: the command is run again in a moment.
@@ -462,38 +411,19 @@ fn away(local: &mut Local, session: &mut Session, command: &'static Command, arg
     session.away = Some(Box::new(Away { command, words, began_ns, inline_ns, parked_ns: 0, is_job }));
 }
 
-fn allowed_while_subscribed(command: &Command) -> bool {
-    matches!(
-        command.name,
-        "subscribe"
-            | "unsubscribe"
-            | "psubscribe"
-            | "punsubscribe"
-            | "ssubscribe"
-            | "sunsubscribe"
-            | "ping"
-            | "quit"
-            | "reset"
-    )
-}
-
-fn runs_inside_multi(command: &Command) -> bool {
-    matches!(command.name, "exec" | "discard" | "multi" | "watch" | "quit" | "reset")
-}
-
 /// Runs a command whose keys belong to a source in that source's database.
 #[cold]
 fn run_in(
     server: &Arc<Server>,
     local: &mut Local,
     session: &mut Session,
-    entry: Arc<sources::Entry>,
+    entry: Arc<rows::Entry>,
     command: &'static Command,
     args: Args<'_>,
     out: &mut Reply,
 ) -> Flow {
     let own = std::mem::replace(&mut session.db, entry.db);
-    session.source = Some(entry);
+    session.rows.source = Some(entry);
     let stay = Stay { session, own };
     run(server, local, stay.session, command, args, out)
 }
@@ -506,7 +436,7 @@ struct Stay<'a> {
 
 impl Drop for Stay<'_> {
     fn drop(&mut self) {
-        self.session.source = None;
+        self.session.rows.source = None;
         self.session.db = self.own;
     }
 }
@@ -552,38 +482,6 @@ fn run(
             Flow::Done
         }
     }
-}
-
-/// The shards of a command's keys.
-#[inline]
-pub(crate) fn shards_of(command: &Command, args: Args<'_>) -> Bits {
-    let mut shards = Bits::EMPTY;
-    command.each_key(args, &mut |i, _| {
-        shards = shards.union(&Keyspace::shards_of([args.at(i)]));
-    });
-    shards
-}
-
-/// Whether a command may ask for keys its row cannot name (SORT with BY, GET or STORE).
-pub(crate) fn has_unknown_keys(command: &Command, args: Args<'_>) -> bool {
-    let words = ["by", "get", "store"];
-    command.keys.iter().any(|spec| spec.begin == table::Begin::Unknown)
-        && args.iter().skip(2).any(|arg| words.iter().any(|word| command::options::is(arg, word)))
-}
-
-/// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under way).
-#[cold]
-pub(crate) fn settle<'a>(
-    view: &mut View<'_>,
-    calls: impl Iterator<Item = (&'static Command, Args<'a>)>,
-    db: usize,
-) {
-    let (mut keys, mut writes) = (Vec::new(), false);
-    for (command, args) in calls {
-        command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
-        writes |= command.is_write();
-    }
-    view.settle(&keys, writes);
 }
 
 /// Whether a long commit is protected against writers of this command's keys.
@@ -651,7 +549,7 @@ fn run_elsewhere(
     if command.is_write() && server.keyspace.has_guards() && is_guarded(server, local, command, args) {
         return Some(wait_for_guard(session, local));
     }
-    if local.incoming.is_some() && session.source.is_some() {
+    if local.incoming.is_some() && session.rows.source.is_some() {
         out.error("ERR too many bytes for a key of a source");
         return Some(Flow::Done);
     }
@@ -684,7 +582,7 @@ fn lock_keys<'a>(
     if view.has_intents() {
         settle(&mut view, [(command, args)].into_iter(), session.db);
     }
-    if session.no_touch && command.name != "touch" {
+    if session.no_touch && !command.is(facts::TOUCHES) {
         view.set_quiet(true);
     }
     view
@@ -704,9 +602,9 @@ fn keyed(
     }
     let mark = out.len();
     let mut view = lock_keys(server, local, session, command, args);
-    let source = session.source.take();
+    let source = session.rows.source.take();
     if let Some(entry) = &source {
-        match sources::look(local, session, entry, &mut view, command, args) {
+        match fetching::look(local, session, entry, &mut view, command, args) {
             None => {}
             Some(Ok(flow)) => {
                 server.after(local, view.finish());
@@ -719,11 +617,11 @@ fn keyed(
             }
         }
         if command.is_write() {
-            sources::before_write(entry, command, args);
+            rows::before_write(entry, command, args);
         }
     }
     let own_write = source.is_some() && command.is_write();
-    let ends_here = own_write || session.lent.is_some();
+    let ends_here = own_write || session.rows.lent.is_some();
     let steps = if ends_here { 0 } else { command.steps(&view, args) };
     if steps > INLINE_STEPS {
         server.after(local, view.finish());
@@ -741,7 +639,7 @@ fn keyed(
     let mut cx = Cx::new(&mut view, out, caller, budget, local.random());
     let result = handler(&mut cx, args);
     let Cx { outcome, effects, .. } = cx;
-    if let Some(key) = session.lent.take() {
+    if let Some(key) = session.rows.lent.take() {
         view.remove(&key);
     }
     if let Err(error) = result {
@@ -754,7 +652,7 @@ fn keyed(
         return Flow::Done;
     }
     if let Some(entry) = source.filter(|_| own_write) {
-        sources::after_write(&entry, &mut view, command, args);
+        rows::after_write(&entry, &mut view, command, args);
     } else if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
         server.log_effect(command, args, &effects, &view);
     }
@@ -766,7 +664,7 @@ fn keyed(
         Outcome::Stream(stream) => Flow::Stream(stream),
         Outcome::Block(block) => {
             out.truncate(mark);
-            crate::clients::park(server, local, session, command, args, block, out)
+            crate::blocking::park(server, local, session, command, args, block, out)
         }
     }
 }
@@ -817,7 +715,7 @@ pub(crate) fn step(
     let result = match command.run {
         Run::Read(handler) | Run::Write(handler) | Run::Whole(handler) => {
             // The command before it may have looked without using.
-            view.set_quiet(act.session.no_touch && command.name != "touch");
+            view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
             // What is estimated to be long is not run here; where an estimate is wrong this is the bound.
             let mut holding = Holding::default();

@@ -1,14 +1,12 @@
 //! Pausing clients, parking them, and telling subscribers of keyspace events.
 
 use crate::call::Flow;
-use crate::park::Parked;
 use crate::session::flag;
 use crate::stats::Counter;
 use crate::waits::What;
 use crate::{Local, Server, Session};
-use command::{Block, Command, Run};
+use command::{Command, facts};
 pub use observe::{Buffered, Clients};
-use resp::{Args, Reply};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -98,9 +96,9 @@ impl Pause {
         }
         let changes = command.is_write()
             || command.may_replicate()
-            || command.name == "exec" && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
+            || command.is(facts::RUNS_QUEUE) && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
         let writes_only = self.word.load(Ordering::Acquire) & 1 == 1;
-        !matches!(command.name, "client|unpause" | "client|pause") && (changes || !writes_only)
+        !command.is(facts::PAUSES) && (changes || !writes_only)
     }
 }
 
@@ -112,37 +110,6 @@ pub(crate) fn hold(server: &Server, local: &Local, session: &mut Session) -> Flo
     Flow::Held(server.pause.until_ms())
 }
 
-/// Parks a client on the keys of its command.
-pub(crate) fn park(
-    server: &Arc<Server>,
-    local: &mut Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    block: Block,
-    out: &mut Reply,
-) -> Flow {
-    // Writers see it there.
-    stdx::panics::changes();
-    let parked = server.park.park(server, local, session, command, args.to_owned(), block, out);
-    match parked {
-        Parked::Waiting => {
-            session.set_flag(flag::BLOCKED, true);
-            Flow::Parked(block.timeout_ms)
-        }
-        Parked::Served(changes, stream) => {
-            server.after(local, changes);
-            stream.map_or(Flow::Done, Flow::Stream)
-        }
-        Parked::Long => match command.run {
-            Run::Write(handler) | Run::Read(handler) => {
-                crate::job::start(server, local, session, (command, handler, args), out)
-            }
-            _ => Flow::Done,
-        },
-    }
-}
-
 /// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs elsewhere.
 pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     session.cancel.store(true, Ordering::Relaxed);
@@ -152,7 +119,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
         server.snapshots.stop(session.id);
     }
     if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
-        && server.park.leave(server, local, session.id).is_none()
+        && crate::blocking::leave(server, local, session.id).is_none()
     {
         // Somebody may be trying to serve it at this moment and find nothing: look again later.
         local.leaving.push(session.id);
@@ -166,7 +133,7 @@ pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
 pub fn cron(server: &Arc<Server>, local: &mut Local) {
     let leaving = std::mem::take(&mut local.leaving);
     for client in leaving {
-        if server.park.leave(server, local, client).is_none() && server.park.holds(client) {
+        if crate::blocking::leave(server, local, client).is_none() && server.park.holds(client) {
             local.leaving.push(client);
         }
     }

@@ -10,7 +10,7 @@ pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, requ
     let held = HeldUp {
         by_itself: session.held_back.take(),
         by_commit: session.guarded.take(),
-        loading_since_ns: session.loaded_since_ns.take(),
+        loading_since_ns: session.rows.loaded_since_ns.take(),
     };
     local.log.end_waits(&server.observe, &session.info, held, request);
 }
@@ -29,7 +29,7 @@ pub fn ended(
         // How many messages came of it is not looked at.
         let published = spent.as_ref().is_some_and(|spent| spent.published);
         let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
-        if published || tells || matches!(away.command.name, "publish" | "spublish") {
+        if published || tells || away.command.is(command::facts::PUBLISHES) {
             session.published.add(flooded, pubsub::flood::SHARE);
         }
     }

@@ -25,12 +25,13 @@
 mod alarm;
 
 use alarm::Alarm;
+pub use stdx::reclaim::discard;
 
 use crate::assembled::{self, Rests};
+use crate::blocking::Wait;
 use crate::bulk;
 use crate::lines::{self, Place, Write};
 use crate::mail::Mail;
-use crate::park::away::Wait;
 use crate::queue::{self, Queue};
 use crate::session::{ClientInfo, ReplyMode, Watch};
 use crate::snapshots::{Asker, Class, StopSign};
@@ -458,7 +459,7 @@ impl Job {
         for call in 0..self.body.len() {
             let (command, args) = self.body.at(call);
             // MSET does not look at what it replaces.
-            if command.name != "mset" {
+            if !command.is(command::facts::REPLACES) {
                 command.each_key(args, &mut |i, _| {
                     let hash = hash_bytes(args.at(i));
                     // Of two keys with one hash the second would be missing, and be read then.
@@ -864,11 +865,6 @@ pub(crate) fn drop_bytes(bytes: Vec<u8>) {
     }
 }
 
-/// Drops something that may be large elsewhere.
-pub fn discard(thing: impl Send + 'static) {
-    stdx::reclaim::defer(MANY_BYTES, move || drop(thing));
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -1028,7 +1024,7 @@ mod tests {
         let Mail::Wait(wait) = until_letter(&mut local, |letter| matches!(letter, Mail::Wait(_))) else {
             panic!()
         };
-        let (flow, answer) = crate::park::away::wait(&server, &mut local, &mut session, *wait, None);
+        let (flow, answer) = crate::blocking::wait(&server, &mut local, &mut session, *wait, None);
         let Flow::Parked(Some(left_ms)) = flow else { panic!("it does not wait") };
         assert!((1..=1_000_000).contains(&left_ms) && answer.is_empty() && server.park.holds(1));
         // So much comes that a job takes it, and it does not matter who has more time.
@@ -1038,7 +1034,7 @@ mod tests {
             panic!()
         };
         assert!(!server.park.holds(1));
-        crate::park::away::serve(&server, &mut local, &mut session, &waiter);
+        crate::blocking::give_to_job(&server, &mut local, &mut session, &waiter);
         let (delivery, _) = until_delivered(&server, &mut local, || 0);
         assert!(delivery.bytes.starts_with(b"*2\r\n$1\r\nz\r\n*10000\r\n"), "{:?}", &delivery.bytes[..40]);
         run(&server, &mut local, &mut third, &[b"ZADD", b"z", b"1", b"left"]);

@@ -17,11 +17,12 @@
 
 mod actions;
 mod assembled;
+pub mod blocking;
 mod bounds;
 mod bulk;
 pub mod call;
-mod claim;
 pub mod clients;
+pub mod fetching;
 pub mod held;
 pub mod http;
 pub mod job;
@@ -31,10 +32,10 @@ pub mod memory;
 pub mod park;
 mod pool;
 pub mod queue;
+pub mod rows;
 pub mod scripts;
 pub mod session;
 pub mod snapshots;
-pub mod sources;
 pub mod transaction;
 mod values;
 mod worker;
@@ -64,7 +65,7 @@ pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
     pub pubsub: pubsub::PubSub,
-    pub park: park::Park,
+    pub park: Arc<park::Park>,
     pub(crate) workers: worker::Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<stdx::turns::Turns>,
@@ -79,13 +80,13 @@ pub struct Server {
     pub pause: clients::Pause,
     pub scripts: scripts::Scripts,
     /// Databases that are read through.
-    pub sources: sources::Sources,
+    pub sources: Arc<rows::Rows>,
     pub started_ms: u64,
     pub run_id: String,
     loops: Arc<[Mailbox]>,
     shutdown: AtomicBool,
     /// What is shown over HTTP.
-    pub http: http::Http,
+    pub http: Arc<http::Http>,
     /// What only the program around the server can do; set once, before anybody is served.
     program: OnceLock<Box<dyn Program>>,
     /// What the loops wait with, for INFO; set once by whoever starts them.
@@ -130,7 +131,7 @@ pub struct Local {
     /// What this loop does for long work, in slices.
     pub works: works::Works,
     /// Clients for whom rows arrived.
-    pub arrived: Vec<(u64, sources::Arrival)>,
+    pub arrived: Vec<(u64, rows::Arrival)>,
 }
 
 impl Local {
@@ -236,11 +237,8 @@ impl Server {
     /// Starts workers and reclaimer; the loops are `net`'s, one per mailbox.
     pub fn start(config: Arc<Config>, loops: usize) -> std::io::Result<Arc<Server>> {
         rename_commands(&config)?;
-        let keyspace = Keyspace::with_hidden(
-            config.live.databases.size(),
-            sources::MAX * sources::DATABASES,
-            sources::DATABASES,
-        );
+        let keyspace =
+            Keyspace::with_hidden(config.live.databases.size(), rows::MAX * rows::DATABASES, rows::DATABASES);
         let mailboxes: Arc<[Mailbox]> = (0..loops).map(|_| Mailbox::new()).collect::<Result<_, _>>()?;
         keyspace.set_notify(pubsub::wanted_classes(config.live.notify.get() as u32));
         config.observe(Box::new(NotifyObserver(keyspace.clone())));
@@ -256,26 +254,34 @@ impl Server {
         let observe = Arc::new(Observe::new(config.clone(), loops));
         let workers = worker::Workers::start(keyspace.clone(), turns.clone(), observe.crowd.clone(), done);
         let random = |salt| stdx::hash::hash_u64(stdx::clock::wall_ns() ^ salt);
+        let (memory, http) = (Arc::new(memory::Memory::new(rows::MAX)), Arc::<http::Http>::default());
+        let around = fetching::Around {
+            keyspace: keyspace.clone(),
+            memory: memory.clone(),
+            http: http.clone(),
+            loops: mailboxes.clone(),
+        };
+        let sources = rows::Rows::new(keyspace.clone(), loops, Box::new(around));
         let server = Arc::new(Server {
             keyspace,
             config,
             observe,
             pubsub,
-            park: park::Park::default(),
+            park: Arc::default(),
             workers,
             turns,
             snapshots: snapshots::Snapshots::default(),
             lines: lines::Lines::default(),
-            memory: Arc::new(memory::Memory::new(sources::MAX)),
+            memory,
             memory_bytes: info::machine_bytes(),
             pause: clients::Pause::default(),
             scripts: scripts::Scripts::default(),
-            sources: sources::Sources::default(),
+            sources,
             started_ms: stdx::clock::wall_ms(),
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
-            http: http::Http::default(),
+            http,
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),
         });
@@ -342,16 +348,7 @@ impl Server {
         effects: &[OwnedArgs],
         view: &View<'_>,
     ) {
-        let (Some(sink), lsn) = (self.keyspace.sink(), view.changes().lsn) else { return };
-        if lsn == 0 || !command.is_write() || view.changes().dirty == 0 {
-            return;
-        }
-        if command.effect == command::Effect::Itself && effects.is_empty() {
-            return sink.effect(lsn, view.db(), &mut args.iter());
-        }
-        for effect in effects {
-            sink.effect(lsn, view.db(), &mut effect.args().iter());
-        }
+        command::effects::log(&self.keyspace, command, args, effects, view);
     }
 
     /// Tells the outside what a command did (X3); gives what waiters are to be served with.
@@ -378,7 +375,7 @@ impl Server {
     fn tell_and_serve(&self, local: &mut Local, changes: Changes) {
         let ready = self.tell(changes);
         if !ready.is_empty() {
-            self.park.serve(self, local, ready);
+            blocking::serve(self, local, ready);
         }
     }
 

@@ -162,10 +162,10 @@ pub enum Mail {
     Deeds(Box<crate::scripts::Deeds>),
     /// Keys were filled that somebody waits for.
     Ready(Vec<keyspace::Ready>),
-    /// A client that waited has much to do: see [`crate::park::away::serve`].
+    /// A client that waited has much to do: see [`crate::blocking::give_to_job`].
     Serve(Arc<crate::park::Waiter>),
-    /// A job found nothing for a command that waits: see [`crate::park::away::wait`].
-    Wait(Box<crate::park::away::Wait>),
+    /// A job found nothing for a command that waits: see [`crate::blocking::wait`].
+    Wait(Box<crate::blocking::Wait>),
     /// A message nobody waits for, that has patterns to pass, or many.
     Announce(pubsub::Announced),
     Publish(pubsub::Published),
@@ -176,7 +176,7 @@ pub enum Mail {
     /// CLIENT PAUSE ended, or something else parked clients should look at again.
     Retry,
     /// Rows of sources came, or changed.
-    Source(crate::sources::Letter),
+    Source(crate::rows::Letter),
     /// A long write that is the first of its line now.
     First(crate::lines::Write),
     /// A snapshot was closed, and this loop is the first that waits for one.

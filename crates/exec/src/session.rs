@@ -45,7 +45,7 @@ pub struct Watch {
     /// Database and key, and what was there. A tree, for it never grows by leaps.
     pub keys: BTreeMap<(usize, Box<[u8]>), Watched>,
     /// Watched keys that are rows of sources.
-    pub rows: crate::sources::Watched,
+    pub rows: crate::rows::Watched,
     /// About what they take, of what work may hold.
     pub(crate) bytes: usize,
     pub(crate) holding: Holding,
@@ -91,25 +91,15 @@ pub struct Session {
     pub(crate) short_since: Cell<Option<(u64, u64)>>,
     /// Memory was short, and nothing could be evicted, when its command began; see `Memory::is_short`.
     pub(crate) short: bool,
-    /// The rows its command waits for.
-    pub loading: Option<crate::sources::Loading>,
-    /// A key whose row is there for the command that runs, and for no other.
-    pub(crate) lent: Option<Box<[u8]>>,
-    /// Since when a command waited that now has its rows.
-    pub loaded_since_ns: Option<u64>,
-    /// Its command has very many keys, and not all were asked for the source they belong to yet.
-    pub(crate) routing: Option<Box<crate::sources::Routing>>,
-    /// What its command has found of several keys so far.
-    pub(crate) fetch: Option<Box<crate::sources::Fetch>>,
-    /// The source the keys of the command that runs belong to.
-    pub(crate) source: Option<Arc<crate::sources::Entry>>,
+    /// Rows of sources that its command waits for, or was given.
+    pub rows: crate::rows::Pending,
 }
 
 impl Session {
     /// Whether its command had to wait before it could run: `Local::end_waits` is to be told.
     #[inline]
     pub fn was_held(&self) -> bool {
-        self.guarded.get().is_some() || self.held_back.get().is_some() || self.loaded_since_ns.is_some()
+        self.guarded.get().is_some() || self.held_back.get().is_some() || self.rows.loaded_since_ns.is_some()
     }
 
     /// When keys that are looked at now count as used; None: not by this client (CLIENT NO-TOUCH).
@@ -143,12 +133,7 @@ impl Session {
             postponed: None,
             short_since: Cell::new(None),
             short: false,
-            loading: None,
-            lent: None,
-            loaded_since_ns: None,
-            routing: None,
-            fetch: None,
-            source: None,
+            rows: crate::rows::Pending::default(),
         }
     }
 
@@ -208,13 +193,6 @@ impl Session {
     pub fn select(&mut self, db: usize) {
         self.db = db;
         self.info.db.store(db as u32, Ordering::Relaxed);
-    }
-
-    /// The command waits for no row any more.
-    pub(crate) fn end_loading(&mut self) {
-        if let Some(loading) = self.loading.take() {
-            self.loaded_since_ns = Some(loading.since_ns);
-        }
     }
 
     pub fn set_flag(&self, flag: u32, on: bool) {

@@ -14,12 +14,12 @@ use crate::actions::Act;
 use crate::actions::connection::database;
 use crate::call::{Flow, has_unknown_keys, shards_of, step};
 use crate::pubsub::{FEW_PATTERNS, Kind};
-use crate::queue::{Queue, is_script};
+use crate::queue::Queue;
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
 use crate::works::Work;
-use crate::{Local, Server, Session, job, sources};
-use command::{Command, Error, Run};
+use crate::{Local, Server, Session, fetching, job, rows};
+use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};
 use std::ops::Bound;
@@ -68,7 +68,7 @@ pub(crate) fn queue(
 ) -> Flow {
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
-    if command.name == "select" {
+    if command.is(facts::SELECTS) {
         multi.selected = args.get(1).and_then(|db| database(server, db).ok()).or(multi.selected);
     }
     multi.queue.push(command, args, local.incoming.clone());
@@ -124,10 +124,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
             continue;
         }
         let sources = &act.server.sources;
-        if session.db == 0
-            && sources.any()
-            && session.watch.rows.begin(act.server, act.local, sources, key)?
-        {
+        if session.db == 0 && sources.any() && session.watch.rows.begin(sources, act.local.now_ms, key)? {
             continue;
         }
         let mut view =
@@ -171,7 +168,7 @@ pub(crate) fn unwatch(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error>
 /// Ends MULTI and WATCH: after EXEC and DISCARD, on RESET and when the client goes.
 pub(crate) fn leave(server: &Server, local: &mut Local, session: &mut Session) {
     if let Some(multi) = session.multi.take().filter(|multi| multi.queue.len() > FEW) {
-        job::discard(multi);
+        stdx::reclaim::discard(multi);
     }
     session.info.queued.store(-1, Ordering::Relaxed);
     session.info.multi_bytes.store(0, Ordering::Relaxed);
@@ -249,12 +246,14 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let apart = long || slow || multi.queue.is_open_ended();
     if multi.sources
         && apart
-        && let Some(result) = sources::preload(act, sources::keys_of(&multi.queue).into_iter())
+        && let Some(result) = fetching::preload(act, fetching::keys_of(&multi.queue).into_iter())
     {
         return waits_for_rows(act, multi, result);
     }
     // Under its locks it is looked at again; of what runs elsewhere only the news counts from here on.
-    if !act.session.watch.rows.is_empty() && act.session.watch.rows.is_changed(act.server, act.local) {
+    if !act.session.watch.rows.is_empty()
+        && act.session.watch.rows.is_changed(&act.server.keyspace, act.local.now_ms)
+    {
         leave(act.server, act.local, act.session);
         act.out.null_array();
         return Ok(Flow::Done);
@@ -279,8 +278,11 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
 
 /// Runs the queue at once, under the locks of its keys, unless that turns out to be long.
 fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Error> {
-    let mut rows =
-        if multi.sources { sources::Rows::of(act.server, &multi.queue) } else { sources::Rows::default() };
+    let mut rows = if multi.sources {
+        rows::TransactionRows::of(&act.server.sources, multi.queue.iter())
+    } else {
+        rows::TransactionRows::default()
+    };
     let shards = shards_needed(act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
@@ -298,7 +300,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
         act.server.after(act.local, view.finish());
         return Ok(if plain { start_job(act, multi) } else { run_over(act, multi, true) });
     }
-    if let Some(result) = rows.look(act.local, act.session, &mut view) {
+    if let Some(result) = fetching::look_at(act.local, act.session, &mut rows, &mut view) {
         act.server.after(act.local, view.finish());
         drop(rows);
         return waits_for_rows(act, multi, result);
@@ -327,15 +329,15 @@ fn run_commands(act: &mut Act<'_, '_>, multi: &Multi, changes_rows: bool, view: 
     let timed = act.server.config.live.latency_tracking.get();
     let mut began_ns = act.local.lap();
     for (i, (command, args)) in multi.queue.iter().enumerate() {
-        view.select(sources::db_for(act.server, command, args, act.session.db));
+        view.select(rows::db_for(&act.server.sources, command, args, act.session.db));
         act.local.incoming = multi.queue.kept(i);
         let mark = act.out.len();
         let source = if multi.sources { act.server.sources.by_db(view.db()) } else { None };
         let changed = source.as_ref().filter(|_| changes_rows);
         let found = match changed {
-            Some(entry) => sources::look_within(entry, view, command, args),
+            Some(entry) => rows::look_within(entry, view, command, args),
             None if view.db() >= act.server.keyspace.databases() && !multi.sources => {
-                Err(sources::came_since(act.server, command, args))
+                Err(rows::came_since(&act.server.sources, command, args))
             }
             None => Ok(()),
         };
@@ -387,13 +389,13 @@ fn waits_for_rows(act: &mut Act<'_, '_>, multi: Multi, result: Result<Flow, Erro
 fn after_write(
     act: &Act<'_, '_>,
     view: &mut View<'_>,
-    source: Option<&sources::Entry>,
+    source: Option<&rows::Entry>,
     command: &'static Command,
     args: Args<'_>,
 ) {
     if let Some(entry) = source {
-        sources::before_write(entry, command, args);
-        sources::after_write(entry, view, command, args);
+        rows::before_write(entry, command, args);
+        rows::after_write(entry, view, command, args);
     } else if view.db() >= act.server.keyspace.databases() {
         // The source ended since the command's database was chosen.
         command.each_key(args, &mut |i, _| _ = view.remove(args.at(i)));
@@ -409,10 +411,10 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     let mut keys: Vec<(usize, &[u8])> = session.watch.keys.keys().map(|(db, key)| (*db, &**key)).collect();
     let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
-        if command.name == "select" {
+        if command.is(facts::SELECTS) {
             selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
         }
-        let db = sources::db_for(server, command, args, selected);
+        let db = rows::db_for(&server.sources, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
     }
     view.settle(&keys, multi.queue.has_writes());
@@ -428,7 +430,7 @@ fn is_long(multi: &Multi, view: &View<'_>) -> bool {
 }
 
 fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
-    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || is_script(command));
+    let mut writes = queue.iter().filter(|(command, _)| command.is_write() || command.is(facts::SCRIPT));
     writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args))
 }
 

@@ -10,11 +10,11 @@ use crate::bulk::{self, BulkJob};
 use crate::job::{self, Delivery, Job};
 use crate::lines::Write;
 use crate::mail::{Mail, ReadKeys};
-use crate::park::registering::Registering;
+use crate::park::Registering;
 use crate::pubsub::Passing;
 use crate::scripts::{self, Deeds, ScriptJob};
 use crate::session::{Subscriptions, Watch};
-use crate::{Local, Server, actions, sources, transaction, waits};
+use crate::{Local, Server, actions, blocking, fetching, rows, transaction, waits};
 use keyspace::{Commit, Progress};
 use resp::Reply;
 use std::collections::{BTreeMap, HashMap, VecDeque};
@@ -51,9 +51,9 @@ pub enum Work {
     /// A bulk, and its commit once it is under way.
     Bulk(Option<Box<Commit>>, Box<BulkJob>),
     /// Rows of a source to be installed.
-    Fill(Box<sources::Fill>),
+    Fill(Box<rows::Fill>),
     /// Items of a source to be removed.
-    Drop(Box<sources::Dropping>),
+    Drop(Box<rows::Dropping>),
     /// Watched keys nobody watches any more.
     Forget(Box<Watch>),
     /// Keys a client begins to wait for, or ceases to.
@@ -380,13 +380,15 @@ fn step(server: &Arc<Server>, local: &mut Local, work: Work) -> Step {
                 }
             }
         }
-        Work::Fill(mut fill) => more(fill.advance(server, local, KEYS), || Work::Fill(fill)),
-        Work::Drop(mut dropping) => more(dropping.advance(server, local, KEYS), || Work::Drop(dropping)),
+        Work::Fill(mut fill) => more(fetching::fill(server, local, &mut fill, KEYS), || Work::Fill(fill)),
+        Work::Drop(mut dropping) => {
+            more(fetching::drop_items(server, local, &mut dropping, KEYS), || Work::Drop(dropping))
+        }
         Work::Forget(mut watch) => {
             more(transaction::forget_some(server, &mut watch, KEYS), || Work::Forget(watch))
         }
         Work::Register(mut registering) => {
-            more(registering.advance(server, local), || Work::Register(registering))
+            more(blocking::advance(server, local, &mut registering), || Work::Register(registering))
         }
         Work::Leave(client, mut subs) => {
             let is_left = actions::leave_some(server, local, client, &mut subs, KEYS);

@@ -298,7 +298,7 @@ impl Conn {
         let ends = self.eof || self.doomed || self.orphaned || self.session.closing;
         let speaks = self.is_replying() || self.pending_out() > 0 || self.blocked || self.told > 0;
         let session = &self.session;
-        let alone = session.subs.is_empty() && !session.hushed && session.loading.is_none();
+        let alone = session.subs.is_empty() && !session.hushed && session.rows.loading.is_none();
         let idle = self.state == State::Running && session.away.is_none() && !self.has_work();
         !(listed || ends || speaks) && alone && idle && self.large.is_none() && self.held.is_none()
     }
@@ -710,9 +710,9 @@ impl Conn {
                 }
                 Flow::Held(until) => {
                     self.state = State::Held(until);
-                    if self.session.loading.is_some() {
+                    if self.session.rows.loading.is_some() {
                         let rest = (i + 1..batch.len()).map(|i| batch.args(i, &input[from..]));
-                        rest.for_each(|args| exec::sources::ask_ahead(server, local, &self.session, args));
+                        rest.for_each(|args| exec::fetching::ask_ahead(server, local, &self.session, args));
                     }
                     // The command stays in the buffer and is run again.
                     self.start = from + if i == 0 { 0 } else { batch.end(i - 1) };

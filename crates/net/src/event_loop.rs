@@ -19,7 +19,7 @@ use exec::mail::Mail;
 use exec::pubsub::FanOut;
 use exec::snapshots::Streamed;
 use exec::waits::{Part, Spent};
-use exec::{Flow, Local, Server, park};
+use exec::{Flow, Local, Server};
 use keyspace::Sweep;
 use std::collections::{HashMap, VecDeque};
 use std::net::TcpListener;
@@ -738,7 +738,7 @@ impl EventLoop {
         for (client, arrival) in self.local.arrived.split_off(rest) {
             let Some(&slot) = self.by_id.get(&client) else { continue };
             let Some(conn) = self.conns[slot].as_mut() else { continue };
-            if let Some(loading) = conn.session.loading.as_mut()
+            if let Some(loading) = conn.session.rows.loading.as_mut()
                 && matches!(conn.state, State::Held(_))
             {
                 loading.arrived(arrival);
@@ -850,11 +850,11 @@ impl EventLoop {
                 let session = slot.and_then(|slot| self.conns[*slot].as_mut()).map(|conn| &mut conn.session);
                 exec::scripts::perform(&self.server, &mut self.local, session, *errand);
             }
-            Mail::Ready(keys) => self.server.park.serve(&self.server, &mut self.local, keys),
+            Mail::Ready(keys) => exec::blocking::serve(&self.server, &mut self.local, keys),
             Mail::Serve(waiter) => {
                 let slot = self.by_id.get(&waiter.client);
                 if let Some(conn) = slot.and_then(|slot| self.conns[*slot].as_mut()) {
-                    park::away::serve(&self.server, &mut self.local, &mut conn.session, &waiter);
+                    exec::blocking::give_to_job(&self.server, &mut self.local, &mut conn.session, &waiter);
                 }
             }
             Mail::Wait(wait) => self.wait_on(*wait),
@@ -864,7 +864,7 @@ impl EventLoop {
                 Some(&slot) => self.doom(slot),
                 None => self.pass_on_kill(client),
             },
-            Mail::Source(letter) => exec::sources::receive(&self.server, &mut self.local, letter),
+            Mail::Source(letter) => exec::fetching::receive(&self.server, &mut self.local, letter),
             Mail::First(write) => exec::works::start_first(&self.server, &mut self.local, write),
             Mail::Snapshot => exec::works::retry_waiting(&self.server, &mut self.local),
             Mail::Retry => {
@@ -901,12 +901,12 @@ impl EventLoop {
     }
 
     /// A client waits whose job found nothing, for what is left of its time.
-    fn wait_on(&mut self, wait: park::away::Wait) {
+    fn wait_on(&mut self, wait: exec::blocking::Wait) {
         let client = wait.client;
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let (until, session) = (conn.waits_until(), &mut conn.session);
-        match park::away::wait(&self.server, &mut self.local, session, wait, until) {
+        match exec::blocking::wait(&self.server, &mut self.local, session, wait, until) {
             (Flow::Parked(timeout_ms), _) => {
                 conn.state = State::Parked(until.or(timeout_ms.map(|ms| self.local.now_ms + ms)));
                 if let Some(Some(at)) = conn.new_deadline() {

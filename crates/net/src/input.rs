@@ -113,7 +113,7 @@ impl Input {
 /// Frees a buffer, a large one elsewhere.
 fn free(buffer: Vec<u8>) {
     if buffer.capacity() > SMALL {
-        exec::job::discard(buffer);
+        stdx::reclaim::discard(buffer);
     }
 }
 

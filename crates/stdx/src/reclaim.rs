@@ -74,6 +74,14 @@ pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
     defer_version(bytes, bytes, f);
 }
 
+/// The size that is assumed of a thing that is dropped without a count of its bytes.
+const LARGE: usize = 128 * 1024;
+
+/// Drops something that may be large on the reclaimer thread.
+pub fn discard(thing: impl Send + 'static) {
+    defer(LARGE, move || drop(thing));
+}
+
 /// As `defer`, for a version of a large value: of its `bytes`, about `alone` are not shared (R2).
 pub fn defer_version(bytes: usize, alone: usize, f: impl FnOnce() + Send + 'static) {
     if !RUNNING.load(Ordering::Acquire) || FREEING.try_with(Cell::get).unwrap_or(true) {

@@ -5,6 +5,7 @@
 //! finished payload, or a finished value to be committed in O(1).
 
 use super::object::{FREQ_NEW, FREQ_STEP};
+use crate::facts;
 use crate::options::{int, is};
 use crate::serial::{self, Decoded};
 use crate::table::*;
@@ -37,6 +38,7 @@ pub(crate) static COMMANDS: &[Command] = &[
     .cost(mrestore_cost)
     .doc("generic", "1.0.0", TRIP, "Makes keys of values in serialized form."),
     Command::new("migrate", -6, Run::Exec, WRITE | MOVABLEKEYS, acl::KEYSPACE | acl::DANGEROUS)
+        .facts(facts::CHANGES | facts::MANY_WORDS | facts::KEY_WORDS)
         .keys(&[KeySpec::one(3, MOVED), MOVED_TOO])
         .tips(&["nondeterministic_output"])
         .effect(Effect::Noted)

@@ -1,5 +1,6 @@
 //! EVENKEEL ITEMS: values with their time left, as HTTP shows keys.
 
+use crate::facts;
 use crate::hash::{is_long, walk::write_hash};
 use crate::table::*;
 use crate::{Cx, Error, Stream, string::STREAM_BYTES, write_string};
@@ -14,6 +15,7 @@ const STEPS: usize = 4;
 /// A row of the container `evenkeel`.
 pub(crate) const ITEMS: Command =
     Command::new("evenkeel|items", -3, Run::Read(items), READONLY, acl::KEYSPACE)
+        .facts(facts::FETCHES)
         .keys(&[KeySpec::range(2, -1, 1, RO_ACCESS)])
         .reply(crate::replies::all::<2>)
         .tips(&["nondeterministic_output_order"])

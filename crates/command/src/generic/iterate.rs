@@ -1,5 +1,6 @@
 //! KEYS, SCAN, RANDOMKEY: the keyspace as a whole.
 
+use crate::facts;
 use crate::options::{ScanOptions, Walk, cursor};
 use crate::table::*;
 use crate::{Cx, Error};
@@ -7,6 +8,7 @@ use resp::{Args, Reply};
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("keys", 2, Run::Whole(keys), READONLY, acl::KEYSPACE | acl::DANGEROUS)
+        .facts(facts::TOUR)
         .tips(&["request_policy:all_shards", "nondeterministic_output_order"])
         .doc("generic", "1.0.0", "O(N) for N keys, in slices.", "Lists the keys that match a pattern."),
     Command::new("scan", -2, Run::Whole(scan), READONLY, acl::KEYSPACE)

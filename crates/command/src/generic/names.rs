@@ -3,6 +3,7 @@
 //! A removal frees nothing here: large values go to the reclaimer. A copy shares the original: O(1) for every
 //! type.
 
+use crate::facts;
 use crate::options::{int, is};
 use crate::table::*;
 use crate::{Cx, Error};
@@ -16,21 +17,25 @@ const SUMMED: &[&str] = &["request_policy:multi_shard", "response_policy:agg_sum
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("del", -2, Run::Write(del), WRITE, acl::KEYSPACE)
+        .facts(facts::REMOVES)
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "1.0.0", "O(N) for N keys; their values are freed elsewhere.", "Removes keys."),
     Command::new("unlink", -2, Run::Write(del), WRITE | FAST, acl::KEYSPACE)
+        .facts(facts::REMOVES)
         .keys(EACH_GONE)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "4.0.0", "O(N) for N keys.", "Removes keys; the memory is freed elsewhere."),
     Command::new("exists", -2, Run::Read(exists), READONLY | FAST, acl::KEYSPACE)
+        .facts(facts::FETCHES)
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)
         .doc("generic", "1.0.0", "O(N) for N keys.", "Counts the keys that exist."),
     Command::new("touch", -2, Run::Read(touch), READONLY | FAST, acl::KEYSPACE)
+        .facts(facts::TOUCHES)
         .keys(EACH)
         .tips(SUMMED)
         .cost(per_key)

@@ -1,5 +1,6 @@
 //! DBSIZE, FLUSHDB, FLUSHALL, SWAPDB: databases as a whole.
 
+use crate::facts;
 use crate::table::{Command, FAST, READONLY, Run, WRITE, acl};
 use crate::{Cx, Error, options};
 use resp::Args;
@@ -9,9 +10,11 @@ pub(crate) static COMMANDS: &[Command] = &[
         .tips(&["request_policy:all_shards", "response_policy:agg_sum"])
         .doc("server", "1.0.0", "O(1)", "How many keys the current database holds."),
     Command::new("flushdb", -1, Run::Whole(flushdb), WRITE, acl::DANGEROUS | acl::KEYSPACE)
+        .facts(facts::FLUSHES)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc("server", "1.0.0", "O(1); old values are freed elsewhere.", "Empties the current database."),
     Command::new("flushall", -1, Run::Whole(flushall), WRITE, acl::DANGEROUS | acl::KEYSPACE)
+        .facts(facts::FLUSHES)
         .tips(&["request_policy:all_shards", "response_policy:all_succeeded"])
         .doc(
             "server",
@@ -19,12 +22,9 @@ pub(crate) static COMMANDS: &[Command] = &[
             "O(1) per database; old values are freed elsewhere.",
             "Empties all databases.",
         ),
-    Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE).doc(
-        "server",
-        "4.0.0",
-        "O(1)",
-        "Exchanges the contents of two databases.",
-    ),
+    Command::new("swapdb", 3, Run::Whole(swapdb), WRITE | FAST, acl::DANGEROUS | acl::KEYSPACE)
+        .facts(facts::FLUSHES | facts::SWAPS)
+        .doc("server", "4.0.0", "O(1)", "Exchanges the contents of two databases."),
 ];
 
 /// `DBSIZE`: the number of keys, with expired ones that are not yet removed.

@@ -1,6 +1,7 @@
 //! The server's life, data on disk and other servers. `exec` performs these, and refuses what a server in
 //! memory alone cannot do.
 
+use crate::facts;
 use crate::table::{
     ADMIN, ALLOW_BUSY, BLOCKING, Command, FAST, LOADING, NO_ASYNC_LOADING, NO_MULTI, NOSCRIPT, Run, STALE,
     acl,
@@ -8,6 +9,7 @@ use crate::table::{
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("shutdown", -1, Run::Exec, ADMIN | NOSCRIPT | LOADING | STALE | NO_MULTI | ALLOW_BUSY, 0)
+        .facts(facts::CHANGES)
         .doc("server", "1.0.0", "O(1)", "Ends the server."),
     Command::new("save", 1, Run::Exec, ADMIN | NOSCRIPT | NO_ASYNC_LOADING | NO_MULTI, 0).doc(
         "server",

@@ -5,6 +5,7 @@
 
 use super::expiry::{Of, Options, Unit};
 use super::{STREAM_BYTES, Text, read, write, write_range};
+use crate::facts;
 use crate::table::{
     Command, DENYOOM, FAST, KeySpec, READONLY, RM_DELETE, RO, RO_ACCESS, Run, Use, WRITE, acl,
 };
@@ -28,6 +29,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .reply(crate::replies::whole)
         .doc("string", "1.0.0", "O(1)", "Gives the string a key holds."),
     Command::new("mget", -2, Run::Read(mget), READONLY | FAST, acl::STRING)
+        .facts(facts::FETCHES)
         .keys(&[KeySpec::range(1, -1, 1, RO_ACCESS)])
         .reply(crate::replies::all::<1>)
         .tips(&["request_policy:multi_shard"])
@@ -39,6 +41,7 @@ pub(crate) static COMMANDS: &[Command] = &[
             "Gives the strings of many keys.",
         ),
     Command::new("getex", -2, Run::Write(getex), WRITE | FAST, acl::STRING)
+        .facts(facts::READS_VALUE)
         .keys(&[RW_EXPIRY])
         .reply(crate::replies::whole)
         .effect(Effect::Noted)

@@ -5,6 +5,7 @@
 
 use super::expiry::{Of, Options, Unit};
 use super::{BYTES_PER_STEP, argument_cost, read, write};
+use crate::facts;
 use crate::table::{Begin, Command, DENYOOM, FAST, Find, KeySpec, MOVABLEKEYS, Run, Use, WRITE, acl};
 use crate::table::{OW_INSERT, OW_UPDATE};
 use crate::{Cx, Error, options};
@@ -26,6 +27,7 @@ const MSETEX_KEYS: KeySpec = KeySpec {
 
 pub(crate) static COMMANDS: &[Command] = &[
     Command::new("set", -3, Run::Write(set), WRITE | DENYOOM, acl::STRING)
+        .facts(facts::SETS)
         .keys(&[SET_KEY])
         .reply(set_reply)
         .cost(set_cost)
@@ -43,6 +45,7 @@ pub(crate) static COMMANDS: &[Command] = &[
         .cost(argument_cost::<3>)
         .doc("string", "2.6.0", "O(1)", "Sets a key to a string that expires after so many milliseconds."),
     Command::new("mset", -3, Run::Write(mset), WRITE | DENYOOM, acl::STRING)
+        .facts(facts::REPLACES)
         .keys(&[KeySpec::range(1, -1, 2, OW_UPDATE)])
         .tips(&["request_policy:multi_shard", "response_policy:all_succeeded"])
         .cost(many_cost)

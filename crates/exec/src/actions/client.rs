@@ -516,7 +516,7 @@ fn unblock(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error> {
         return Err(Error::new("ERR CLIENT UNBLOCK is not allowed in a transaction"));
     }
     let (park, id) = (&act.server.park, u64::try_from(client).unwrap_or(0));
-    let waiter = park.leave(act.server, act.local, id);
+    let waiter = crate::blocking::leave(act.server, act.local, id);
     if waiter.is_none() && park.holds(id) {
         // A writer tries to serve it at this moment. Only when that has ended is it known whether it waits.
         return Ok(crate::call::retry(act.session, act.local));

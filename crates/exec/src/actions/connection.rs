@@ -183,12 +183,7 @@ fn speak(act: &mut Act<'_, '_>, resp3: bool) {
 
 /// The database a word names.
 pub(crate) fn database(server: &Server, word: &[u8]) -> Result<usize, Error> {
-    let number = command::options::int(word)?;
-    if i32::try_from(number).is_err() {
-        return Err(Error::new("ERR value is out of range, value must between -2147483648 and 2147483647"));
-    }
-    let db = usize::try_from(number).ok().filter(|db| *db < server.keyspace.databases());
-    db.ok_or(Error::new("ERR DB index is out of range"))
+    command::keys::database(server.keyspace.databases(), word)
 }
 
 /// `SELECT index`. In a script it holds until the script's end.

@@ -24,7 +24,7 @@ use crate::call::Flow;
 use crate::mail::Mail;
 use crate::waits::What;
 use crate::{Local, Server, Session};
-use command::{Command, Error, places};
+use command::{Command, Error, facts, places};
 use keyspace::View;
 use parking_lot::Mutex;
 use resp::{Args, Reply};
@@ -78,53 +78,14 @@ static TOPICS: &[&[Row]] = &[
     transaction::ACTIONS,
 ];
 
-/// Actions that change what others see, or who is told what: a panic in one of them ends the process (`stdx::panics` X3). What only a
-/// view changes says so itself.
-const CHANGES: &[&str] = &[
-    "auth",
-    "client|kill",
-    "client|pause",
-    "client|unblock",
-    "client|unpause",
-    "config|resetstat",
-    "config|rewrite",
-    "config|set",
-    "evenkeel|source",
-    "function|delete",
-    "function|flush",
-    "function|kill",
-    "function|load",
-    "function|restore",
-    "latency|reset",
-    "memory|purge",
-    "migrate",
-    "psubscribe",
-    "publish",
-    "punsubscribe",
-    "reset",
-    "script|flush",
-    "script|kill",
-    "script|load",
-    "shutdown",
-    "slowlog|reset",
-    "spublish",
-    "ssubscribe",
-    "subscribe",
-    "sunsubscribe",
-    "unsubscribe",
-    "unwatch",
-    "watch",
-];
-
-/// By the commands' numbers, and whether they are of [`CHANGES`].
-static BY_NUMBER: LazyLock<Vec<Option<(&'static Row, bool)>>> = LazyLock::new(|| {
-    let rows = || TOPICS.iter().flat_map(|topic| topic.iter());
-    let row = |name: &str| rows().find(|row| row.0 == name).map(|row| (row, CHANGES.contains(&name)));
+/// By the commands' numbers.
+static BY_NUMBER: LazyLock<Vec<Option<&'static Row>>> = LazyLock::new(|| {
+    let row = |name: &str| TOPICS.iter().flat_map(|topic| topic.iter()).find(|row| row.0 == name);
     places::all().iter().map(|command| row(command.name)).collect()
 });
 
-fn row(command: &'static Command) -> Option<(&'static Row, bool)> {
-    BY_NUMBER.get(places::of(command)).copied().flatten().filter(|(row, _)| row.0 == command.name)
+fn row(command: &'static Command) -> Option<&'static Row> {
+    BY_NUMBER.get(places::of(command)).copied().flatten().filter(|row| row.0 == command.name)
 }
 
 pub(crate) fn perform(
@@ -133,8 +94,8 @@ pub(crate) fn perform(
     args: Args<'_>,
 ) -> Result<Flow, Error> {
     match row(command) {
-        Some((row, changes)) => {
-            if changes {
+        Some(row) => {
+            if command.is(facts::CHANGES) {
                 stdx::panics::changes();
             }
             row.1(act, args)
@@ -145,7 +106,7 @@ pub(crate) fn perform(
 
 /// Whether an action looks at keys.
 pub(crate) fn needs_keyspace(command: &'static Command) -> bool {
-    row(command).is_some_and(|(row, _)| row.2)
+    row(command).is_some_and(|row| row.2)
 }
 
 pub(crate) use pubsub::{leave_all, leave_next, leave_some};
@@ -373,7 +334,5 @@ mod tests {
         assert!(without.is_empty(), "{without:?}");
         let strangers: Vec<_> = actions.iter().filter(|name| !rows.contains(name)).collect();
         assert!(strangers.is_empty(), "{strangers:?}");
-        let unknown: Vec<_> = CHANGES.iter().filter(|name| !rows.contains(name)).collect();
-        assert!(unknown.is_empty() && CHANGES.is_sorted(), "{unknown:?}");
     }
 }

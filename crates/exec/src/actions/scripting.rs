@@ -2,10 +2,10 @@
 
 use super::{Act, KEYSPACE, PLAIN, Row, aside, help};
 use crate::call::Flow;
+use crate::fetching;
 use crate::scripts::{
     self, Body, Change, Code, Found, Libraries, LuaState, Running, ScriptRun, Short, Started,
 };
-use crate::sources;
 use command::options::{int, is};
 use command::{Command, Error};
 use resp::{Args, Reply};
@@ -124,7 +124,7 @@ fn run(act: &mut Act<'_, '_>, asked: Asked, args: Args<'_>) -> Result<Flow, Erro
     let declared = declared(args)?;
     if act.session.db == 0
         && act.server.sources.any()
-        && let Some(flow) = sources::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
+        && let Some(flow) = fetching::preload(act, args.from(3).to(declared.min(PRELOADED)).iter())
     {
         return flow;
     }

@@ -66,10 +66,10 @@ impl Desk {
     /// Gives back what a long request made large.
     fn tidy(&mut self) {
         if self.reply.capacity() > DESK {
-            exec::job::discard(self.reply.take());
+            stdx::reclaim::discard(self.reply.take());
         }
         if self.text.capacity() > DESK {
-            exec::job::discard(std::mem::take(&mut self.text));
+            stdx::reclaim::discard(std::mem::take(&mut self.text));
         }
     }
 }
@@ -281,7 +281,7 @@ impl Conn {
         desk.tidy();
         if let Went::Held(until) = went {
             self.state = State::Held(until); // P1
-            if self.session.loading.is_some() && request.keep {
+            if self.session.rows.loading.is_some() && request.keep {
                 self.ask_ahead(server, local, desk, after_body(behind, request.body));
             }
             return;
@@ -471,7 +471,7 @@ impl Conn {
                     self.end_with(false);
                 }
                 self.answered(server, local, status, open.line.take(), String::new);
-                exec::job::discard(open.reply);
+                stdx::reclaim::discard(open.reply);
             }
             Err(Broken) => {
                 log::error!("a reply for HTTP client {} was not understood", self.session.id);
@@ -644,7 +644,7 @@ impl Conn {
         if let Some(open) = self.as_http().and_then(|http| http.open.take())
             && open.reply.len() >= exec::job::MANY_BYTES
         {
-            exec::job::discard(open.reply);
+            stdx::reclaim::discard(open.reply);
         }
     }
 }

@@ -80,7 +80,7 @@ impl EventLoop {
                 self.queue(slot);
             }
             State::Parked(Some(at)) if at <= self.local.now_ms => {
-                match self.server.park.leave(&self.server, &mut self.local, client) {
+                match exec::blocking::leave(&self.server, &mut self.local, client) {
                     Some(waiter) => self.deliver(client, waiter.null(), None, None),
                     // Somebody is serving it at this moment; its reply is on the way, or it goes on waiting.
                     None => self.timers.set(client, self.local.now_ms + 1),
@@ -146,7 +146,7 @@ impl EventLoop {
         self.look_at_streams();
         if self.local.id == 0 {
             self.server.keyspace.cursors.prune(self.local.now_ms);
-            exec::sources::cron(&self.server);
+            exec::fetching::cron(&self.server);
             exec::snapshots::tend(&self.server, self.local.clock_ns / 1_000_000, self.local.now_ms);
         }
         exec::works::end_useless(&self.server, &mut self.local);

@@ -1,130 +1,25 @@
 //! Removing what changed: what a feed tells waits here, and one loop removes it in slices, in the order it was told.
 //!
 //! ```text
-//! Feed::changed ─► room? ─ yes ─► Letter::Drop ─► Work::Drop ─► removed, room again
+//! Feed::changed ─► room? ─ yes ─► Letter::Drop ─► a loop's work ─► removed, room again
 //!                    └──── no ──► all of the source is given up: Letter::Flush; what waited before need not be done any more
 //! ```
 //!
-//! - X1: keys of at most [`WAITING_MAX`] bytes wait, per source: a transaction may change more rows than there is memory.
-//! - X2: a removal counts as waiting from before its feed goes on until the item is gone, and so does giving up everything.
-//! - X3: removals of an earlier epoch than the queue's are made needless by a flush that comes after them.
-//!
 //! Cost: a short lock per key.
 
-use super::{Entry, Place};
-use crate::{Local, Server};
-use keyspace::View;
+use super::entry::{Entry, RowPlace};
+use super::removals::{Removals, bytes_of};
+use super::{Rows, note};
+use keyspace::{Changes, Keyspace, View};
 use source::Id;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use std::vec;
-
-/// Bytes of keys that wait to be removed. Of usual keys these are 150,000: what a loop removes in some tenths of a second, longer
-/// than which nothing should be old.
-const WAITING_MAX: u64 = 8 << 20;
-/// What a key takes beside its text.
-const EACH: u64 = 32;
-
-fn bytes_of(key: &Id) -> u64 {
-    key.len() as u64 + EACH
-}
-
-/// What waits of a source.
-#[derive(Default)]
-pub struct Queue {
-    keys: AtomicU64,
-    bytes: AtomicU64,
-    /// X3.
-    epoch: AtomicU64,
-    flushes: AtomicU64,
-    /// A letter to flush is on its way, and not begun.
-    sent: AtomicBool,
-}
-
-impl Queue {
-    /// Removals that wait, a flush counting as one, and bytes of their keys.
-    pub fn waiting(&self) -> (u64, u64) {
-        let load = |counter: &AtomicU64| counter.load(Ordering::SeqCst);
-        (load(&self.keys) + load(&self.flushes), load(&self.bytes))
-    }
-
-    /// Puts keys in; None if there is no room (X1). One thread at a time has room for sure.
-    pub(super) fn put(
-        self: &Arc<Self>,
-        place: Place,
-        keys: Vec<Id>,
-        committed_ms: Option<u64>,
-        refresh: bool,
-    ) -> Option<Dropping> {
-        let bytes = keys.iter().map(bytes_of).sum();
-        if self.bytes.load(Ordering::SeqCst) + bytes > WAITING_MAX {
-            return None;
-        }
-        self.keys.fetch_add(keys.len() as u64, Ordering::SeqCst);
-        self.bytes.fetch_add(bytes, Ordering::SeqCst);
-        let epoch = self.epoch.load(Ordering::SeqCst);
-        Some(Dropping {
-            place,
-            queue: self.clone(),
-            epoch,
-            keys: keys.into_iter(),
-            bytes,
-            committed_ms,
-            refresh,
-        })
-    }
-
-    fn take(&self, keys: usize, bytes: u64) {
-        self.keys.fetch_sub(keys as u64, Ordering::SeqCst);
-        self.bytes.fetch_sub(bytes, Ordering::SeqCst);
-    }
-
-    /// All is given up; whether a letter has to be sent that says so.
-    pub(super) fn give_up(&self) -> bool {
-        self.announce();
-        self.claim()
-    }
-
-    /// What waits is left out from now on. That comes before a letter is relied on, so that its flush comes after what is left out
-    /// (X3).
-    fn announce(&self) {
-        self.flushes.fetch_add(1, Ordering::SeqCst);
-        // Only now, so that what leaves the queue for it is counted with it (X2).
-        self.epoch.fetch_add(1, Ordering::SeqCst);
-    }
-
-    /// Whether no letter is on its way.
-    fn claim(&self) -> bool {
-        let first = !self.sent.swap(true, Ordering::SeqCst);
-        self.flushes.fetch_sub((!first).into(), Ordering::SeqCst);
-        first
-    }
-
-    /// A letter is begun: who gives up from now on sends another.
-    fn begin_flush(&self) {
-        self.sent.store(false, Ordering::SeqCst);
-    }
-
-    fn end_flush(&self) {
-        self.flushes.fetch_sub(1, Ordering::SeqCst);
-    }
-
-    fn is_of_now(&self, epoch: u64) -> bool {
-        epoch == self.epoch.load(Ordering::SeqCst)
-    }
-
-    /// The letter came: does what it says.
-    pub(super) fn flush(&self, server: &Server, local: &mut Local, entry: &Entry) {
-        self.begin_flush();
-        empty(server, local, entry);
-        self.end_flush();
-    }
-}
 
 /// Items to be removed: their rows changed.
 pub struct Dropping {
-    place: Place,
-    queue: Arc<Queue>,
+    place: RowPlace,
+    queue: Arc<Removals>,
     epoch: u64,
     keys: vec::IntoIter<Id>,
     /// Of those that are left.
@@ -136,15 +31,29 @@ pub struct Dropping {
 }
 
 impl Dropping {
+    /// Puts keys into the queue of their source; None if there is no room (X1).
+    pub(super) fn put(
+        queue: &Arc<Removals>,
+        place: RowPlace,
+        keys: Vec<Id>,
+        committed_ms: Option<u64>,
+        refresh: bool,
+    ) -> Option<Dropping> {
+        let (epoch, bytes) = queue.put(&keys)?;
+        let (queue, keys) = (queue.clone(), keys.into_iter());
+        Some(Dropping { place, queue, epoch, keys, bytes, committed_ms, refresh })
+    }
+
     /// Removes some; true if there are more.
-    pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
-        let entry = server.sources.at(self.place).filter(|_| self.queue.is_of_now(self.epoch));
+    pub fn advance(&mut self, rows: &Rows, now_ms: u64, count: usize, told: &mut Vec<Changes>) -> bool {
+        let entry = rows.at(self.place).filter(|_| self.queue.is_of_now(self.epoch));
         let Some(entry) = entry else {
             self.leave();
             return false;
         };
         for key in self.keys.by_ref().take(count) {
-            let removed = remove(server, local, &entry, &key);
+            let (removed, changes) = remove(&rows.keyspace, &entry, &key, now_ms);
+            note(told, changes);
             entry.seen.invalidated.fetch_add(removed.is_some().into(), Ordering::Relaxed);
             if removed == Some(true) && self.refresh {
                 refresh(&entry, &key);
@@ -165,8 +74,9 @@ impl Dropping {
 
     /// Takes what is left out of the queue. Its memory is freed elsewhere.
     fn leave(&mut self) {
-        self.queue.take(self.keys.len(), std::mem::take(&mut self.bytes));
-        crate::job::discard(std::mem::take(&mut self.keys));
+        let (keys, bytes) = (std::mem::take(&mut self.keys), std::mem::take(&mut self.bytes));
+        self.queue.take(keys.len(), bytes);
+        stdx::reclaim::discard(keys);
     }
 }
 
@@ -190,8 +100,8 @@ fn refresh(entry: &Entry, key: &[u8]) {
 }
 
 /// Removes what is known of a key; whether there was an item, and whether it was in use.
-fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Option<bool> {
-    let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+fn remove(keyspace: &Keyspace, entry: &Entry, key: &[u8], now_ms: u64) -> (Option<bool>, Changes) {
+    let mut view = View::locked_one(keyspace, key, entry.db, now_ms);
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
@@ -208,36 +118,26 @@ fn remove(server: &Server, local: &mut Local, entry: &Entry, key: &[u8]) -> Opti
         key.escape_ascii(),
         removed.is_some()
     );
-    server.after(local, view.finish());
-    removed
+    (removed, view.finish())
 }
 
 /// Removes all of a source: O(1) under all locks, what was there is freed elsewhere.
-pub(crate) fn empty(server: &Server, local: &mut Local, entry: &Entry) {
-    empty_by(server, entry, local.now_ms, |changes| server.after(local, changes));
-}
-
-/// The same, whoever deals with what follows.
-pub(super) fn empty_by(
-    server: &Server,
-    entry: &Entry,
-    now_ms: u64,
-    mut after: impl FnMut(keyspace::Changes),
-) {
+pub fn empty(keyspace: &Keyspace, entry: &Entry, now_ms: u64, told: &mut Vec<Changes>) {
     for db in [entry.db, entry.absent_db()] {
-        let mut view = View::whole(&server.keyspace, db, now_ms);
+        let mut view = View::whole(keyspace, db, now_ms);
         entry.source.marks.removes_all();
         view.flush(Some(db));
-        after(view.finish());
+        note(told, view.finish());
     }
     log::trace!("source {}: emptied", entry.spec().name);
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::removals::WAITING_MAX;
     use super::*;
 
-    const PLACE: Place = Place { db: 16, number: 1 };
+    const PLACE: RowPlace = RowPlace { db: 16, number: 1 };
 
     fn keys(count: usize, length: usize) -> Vec<Id> {
         vec![vec![b'x'; length].into(); count]
@@ -245,24 +145,24 @@ mod tests {
 
     #[test]
     fn what_waits_is_counted_and_bounded() {
-        let queue = Arc::new(Queue::default());
+        let queue = Arc::new(Removals::default());
         let mut waiting = Vec::new();
-        while let Some(dropping) = queue.put(PLACE, keys(1000, 20), None, true) {
+        while let Some(dropping) = Dropping::put(&queue, PLACE, keys(1000, 20), None, true) {
             waiting.push(dropping);
         }
         let (count, bytes) = queue.waiting();
         assert_eq!((count, bytes), (waiting.len() as u64 * 1000, count * 52));
         assert!(bytes <= WAITING_MAX && bytes + 52_000 > WAITING_MAX);
         waiting.pop();
-        assert!(queue.put(PLACE, keys(1, 20), None, true).is_some());
+        assert!(Dropping::put(&queue, PLACE, keys(1, 20), None, true).is_some());
         waiting.clear();
         assert_eq!(queue.waiting(), (0, 0));
     }
 
     #[test]
     fn one_letter_is_sent_until_it_is_begun() {
-        let queue = Arc::new(Queue::default());
-        let dropping = queue.put(PLACE, keys(3, 1), None, true).unwrap();
+        let queue = Arc::new(Removals::default());
+        let dropping = Dropping::put(&queue, PLACE, keys(3, 1), None, true).unwrap();
         assert!(queue.give_up() && !queue.give_up());
         assert_eq!(queue.waiting(), (4, 99));
         assert!(!queue.is_of_now(dropping.epoch));
@@ -279,7 +179,7 @@ mod tests {
         let at = |order: &[usize; 4], step| order.iter().position(|other| *other == step);
         let whole = orders.filter(|order| (0..4).all(|step| at(order, step).is_some()));
         for order in whole.filter(|order| at(order, 0) < at(order, 1)) {
-            let queue = Arc::new(Queue::default());
+            let queue = Arc::new(Removals::default());
             assert!(queue.give_up());
             let (mut told, mut comes) = (None, true);
             for step in order {
@@ -291,7 +191,7 @@ mod tests {
                         queue.end_flush();
                         comes = false;
                     }
-                    _ => told = queue.put(PLACE, keys(1, 1), None, true),
+                    _ => told = Dropping::put(&queue, PLACE, keys(1, 1), None, true),
                 }
             }
             let flushed = at(&order, 2) > at(&order, 3);

@@ -6,14 +6,11 @@
 //!                        nothing in time ─► run again ─► -SOURCESLOW
 //! ```
 
-use super::fill::Lent;
-use super::{Age, Entry, Place};
-use crate::call::Flow;
-use crate::queue::Queue;
-use crate::session::flag;
-use crate::{Local, Server, Session};
-use command::{Command, Error};
-use keyspace::View;
+use super::entry::{Age, Entry, RowPlace};
+use super::lent::{Arrival, Lent};
+use super::{Pending, Rows};
+use command::{Command, Error, facts};
+use keyspace::{Keyspace, View};
 use resp::Args;
 use source::hub::{Refusal, Ticket};
 use source::{Id, Writes};
@@ -28,17 +25,23 @@ const SLACK_MS: u64 = 1000;
 
 const GONE: &str = "SOURCEDOWN the source was removed";
 
-/// What became of rows a client waits for.
-#[derive(Clone, Debug)]
-pub enum Arrival {
-    /// They were loaded, as far as this client can be told: it has to look.
-    Loaded,
-    /// One that is not kept, for it changed meanwhile: it was what this client asked for all the same.
-    Lent(Arc<Lent>),
-    /// The error it gets unless there is an item past its time.
-    Failed(Arc<str>),
-    /// The source was removed.
-    Gone,
+/// Why a command cannot run now.
+pub enum Stop {
+    /// It waits for rows, until then at most (milliseconds since 1970), and is run again.
+    Held(u64),
+    /// It gets this error.
+    Refused(Error),
+}
+
+/// The client whose command asks for rows, its loop, and the loop's clocks.
+#[derive(Clone, Copy)]
+pub struct Asker {
+    pub client: u64,
+    pub loop_id: usize,
+    /// Milliseconds since 1970.
+    pub now_ms: u64,
+    /// By the monotonic clock.
+    pub clock_ns: u64,
 }
 
 /// A command that waits for rows.
@@ -51,7 +54,7 @@ pub struct Loading {
     tries: usize,
     arrival: Option<Arrival>,
     /// When it asked each source for the first time (`source::Marks`).
-    asked: Vec<(Place, u64)>,
+    asked: Vec<(RowPlace, u64)>,
     /// Rows that were lent to it, by their keys.
     lent: BTreeMap<Id, Arc<Lent>>,
 }
@@ -176,27 +179,27 @@ pub(super) fn known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Known {
 }
 
 /// Whether a command can be answered from what a view knows of a key, which is in the source's database.
-pub(crate) fn is_known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> bool {
+pub fn is_known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> bool {
     known(entry, view, key) != Known::Nothing || !accepts(entry, key)
 }
 
 /// Whether a command needs the row: it reads it, or changes a part of the item.
 fn reads_through(entry: &Entry, command: &Command) -> bool {
-    let changes = entry.spec().writes == Writes::Local && !matches!(command.name, "del" | "unlink");
-    !command.is_write() || command.name == "getex" || changes
+    let changes = entry.spec().writes == Writes::Local && !command.is(facts::REMOVES);
+    !command.is_write() || command.is(facts::READS_VALUE) || changes
 }
 
 /// Whether the rows are there that a command within a transaction reads: a command before it may have given one up, and it cannot be
 /// loaded now. Error: one of them is not. O(keys).
 #[cold]
-pub(crate) fn look_within(
+pub fn look_within(
     entry: &Entry,
     view: &mut View<'_>,
     command: &Command,
     args: Args<'_>,
 ) -> Result<(), Error> {
     let mut removed = None;
-    if !command.is_write() || command.name == "getex" {
+    if !command.is_write() || command.is(facts::READS_VALUE) {
         command.each_key(args, &mut |i, _| {
             if removed.is_none() && !is_known(entry, view, args.at(i)) {
                 removed = Some(args.at(i));
@@ -213,7 +216,7 @@ pub(crate) fn look_within(
 }
 
 /// A row had been loaded, and is not there when its turn comes.
-pub(crate) fn removed_before(entry: &Entry, key: &[u8]) -> Error {
+pub fn removed_before(entry: &Entry, key: &[u8]) -> Error {
     let (name, key) = (&entry.spec().name, String::from_utf8_lossy(key));
     format!("SOURCEBUSY source '{name}': row '{key}' was removed before it was read").into()
 }
@@ -221,21 +224,21 @@ pub(crate) fn removed_before(entry: &Entry, key: &[u8]) -> Error {
 /// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run; else how its client
 /// goes on, or the error it gets.
 #[inline]
-pub(crate) fn look(
-    local: &Local,
-    session: &mut Session,
+pub fn look(
+    asker: Asker,
+    pending: &mut Pending,
     entry: &Entry,
     view: &mut View<'_>,
     command: &Command,
     args: Args<'_>,
-) -> Option<Result<Flow, Error>> {
+) -> Option<Stop> {
     if !reads_through(entry, command) {
         return None;
     }
     let mut tally = Tally::default();
     let mut missing = [0usize; 16];
     let mut n = 0;
-    let first = session.loading.is_none();
+    let first = pending.loading.is_none();
     command.each_key(args, &mut |i, _| {
         let known = known(entry, view, args.at(i));
         if first {
@@ -248,22 +251,22 @@ pub(crate) fn look(
         }
     });
     tally.count(entry);
-    if n == 1 && borrow(session, entry, view, command, args, args.at(missing[0])) {
+    if n == 1 && borrow(pending, entry, view, command, args, args.at(missing[0])) {
         n = 0;
     }
     if n == 0 {
-        session.end_loading();
+        pending.end_loading();
         return None;
     }
     let missing = missing[..n].iter().map(|i| args.at(*i));
-    miss(local, session, entry, view, missing)
+    miss(asker, pending, entry, view, missing)
 }
 
 /// A row that was loaded for this client and is not kept is shown to its command; who runs that gives it back
-/// ([`Session::lent`]). True if there is one.
+/// ([`Pending::lent`]). True if there is one.
 #[cold]
 fn borrow(
-    session: &mut Session,
+    pending: &mut Pending,
     entry: &Entry,
     view: &mut View<'_>,
     command: &Command,
@@ -275,59 +278,56 @@ fn borrow(
     if command.is_write() || command.single_key().is_none() && !alone {
         return false;
     }
-    let lent = session.loading.as_ref().and_then(|loading| loading.lent(key));
+    let lent = pending.loading.as_ref().and_then(|loading| loading.lent(key));
     let Some(lent) = lent else { return false };
     lent.show(view, entry);
-    session.lent = Some(key.into());
+    pending.lent = Some(key.into());
     true
 }
 
 /// Some rows are not there.
 #[cold]
 fn miss<'a>(
-    local: &Local,
-    session: &mut Session,
+    asker: Asker,
+    pending: &mut Pending,
     entry: &Entry,
     view: &mut View<'_>,
     missing: impl Iterator<Item = &'a [u8]> + Clone,
-) -> Option<Result<Flow, Error>> {
+) -> Option<Stop> {
     let keys: Vec<(&Entry, &[u8])> = missing.map(|key| (entry, key)).collect();
-    let waits = wait(local, session, &keys)?;
+    let stop = wait(asker, pending, &keys)?;
+    let refused = matches!(stop, Stop::Refused(_));
     let all_stale = keys.iter().all(|(entry, key)| known(entry, view, key) == Known::Stale);
-    if waits.is_err() && all_stale {
+    if refused && all_stale {
         keys.iter().for_each(|(entry, _)| count_stale(entry, 1));
         return None;
     }
-    if waits.is_err() {
+    if refused {
         count_errors(&keys);
     }
-    Some(waits)
+    Some(stop)
 }
 
 /// Asks for rows; how the client goes on. None: none of them can exist, or it waited for nothing.
-pub(super) fn wait(
-    local: &Local,
-    session: &mut Session,
-    missing: &[(&Entry, &[u8])],
-) -> Option<Result<Flow, Error>> {
-    let loading = session.loading.take();
-    session.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
-    let (since_ns, tries) = loading.as_ref().map_or((local.clock_ns, 0), |l| (l.since_ns, l.tries));
+pub(super) fn wait(asker: Asker, pending: &mut Pending, missing: &[(&Entry, &[u8])]) -> Option<Stop> {
+    let loading = pending.loading.take();
+    pending.loaded_since_ns = loading.as_ref().map(|loading| loading.since_ns);
+    let (since_ns, tries) = loading.as_ref().map_or((asker.clock_ns, 0), |l| (l.since_ns, l.tries));
     let (mut before, mut lent) = Default::default();
     if let Some(mut loading) = loading {
         (before, lent) = (std::mem::take(&mut loading.asked), std::mem::take(&mut loading.lent));
         match loading.arrival {
-            Some(Arrival::Failed(text)) => return Some(Err(Error::from(text.to_string()))),
-            Some(Arrival::Gone) => return Some(Err(Error::new(GONE))),
-            None if local.now_ms < loading.until_ms => {
+            Some(Arrival::Failed(text)) => return Some(Stop::Refused(Error::from(text.to_string()))),
+            Some(Arrival::Gone) => return Some(Stop::Refused(Error::new(GONE))),
+            None if asker.now_ms < loading.until_ms => {
                 // Run again for another reason.
                 (loading.asked, loading.lent) = (before, lent);
-                (session.loading, session.loaded_since_ns) = (Some(loading), None);
-                return Some(Ok(hold(session)));
+                (pending.loading, pending.loaded_since_ns) = (Some(loading), None);
+                return Some(hold(pending));
             }
-            None => return Some(Err(slow(missing))),
+            None => return Some(Stop::Refused(slow(missing))),
             Some(Arrival::Loaded | Arrival::Lent(_)) if tries >= TRIES => {
-                return Some(Err(restless(missing)));
+                return Some(Stop::Refused(restless(missing)));
             }
             Some(Arrival::Loaded | Arrival::Lent(_)) => {}
         }
@@ -337,28 +337,27 @@ pub(super) fn wait(
         if before.iter().all(|(place, _)| *place != entry.place()) {
             before.push((entry.place(), entry.source.marks.now()));
         }
-        let ticket = Some(Ticket { loop_id: local.id, client: session.id });
+        let ticket = Some(Ticket { loop_id: asker.loop_id, client: asker.client });
         let id = entry.spec().pattern.id(key).unwrap_or_default();
         match entry.source.want(id, ticket) {
             Ok(()) => asked = true,
             Err(Refusal::NoId) => {}
-            Err(refusal) => return Some(Err(refused(entry, refusal))),
+            Err(refusal) => return Some(Stop::Refused(refused(entry, refusal))),
         }
     }
     if !asked {
         return None;
     }
     let longest = missing.iter().map(|(entry, _)| entry.spec().timeout.as_millis() as u64).max();
-    let until_ms = local.now_ms + 2 * longest.unwrap_or(0) + SLACK_MS;
-    session.loaded_since_ns = None;
+    let until_ms = asker.now_ms + 2 * longest.unwrap_or(0) + SLACK_MS;
+    pending.loaded_since_ns = None;
     let tries = tries + 1;
-    session.loading = Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent });
-    Some(Ok(hold(session)))
+    pending.loading = Some(Loading { since_ns, until_ms, tries, arrival: None, asked: before, lent });
+    Some(hold(pending))
 }
 
-fn hold(session: &Session) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    Flow::Held(session.loading.as_ref().map_or(0, |loading| loading.until_ms))
+fn hold(pending: &Pending) -> Stop {
+    Stop::Held(pending.loading.as_ref().map_or(0, |loading| loading.until_ms))
 }
 
 fn name<'a>(missing: &[(&'a Entry, &[u8])]) -> &'a str {
@@ -384,19 +383,19 @@ fn refused(entry: &Entry, refusal: Refusal) -> Error {
 
 /// Looks whether rows are there that a transaction or script names, and asks for those that are not.
 pub(super) fn load_all(
-    server: &Server,
-    local: &Local,
-    session: &mut Session,
+    keyspace: &Keyspace,
+    asker: Asker,
+    pending: &mut Pending,
     wanted: &[(Arc<Entry>, &[u8])],
-) -> Option<Result<Flow, Error>> {
-    let mut missing = Missing::new(session);
+) -> Option<Stop> {
+    let mut missing = Missing::new(pending);
     for (entry, key) in wanted {
-        let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+        let mut view = View::locked_one(keyspace, key, entry.db, asker.now_ms);
         let known = missing.look(entry, &mut view, key);
         drop(view.finish());
         missing.add(entry, key, known);
     }
-    missing.ask(local, session)
+    missing.ask(asker, pending)
 }
 
 /// Rows a transaction or script names that are not there.
@@ -409,8 +408,8 @@ struct Missing<'a> {
 }
 
 impl<'a> Missing<'a> {
-    fn new(session: &Session) -> Missing<'a> {
-        Missing { rows: Vec::new(), stale: true, first: session.loading.is_none() }
+    fn new(pending: &Pending) -> Missing<'a> {
+        Missing { rows: Vec::new(), stale: true, first: pending.loading.is_none() }
     }
 
     /// Looks at one, in a view that holds its shard and is in the source's database.
@@ -432,26 +431,27 @@ impl<'a> Missing<'a> {
     }
 
     /// Asks for them. None: nothing is missing, or there is nothing better.
-    fn ask(self, local: &Local, session: &mut Session) -> Option<Result<Flow, Error>> {
+    fn ask(self, asker: Asker, pending: &mut Pending) -> Option<Stop> {
         if self.rows.is_empty() {
-            session.end_loading();
+            pending.end_loading();
             return None;
         }
-        let waits = wait(local, session, &self.rows)?;
-        if waits.is_err() && self.stale {
+        let stop = wait(asker, pending, &self.rows)?;
+        let refused = matches!(stop, Stop::Refused(_));
+        if refused && self.stale {
             self.rows.iter().for_each(|(entry, _)| count_stale(entry, 1));
             return None;
         }
-        if waits.is_err() {
+        if refused {
             count_errors(&self.rows);
         }
-        Some(waits)
+        Some(stop)
     }
 }
 
 /// Rows of a transaction under its locks: what is there when it begins stays there to its end.
 #[derive(Default)]
-pub(crate) struct Rows<'a> {
+pub struct TransactionRows<'a> {
     wanted: Vec<(Arc<Entry>, &'a [u8])>,
     /// It writes none of them: what is lent is not kept, so neither would be what it made of it.
     reads: bool,
@@ -459,53 +459,48 @@ pub(crate) struct Rows<'a> {
     lent: Vec<(Arc<Entry>, Arc<Lent>)>,
 }
 
-impl<'a> Rows<'a> {
+impl<'a> TransactionRows<'a> {
     /// Those that the commands name. O(keys · sources), without a lock.
     #[cold]
-    pub(crate) fn of(server: &Server, queue: &'a Queue) -> Rows<'a> {
-        let mut rows = Rows { reads: true, ..Rows::default() };
-        for (command, args) in queue.iter() {
+    pub fn of(rows: &Rows, calls: impl Iterator<Item = (&'static Command, Args<'a>)>) -> TransactionRows<'a> {
+        let mut named = TransactionRows { reads: true, ..TransactionRows::default() };
+        for (command, args) in calls {
             command.each_key(args, &mut |i, _| {
-                if let Some(entry) = server.sources.of(args.at(i)) {
-                    rows.reads &= !command.is_write();
-                    rows.wanted.push((entry, args.at(i)));
+                if let Some(entry) = rows.of(args.at(i)) {
+                    named.reads &= !command.is_write();
+                    named.wanted.push((entry, args.at(i)));
                 }
             });
         }
-        rows
+        named
     }
 
     /// Looks whether they are there, in a view that holds their shards, and asks for those that are not. None: they are, or were lent;
     /// else how the client goes on, or the error it gets. O(keys · log rows lent).
-    pub(crate) fn look(
-        &mut self,
-        local: &Local,
-        session: &mut Session,
-        view: &mut View<'_>,
-    ) -> Option<Result<Flow, Error>> {
+    pub fn look(&mut self, asker: Asker, pending: &mut Pending, view: &mut View<'_>) -> Option<Stop> {
         if self.wanted.is_empty() {
             return None;
         }
-        let mut missing = Missing::new(session);
+        let mut missing = Missing::new(pending);
         for (entry, key) in &self.wanted {
             view.select(entry.db);
             let known = missing.look(entry, view, key);
-            let loading = session.loading.as_ref().filter(|_| self.reads && known.is_missing());
+            let loading = pending.loading.as_ref().filter(|_| self.reads && known.is_missing());
             match loading.and_then(|loading| loading.lent(key)) {
                 Some(lent) => self.lent.push((entry.clone(), lent)),
                 None => missing.add(entry, key, known),
             }
         }
-        missing.ask(local, session)
+        missing.ask(asker, pending)
     }
 
     /// Whether the transaction changes or gives up some of them. Then none is lent to it.
-    pub(crate) fn are_changed(&self) -> bool {
+    pub fn are_changed(&self) -> bool {
         !self.wanted.is_empty() && !self.reads
     }
 
     /// Puts those that were lent where they would be. O(them).
-    pub(crate) fn show(&self, view: &mut View<'_>) {
+    pub fn show(&self, view: &mut View<'_>) {
         for (entry, lent) in &self.lent {
             view.select(entry.db);
             lent.show(view, entry);
@@ -513,7 +508,7 @@ impl<'a> Rows<'a> {
     }
 
     /// Takes them away again.
-    pub(crate) fn give_back(self, view: &mut View<'_>) {
+    pub fn give_back(self, view: &mut View<'_>) {
         for (entry, lent) in self.lent {
             entry.shelf().take_back(view, lent.key());
         }
@@ -521,8 +516,8 @@ impl<'a> Rows<'a> {
 }
 
 /// Asks for a row nobody waits for yet, if it is not there.
-pub(super) fn ask(server: &Server, local: &Local, entry: &Entry, key: &[u8]) {
-    let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+pub(super) fn ask(keyspace: &Keyspace, now_ms: u64, entry: &Entry, key: &[u8]) {
+    let mut view = View::locked_one(keyspace, key, entry.db, now_ms);
     let known = known(entry, &mut view, key);
     drop(view.finish());
     if known.is_missing() {
@@ -534,11 +529,11 @@ pub(super) fn ask(server: &Server, local: &Local, entry: &Entry, key: &[u8]) {
 /// What a client's write to a source's key leaves, in the view it was made in: nothing, or what it wrote, for as long as an item
 /// lives at most. GETEX writes nothing but when that is.
 #[cold]
-pub(crate) fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: Args<'_>) {
+pub fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: Args<'_>) {
     let gone = entry.source.is_removed();
     command.each_key(args, &mut |i, _| {
         let key = args.at(i);
-        if command.name == "getex" && !gone {
+        if command.is(facts::READS_VALUE) && !gone {
             return after_getex(entry, view, key, args);
         }
         if gone || entry.spec().writes == Writes::Evict {
@@ -599,8 +594,8 @@ fn bound_expiry(entry: &Entry, view: &mut View<'_>, key: &[u8], asked: bool) {
 
 /// Before a client's write: what is being loaded of its keys is older than that.
 #[cold]
-pub(crate) fn before_write(entry: &Entry, command: &Command, args: Args<'_>) {
-    if command.name == "getex" {
+pub fn before_write(entry: &Entry, command: &Command, args: Args<'_>) {
+    if command.is(facts::READS_VALUE) {
         return;
     }
     command.each_key(args, &mut |i, _| {

@@ -9,10 +9,9 @@
 //! Cost: O(1) memory for a row, however large it is; a short lock at WATCH and at EXEC, and a look at [`COMPARED`] bytes.
 
 use super::wait::{Known, known};
-use super::{Entry, Sources};
-use crate::{Local, Server};
+use super::{Entry, Rows};
 use command::Error;
-use keyspace::View;
+use keyspace::{Keyspace, View};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use stdx::hash::hash_bytes;
@@ -26,18 +25,18 @@ const ROWS_MAX: usize = 1000;
 
 /// Rows that a client watches, by their keys.
 #[derive(Default)]
-pub struct Watched(BTreeMap<Box<[u8]>, Row>);
+pub struct Watched(BTreeMap<Box<[u8]>, WatchedRow>);
 
-struct Row {
+struct WatchedRow {
     entry: Arc<Entry>,
     /// When it was looked at (`source::Marks`).
     at: u64,
-    seen: Seen,
+    seen: Cached,
 }
 
 /// What is cached of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Seen {
+enum Cached {
     Nothing,
     /// It is known that there is no such row.
     Absent,
@@ -45,20 +44,20 @@ enum Seen {
     There(Option<u64>),
 }
 
-impl Seen {
+impl Cached {
     /// In a view that holds the key's shard and is in the source's database.
-    fn of(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Seen {
+    fn of(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Cached {
         match known(entry, view, key) {
-            Known::Absent => Seen::Absent,
-            Known::Item | Known::Stale => Seen::There(view.value(key).and_then(print)),
-            Known::Nothing => Seen::Nothing,
+            Known::Absent => Cached::Absent,
+            Known::Item | Known::Stale => Cached::There(view.value(key).and_then(print)),
+            Known::Nothing => Cached::Nothing,
         }
     }
 
-    fn differs(self, before: Seen) -> bool {
+    fn differs(self, before: Cached) -> bool {
         match (before, self) {
-            (Seen::Nothing, _) | (_, Seen::Nothing) => false,
-            (Seen::There(then), Seen::There(now)) => then.zip(now).is_some_and(|(then, now)| then != now),
+            (Cached::Nothing, _) | (_, Cached::Nothing) => false,
+            (Cached::There(then), Cached::There(now)) => then.zip(now).is_some_and(|(then, now)| then != now),
             (then, now) => then != now,
         }
     }
@@ -77,24 +76,18 @@ fn print(value: ValueRef<'_>) -> Option<u64> {
 }
 
 impl Watched {
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
+    pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
     /// Begins to watch a key if it is a row's; false if it is none. Error: there are too many. Cost: a short lock.
     #[cold]
-    pub(crate) fn begin(
-        &mut self,
-        server: &Server,
-        local: &Local,
-        sources: &Sources,
-        key: &[u8],
-    ) -> Result<bool, Error> {
-        let Some(entry) = sources.of(key) else { return Ok(false) };
+    pub fn begin(&mut self, rows: &Rows, now_ms: u64, key: &[u8]) -> Result<bool, Error> {
+        let Some(entry) = rows.of(key) else { return Ok(false) };
         if self.0.contains_key(key) {
             return Ok(true);
         }
@@ -103,17 +96,17 @@ impl Watched {
         }
         // Before the look (H1).
         let at = entry.source.marks.now();
-        let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+        let mut view = View::locked_one(&rows.keyspace, key, entry.db, now_ms);
         // To watch a key is no use of it.
         view.set_quiet(true);
-        let seen = Seen::of(&entry, &mut view, key);
+        let seen = Cached::of(&entry, &mut view, key);
         drop(view.finish());
-        self.0.insert(key.into(), Row { entry, at, seen });
+        self.0.insert(key.into(), WatchedRow { entry, at, seen });
         Ok(true)
     }
 
     /// Whether a change of one was told, or its source has ended. O(rows · sources of one), without a lock.
-    pub(crate) fn is_told(&self) -> bool {
+    pub fn is_told(&self) -> bool {
         self.0.iter().any(|(key, row)| {
             let (source, id) = (&row.entry.source, row.entry.spec().pattern.id(key));
             source.is_removed() || id.is_none_or(|id| source.marks.was_touched(id, row.at))
@@ -121,11 +114,11 @@ impl Watched {
     }
 
     /// The same, and whether what is cached of one is not what was (H2). O(rows), a short lock each.
-    pub(crate) fn is_changed(&self, server: &Server, local: &Local) -> bool {
-        let differs = |key: &[u8], row: &Row| {
-            let mut view = View::locked_one(&server.keyspace, key, row.entry.db, local.now_ms);
+    pub fn is_changed(&self, keyspace: &Keyspace, now_ms: u64) -> bool {
+        let differs = |key: &[u8], row: &WatchedRow| {
+            let mut view = View::locked_one(keyspace, key, row.entry.db, now_ms);
             view.set_quiet(true);
-            let now = Seen::of(&row.entry, &mut view, key);
+            let now = Cached::of(&row.entry, &mut view, key);
             drop(view.finish());
             now.differs(row.seen)
         };
@@ -133,20 +126,20 @@ impl Watched {
     }
 
     /// The same in a view that holds the shards of all of them; it is left in any database.
-    pub(crate) fn is_changed_in(&self, view: &mut View<'_>) -> bool {
-        let differs = |view: &mut View<'_>, key: &[u8], row: &Row| {
+    pub fn is_changed_in(&self, view: &mut View<'_>) -> bool {
+        let differs = |view: &mut View<'_>, key: &[u8], row: &WatchedRow| {
             view.select(row.entry.db);
-            Seen::of(&row.entry, view, key).differs(row.seen)
+            Cached::of(&row.entry, view, key).differs(row.seen)
         };
         self.is_told() || self.0.iter().any(|(key, row)| differs(view, key, row))
     }
 
-    pub(crate) fn keys(&self) -> impl Iterator<Item = &[u8]> {
+    pub fn keys(&self) -> impl Iterator<Item = &[u8]> {
         self.0.keys().map(|key| &**key)
     }
 
     /// Forgets some; true if some are left.
-    pub(crate) fn forget_some(&mut self, count: usize) -> bool {
+    pub fn forget_some(&mut self, count: usize) -> bool {
         for _ in 0..count {
             if self.0.pop_last().is_none() {
                 return false;
@@ -162,11 +155,11 @@ mod tests {
 
     #[test]
     fn what_is_not_cached_says_nothing() {
-        let (one, other) = (Seen::There(Some(1)), Seen::There(Some(2)));
-        for seen in [Seen::Absent, one, Seen::There(None), Seen::Nothing] {
-            assert!(!seen.differs(seen) && !Seen::Nothing.differs(seen) && !seen.differs(Seen::Nothing));
+        let (one, other) = (Cached::There(Some(1)), Cached::There(Some(2)));
+        for seen in [Cached::Absent, one, Cached::There(None), Cached::Nothing] {
+            assert!(!seen.differs(seen) && !Cached::Nothing.differs(seen) && !seen.differs(Cached::Nothing));
         }
-        assert!(one.differs(other) && one.differs(Seen::Absent) && Seen::Absent.differs(one));
-        assert!(!one.differs(Seen::There(None)) && Seen::There(None).differs(Seen::Absent));
+        assert!(one.differs(other) && one.differs(Cached::Absent) && Cached::Absent.differs(one));
+        assert!(!one.differs(Cached::There(None)) && Cached::There(None).differs(Cached::Absent));
     }
 }

@@ -6,14 +6,12 @@
 //!
 //! Cost: O(keys), a short lock each; memory O(values shorter than a chunk).
 
-use super::fill::Lent;
-use super::wait::{self, Known, Tally};
-use super::{Entry, route};
-use crate::call::{self, Flow};
+use super::lent::Lent;
+use super::wait::{self, Asker, Known, Stop, Tally};
+use super::{Entry, Pending, Rows, note};
 use crate::values::Open;
-use crate::{Local, Server, Session};
 use command::{Command, Error, Held, Stream, write_item, write_string};
-use keyspace::{Owned, View};
+use keyspace::{Changes, Owned, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
 use std::vec;
@@ -26,7 +24,7 @@ const KEYS_MAX: usize = 10_000;
 
 /// What was found of the keys so far.
 #[derive(Default)]
-pub(crate) struct Fetch {
+pub struct Fetch {
     /// By key; None: not known yet.
     slots: Vec<Option<Slot>>,
     /// From where on keys have not been looked at since the last load.
@@ -51,36 +49,58 @@ enum Slot {
     There(Option<Owned>),
 }
 
+/// How a command of several keys goes on.
+pub enum Fetched {
+    /// The reply is written.
+    Done,
+    /// The beginning of the reply is written.
+    Stream(Box<dyn Stream>),
+    /// It is run again at that time (milliseconds since 1970), or when rows come.
+    Held(u64),
+}
+
 /// Runs the command, or goes on with it.
-pub(crate) fn run(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    command: &Command,
-    args: Args<'_>,
+pub fn run(
+    rows: &Rows,
+    asker: Asker,
+    pending: &mut Pending,
+    (command, args): (&Command, Args<'_>),
     out: &mut Reply,
-) -> Flow {
+    told: &mut Vec<Changes>,
+) -> Result<Fetched, Error> {
     let what = What::of(command);
     if args.len() > KEYS_MAX {
         let text = format!("ERR at most {KEYS_MAX} keys can be named together with keys of sources");
-        return route::answer(&text.into(), out);
+        return Err(text.into());
     }
-    let mut fetch = session.fetch.take().unwrap_or_default();
+    let mut fetch = pending.fetch.take().unwrap_or_default();
     let keys = args.from(what.first_key());
     fetch.slots.resize_with(keys.len(), || None);
-    match fetch.advance(server, local, session, keys, what != What::Count) {
-        Some(Ok(flow)) => {
-            session.fetch = Some(fetch);
-            flow
+    let mut looking = Looking { rows, asker, pending, keys, values: what != What::Count, told };
+    match fetch.advance(&mut looking) {
+        Some(Stop::Held(until_ms)) => {
+            pending.fetch = Some(fetch);
+            Ok(Fetched::Held(until_ms))
         }
-        Some(Err(error)) => route::answer(&error, out),
-        None => fetch.reply(what, local.now_ms, out),
+        Some(Stop::Refused(error)) => Err(error),
+        None => Ok(fetch.reply(what, asker.now_ms, out)),
     }
+}
+
+/// What a slice of a command looks at, and with what.
+struct Looking<'a> {
+    rows: &'a Rows,
+    asker: Asker,
+    pending: &'a mut Pending,
+    keys: Args<'a>,
+    /// The values are answered.
+    values: bool,
+    told: &'a mut Vec<Changes>,
 }
 
 /// What is answered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum What {
+pub enum What {
     /// How many are there.
     Count,
     Values,
@@ -103,31 +123,24 @@ impl What {
 }
 
 /// Where the keys of a command begin that is run so if it names several, some of them of sources.
-pub(crate) fn first_key(command: &Command) -> Option<usize> {
-    matches!(command.name, "mget" | "exists" | "evenkeel|items").then(|| What::of(command).first_key())
+pub fn first_key(command: &Command) -> Option<usize> {
+    command.is(command::facts::FETCHES).then(|| What::of(command).first_key())
 }
 
 impl Fetch {
     /// Looks at some keys; None when all are known.
-    fn advance(
-        &mut self,
-        server: &Server,
-        local: &mut Local,
-        session: &mut Session,
-        keys: Args<'_>,
-        values: bool,
-    ) -> Option<Result<Flow, Error>> {
+    fn advance(&mut self, looking: &mut Looking<'_>) -> Option<Stop> {
         let end = (self.next + SLICE).min(self.slots.len());
         for i in self.next..end {
             if self.slots[i].is_none() {
-                let lent = session.loading.as_ref().and_then(|loading| loading.lent(keys.at(i)));
-                self.look(server, local, (i, keys.at(i)), values, lent);
+                self.look(looking, i);
             }
         }
         self.next = end;
         self.uncounted = self.uncounted.max(end);
         if end < self.slots.len() {
-            return Some(Ok(call::go_on(session, local)));
+            // In the next turn of its loop.
+            return Some(Stop::Held(looking.asker.now_ms));
         }
         self.next = 0;
         let missing = std::mem::take(&mut self.missing);
@@ -136,56 +149,44 @@ impl Fetch {
                 self.stale.iter().for_each(|(entry, items)| wait::count_stale(entry, *items));
                 return None;
             }
-            let rows = rows(server, keys, &missing);
-            wait::count_errors(&rows.iter().map(|(entry, key)| (&**entry, *key)).collect::<Vec<_>>());
-            return Some(Err(error));
+            let wanted = wanted(looking.rows, looking.keys, &missing);
+            wait::count_errors(&wanted.iter().map(|(entry, key)| (&**entry, *key)).collect::<Vec<_>>());
+            return Some(Stop::Refused(error));
         }
-        self.load(server, local, session, keys, values, missing)
+        self.load(looking, missing)
     }
 
-    fn load(
-        &mut self,
-        server: &Server,
-        local: &mut Local,
-        session: &mut Session,
-        keys: Args<'_>,
-        values: bool,
-        missing: Vec<usize>,
-    ) -> Option<Result<Flow, Error>> {
+    fn load(&mut self, looking: &mut Looking<'_>, missing: Vec<usize>) -> Option<Stop> {
         if missing.len() < self.waited
-            && let Some(loading) = &mut session.loading
+            && let Some(loading) = &mut looking.pending.loading
         {
             loading.progressed();
         }
         self.waited = missing.len();
-        let rows = rows(server, keys, &missing);
-        let wanted: Vec<(&Entry, &[u8])> = rows.iter().map(|(entry, key)| (&**entry, *key)).collect();
+        let wanted = wanted(looking.rows, looking.keys, &missing);
+        let wanted: Vec<(&Entry, &[u8])> = wanted.iter().map(|(entry, key)| (&**entry, *key)).collect();
         if wanted.is_empty() {
-            session.end_loading();
+            looking.pending.end_loading();
             return None;
         }
-        match wait::wait(local, session, &wanted)? {
-            Ok(flow) => Some(Ok(flow)),
-            Err(error) => {
+        match wait::wait(looking.asker, looking.pending, &wanted)? {
+            Stop::Held(until_ms) => Some(Stop::Held(until_ms)),
+            Stop::Refused(error) => {
                 self.failed = Some(error);
-                self.advance(server, local, session, keys, values)
+                self.advance(looking)
             }
         }
     }
 
     /// Looks at one key; of a row that was lent for it, if it is not there, the value is taken.
-    fn look(
-        &mut self,
-        server: &Server,
-        local: &mut Local,
-        (i, key): (usize, &[u8]),
-        values: bool,
-        lent: Option<Arc<Lent>>,
-    ) {
+    fn look(&mut self, looking: &mut Looking<'_>, i: usize) {
+        let (rows, now_ms, values) = (looking.rows, looking.asker.now_ms, looking.values);
+        let key = looking.keys.at(i);
+        let lent = looking.pending.loading.as_ref().and_then(|loading| loading.lent(key));
         let stale = self.failed.is_some();
-        let entry = server.sources.of(key);
+        let entry = rows.of(key);
         let db = entry.as_ref().map_or(0, |entry| entry.db);
-        let mut view = View::locked_one(&server.keyspace, key, db, local.now_ms);
+        let mut view = View::locked_one(&rows.keyspace, key, db, now_ms);
         if view.has_intents() {
             view.settle(&[(db, key)], false);
         }
@@ -197,7 +198,7 @@ impl Fetch {
         let accepted = entry.as_ref().is_none_or(|entry| wait::accepts(entry, key));
         if let Some(entry) = entry.as_ref().filter(|_| i >= self.uncounted) {
             let mut tally = Tally::default();
-            tally.add(entry, key, state, local.now_ms);
+            tally.add(entry, key, state, now_ms);
             tally.count(entry);
         }
         let missing = matches!(state, Known::Stale | Known::Nothing);
@@ -223,22 +224,22 @@ impl Fetch {
             None => self.missing.push(i),
         }
         self.slots[i] = slot;
-        server.after(local, view.finish());
+        note(looking.told, view.finish());
     }
 
-    fn reply(self, what: What, now_ms: u64, out: &mut Reply) -> Flow {
+    fn reply(self, what: What, now_ms: u64, out: &mut Reply) -> Fetched {
         if what == What::Count {
             let there = self.slots.iter().filter(|slot| matches!(slot, Some(Slot::There(_)))).count();
             out.int(there as i64);
-            return Flow::Done;
+            return Fetched::Done;
         }
         out.array(self.slots.len());
         let items_ms = (what == What::Items).then_some(now_ms);
         let (slots, bytes) = (self.slots.into_iter(), self.bytes);
         let mut answer = Answer { slots, bytes, open: Open::default(), items_ms };
         match answer.fill(out, FIRST) {
-            true => Flow::Stream(Box::new(answer)),
-            false => Flow::Done,
+            true => Fetched::Stream(Box::new(answer)),
+            false => Fetched::Done,
         }
     }
 }
@@ -258,9 +259,9 @@ fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values:
 const FIRST: usize = 16 * 1024;
 
 /// The first of these keys and their sources. Some after the others: asking for a row costs a fraction of a microsecond.
-fn rows<'a>(server: &Server, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>, &'a [u8])> {
+fn wanted<'a>(rows: &Rows, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>, &'a [u8])> {
     let some = which.iter().take(SLICE).map(|i| keys.at(*i));
-    some.filter_map(|key| Some((server.sources.of(key)?, key))).collect()
+    some.filter_map(|key| Some((rows.of(key)?, key))).collect()
 }
 
 /// The rest of a reply.

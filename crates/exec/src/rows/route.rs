@@ -1,13 +1,11 @@
 //! Which database a command runs in, and what it may do to a source's keys.
 
-use super::{Entry, wait};
-use crate::actions::Act;
-use crate::call::Flow;
+use super::wait::{self, Asker, Stop};
+use super::{Entry, Pending, Rows};
 use crate::job::MANY_WORDS;
-use crate::queue::{Queue, is_script};
-use crate::{Local, Server, Session};
-use command::{Command, Error};
-use resp::{Args, Reply};
+use command::{Command, Error, facts};
+use keyspace::Keyspace;
+use resp::Args;
 use source::Writes;
 use std::ops::Range;
 use std::sync::Arc;
@@ -19,7 +17,7 @@ const AHEAD: usize = 16;
 const SLICE: usize = 8192;
 
 /// How a command is run that may name keys of sources.
-pub(crate) enum Plan {
+pub enum Plan {
     /// As ever: it names none.
     Own,
     /// All its keys belong to this source.
@@ -31,39 +29,36 @@ pub(crate) enum Plan {
     Later,
 }
 
-/// Chooses the plan. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
-pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, args: Args<'_>) -> Plan {
-    // WATCH looks at each of its keys in its own place.
-    if command.name == "swapdb"
-        && let Some(error) = swap_refusal(server, args)
+/// Chooses the plan of a command whose keys are in `db`. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
+pub fn plan(rows: &Rows, pending: &mut Pending, db: usize, command: &Command, args: Args<'_>) -> Plan {
+    if command.is(facts::SWAPS)
+        && let Some(error) = swap_refusal(rows, args)
     {
         return Plan::Refused(error);
     }
-    // Within a transaction SELECT holds for what is behind it.
-    let db = session.multi.as_ref().and_then(|multi| multi.selected).unwrap_or(session.db);
     if db != 0
-        && let Some((0, key)) = target(server, command, args)
-        && let Some(entry) = server.sources.of(key)
+        && let Some((0, key)) = target(rows, command, args)
+        && let Some(entry) = rows.of(key)
     {
         return Plan::Refused(not_together(&entry, key));
     }
     // WATCH looks at each of its keys in its own place.
-    if db != 0 || command.keys.is_empty() || is_script(command) || command.name == "watch" {
+    if db != 0 || command.keys.is_empty() || command.is(facts::SCRIPT | facts::WATCHES) {
         return Plan::Own;
     }
-    if session.fetch.is_some() {
+    if pending.fetch.is_some() {
         // It goes on.
         return Plan::Fetch(None);
     }
-    let list = server.sources.list.load();
+    let list = rows.list.load();
     let mut named = Named::default();
     if args.len() <= SLICE {
         named.look(&list, command, args, 0..args.len());
     } else {
-        let so_far = session.routing.take().filter(|routing| Arc::ptr_eq(&routing.list, &list));
+        let so_far = pending.routing.take().filter(|routing| Arc::ptr_eq(&routing.list, &list));
         let mut routing = so_far.unwrap_or_else(|| Routing::new(list.clone()));
         if routing.is_unfinished(command, args) {
-            session.routing = Some(routing);
+            pending.routing = Some(routing);
             return Plan::Later;
         }
         named = routing.named;
@@ -72,7 +67,7 @@ pub(crate) fn plan(server: &Server, session: &mut Session, command: &Command, ar
 }
 
 /// The keys of a command of very many, of which some have been looked at.
-pub(crate) struct Routing {
+pub struct Routing {
     /// The sources there were: with others it begins again.
     list: Arc<Vec<Arc<Entry>>>,
     /// The word to go on with.
@@ -146,7 +141,7 @@ fn stored_to(command: &Command, args: Args<'_>) -> Option<usize> {
 }
 
 /// The database, beside the current one, in which a command writes a key, and that key.
-pub(crate) fn target<'w>(server: &Server, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
+pub fn target<'w>(rows: &Rows, command: &Command, args: Args<'w>) -> Option<(usize, &'w [u8])> {
     let (key, db) = match command.name {
         "move" => (args.at(1), args.get(2)?),
         "copy" => {
@@ -155,22 +150,27 @@ pub(crate) fn target<'w>(server: &Server, command: &Command, args: Args<'w>) -> 
         }
         _ => return None,
     };
-    Some((crate::actions::connection::database(server, db).ok()?, key))
+    Some((database(&rows.keyspace, db)?, key))
+}
+
+/// The database a word names, if there is one of that number.
+fn database(keyspace: &Keyspace, word: &[u8]) -> Option<usize> {
+    command::keys::database(keyspace.databases(), word).ok()
 }
 
 /// Whether databases may be exchanged: keys of another one could be those of rows, and would be found by KEYS and not by GET.
-fn swap_refusal(server: &Server, args: Args<'_>) -> Option<Error> {
-    let is_zero = |at| crate::actions::connection::database(server, args.at(at)).ok() == Some(0);
-    (server.sources.any() && is_zero(1) != is_zero(2))
+fn swap_refusal(rows: &Rows, args: Args<'_>) -> Option<Error> {
+    let is_zero = |at| database(&rows.keyspace, args.at(at)) == Some(0);
+    (rows.any() && is_zero(1) != is_zero(2))
         .then(|| Error::new("ERR database 0 has keys of sources: it cannot be exchanged"))
 }
 
 /// The error of a command that was queued before its keys became a source's.
 #[cold]
-pub(crate) fn came_since(server: &Server, command: &Command, args: Args<'_>) -> Error {
+pub fn came_since(rows: &Rows, command: &Command, args: Args<'_>) -> Error {
     let mut found = None;
     command.each_key(args, &mut |i, _| {
-        found = found.take().or_else(|| Some((server.sources.of(args.at(i))?, i)));
+        found = found.take().or_else(|| Some((rows.of(args.at(i))?, i)));
     });
     let Some((entry, at)) = found else { return Error::new("ERR the source was removed") };
     let (name, key) = (&entry.spec().name, String::from_utf8_lossy(args.at(at)));
@@ -179,10 +179,10 @@ pub(crate) fn came_since(server: &Server, command: &Command, args: Args<'_>) -> 
 
 /// Why a command may not be run on a source's key.
 fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Option<Error> {
-    if command.name.starts_with("sort") && crate::call::has_unknown_keys(command, args) {
+    if command.name.starts_with("sort") && facts::has_unknown_keys(command, args) {
         return Some(not_together(entry, key));
     }
-    if !command.is_write() || command.name == "getex" {
+    if !command.is_write() || command.is(facts::READS_VALUE) {
         return None;
     }
     let (key, name) = (String::from_utf8_lossy(key), &entry.spec().name);
@@ -203,43 +203,43 @@ pub(super) fn not_together(entry: &Entry, key: &[u8]) -> Error {
 
 /// The database the keys of a command within a transaction or a script are in. Those of several places were refused.
 #[inline]
-pub(crate) fn db_for(server: &Server, command: &Command, args: Args<'_>, db: usize) -> usize {
-    if db != 0 || !server.sources.any() {
+pub fn db_for(rows: &Rows, command: &Command, args: Args<'_>, db: usize) -> usize {
+    if db != 0 || !rows.any() {
         return db;
     }
-    db_of_source(server, command, args)
+    db_of_source(rows, command, args)
 }
 
 /// The source the keys of a command within a script or a transaction over an overlay belong to. Errors: it may not be run there.
 #[inline]
-pub(crate) fn of_call(
-    server: &Server,
+pub fn of_call(
+    rows: &Rows,
     db: usize,
     command: &Command,
     args: Args<'_>,
 ) -> Result<Option<Arc<Entry>>, Error> {
-    if !server.sources.any() { Ok(None) } else { of_inner_call(server, db, command, args) }
+    if !rows.any() { Ok(None) } else { of_inner_call(rows, db, command, args) }
 }
 
 #[cold]
 fn of_inner_call(
-    server: &Server,
+    rows: &Rows,
     db: usize,
     command: &Command,
     args: Args<'_>,
 ) -> Result<Option<Arc<Entry>>, Error> {
-    if command.name == "swapdb"
-        && let Some(error) = swap_refusal(server, args)
+    if command.is(facts::SWAPS)
+        && let Some(error) = swap_refusal(rows, args)
     {
         return Err(error);
     }
     let mut keys = Vec::new();
     if db == 0 {
-        command.each_key(args, &mut |i, _| keys.push((args.at(i), server.sources.of(args.at(i)))));
-        let stored = stored_to(command, args).map(|i| (args.at(i), server.sources.of(args.at(i))));
+        command.each_key(args, &mut |i, _| keys.push((args.at(i), rows.of(args.at(i)))));
+        let stored = stored_to(command, args).map(|i| (args.at(i), rows.of(args.at(i))));
         keys.extend(stored);
-    } else if let Some((0, key)) = target(server, command, args)
-        && let Some(entry) = server.sources.of(key)
+    } else if let Some((0, key)) = target(rows, command, args)
+        && let Some(entry) = rows.of(key)
     {
         return Err(not_together(&entry, key));
     }
@@ -256,10 +256,10 @@ fn of_inner_call(
 }
 
 #[cold]
-fn db_of_source(server: &Server, command: &Command, args: Args<'_>) -> usize {
+fn db_of_source(rows: &Rows, command: &Command, args: Args<'_>) -> usize {
     let mut db = 0;
     command.each_key(args, &mut |i, _| {
-        if let Some(entry) = server.sources.of(args.at(i)) {
+        if let Some(entry) = rows.of(args.at(i)) {
             db = entry.db;
         }
     });
@@ -267,7 +267,7 @@ fn db_of_source(server: &Server, command: &Command, args: Args<'_>) -> usize {
 }
 
 /// Why a command with keys of sources cannot be queued by MULTI, if so.
-pub(crate) fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
+pub fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
     match plan {
         Plan::Own | Plan::In(_) | Plan::Later => None,
         Plan::Refused(error) => Some(error.clone()),
@@ -277,56 +277,30 @@ pub(crate) fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
 
 /// Sees to it that the rows a transaction or script names are there before it runs: if not, its client is held. None: it may
 /// run. Rows of sources it names that it may not write are no business of this.
-pub(crate) fn preload<'a>(
-    act: &mut Act<'_, '_>,
+pub fn preload<'a>(
+    rows: &Rows,
+    asker: Asker,
+    pending: &mut Pending,
     keys: impl Iterator<Item = &'a [u8]>,
-) -> Option<Result<Flow, Error>> {
+) -> Option<Stop> {
     let mut wanted: Vec<(Arc<Entry>, &[u8])> = Vec::new();
     for key in keys {
-        if let Some(entry) = act.server.sources.of(key) {
+        if let Some(entry) = rows.of(key) {
             wanted.push((entry, key));
         }
     }
-    wait::load_all(act.server, act.local, act.session, &wanted)
+    wait::load_all(&rows.keyspace, asker, pending, &wanted)
 }
 
-/// Keys of the commands of a transaction.
-pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
-    let mut keys = Vec::new();
-    for (command, args) in queue.iter() {
-        command.each_key(args, &mut |i, _| keys.push(args.at(i)));
-    }
-    keys
-}
-
-/// Asks for the rows of a command that will be run after one that waits, so that they come along. Cost: as looking at its keys.
-#[cold]
-pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
-    if let Ok(command) = crate::call::resolve(args) {
-        ask_ahead_for(server, local, session, command, args);
-    }
-}
-
-/// The same where the command's row is known.
-pub(crate) fn ask_ahead_for(
-    server: &Server,
-    local: &Local,
-    session: &Session,
-    command: &Command,
-    args: Args<'_>,
-) {
-    if session.db != 0 || command.is_write() || args.len() > AHEAD {
+/// Asks for the rows of a command of database 0 that will be run after one that waits, so that they come along. Cost: as looking at
+/// its keys.
+pub fn ask_ahead(rows: &Rows, now_ms: u64, command: &Command, args: Args<'_>) {
+    if command.is_write() || args.len() > AHEAD {
         return;
     }
     command.each_key(args, &mut |i, _| {
-        if let Some(entry) = server.sources.of(args.at(i)) {
-            wait::ask(server, local, &entry, args.at(i));
+        if let Some(entry) = rows.of(args.at(i)) {
+            wait::ask(&rows.keyspace, now_ms, &entry, args.at(i));
         }
     });
-}
-
-/// Answers a refused command.
-pub(crate) fn answer(error: &Error, out: &mut Reply) -> Flow {
-    out.error(&error.text());
-    Flow::Done
 }

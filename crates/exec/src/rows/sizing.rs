@@ -105,7 +105,7 @@ impl Default for Sizing {
 impl Sizing {
     /// A key was asked for.
     #[inline]
-    pub(crate) fn accessed(&self, key: &[u8], now_ms: u64) {
+    pub fn accessed(&self, key: &[u8], now_ms: u64) {
         // Other bits than those that choose a place in the keyspace.
         let hash = stdx::hash::hash_u64(hash_bytes(key));
         if now_ms / DAY_MS != self.day.load(Relaxed) {
@@ -149,7 +149,7 @@ impl Sizing {
 
     /// Says how many items the cache holds, and whether it is full: while it is not, a larger one would hit the same. Called now
     /// and then.
-    pub(crate) fn note_items(&self, items: u64, full: bool) {
+    pub fn note_items(&self, items: u64, full: bool) {
         let before = self.items.load(Relaxed);
         if !full {
             return self.below.store(0, Relaxed);

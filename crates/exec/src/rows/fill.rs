@@ -2,10 +2,12 @@
 //!
 //! Cost: a short lock per row; building the value happened on the thread of the sources.
 
+use super::entry::{Entry, RowPlace};
+use super::front::{Letter, News};
+use super::lent::{Arrival, Lent, Made};
 use super::shelf::Found;
-use super::{Arrival, Entry, Place};
-use crate::{Local, Server};
-use keyspace::{Payload, Times, View};
+use super::{Rows, note};
+use keyspace::{Times, View};
 use source::hub::{Asked, Ticket};
 use source::{Body, Id};
 use std::fmt;
@@ -31,54 +33,6 @@ pub(super) struct Item {
     changed_ms: Option<NonZeroU64>,
 }
 
-enum Made {
-    Text(Vec<u8>),
-    Value(Value),
-}
-
-impl Made {
-    fn payload<'a>(&'a self, key: &[u8]) -> Payload<'a> {
-        match self {
-            Made::Text(text) => Payload::text(key, text),
-            Made::Value(value) => Payload::value(key, value),
-        }
-    }
-}
-
-/// A row that is not kept, for those who had asked for it before it was loaded.
-pub struct Lent {
-    place: Place,
-    began: u64,
-    key: Id,
-    row: Option<Made>,
-    changed_ms: Option<NonZeroU64>,
-}
-
-impl fmt::Debug for Lent {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Lent({})", String::from_utf8_lossy(&self.key))
-    }
-}
-
-impl Lent {
-    pub(super) fn key(&self) -> &Id {
-        &self.key
-    }
-
-    /// Whether it was loaded after then.
-    pub(super) fn is_after(&self, (place, at): (Place, u64)) -> bool {
-        self.place == place && self.began > at
-    }
-
-    /// Puts it where it would be, for as long as the view is held: whoever does that takes it away again. O(row).
-    pub(super) fn show(&self, view: &mut View<'_>, entry: &Entry) {
-        let key = &*self.key;
-        let times =
-            Times { expire_ms: Some(entry.expire_ms(key, view.now_ms())), changed_ms: self.changed_ms };
-        entry.shelf().show(view, key, self.row.as_ref().map(|row| (row.payload(key), times)));
-    }
-}
-
 impl Item {
     /// O(row); not on a loop.
     pub(super) fn new(key: Id, asked: Asked) -> Item {
@@ -102,24 +56,24 @@ impl Item {
 
 /// Rows of one load, for one loop.
 pub struct Fill {
-    place: Place,
+    place: RowPlace,
     /// Where the load began (`source::Marks`).
     began: u64,
     items: vec::IntoIter<Item>,
 }
 
 impl Fill {
-    pub(super) fn new(place: Place, began: u64, items: Vec<Item>) -> Fill {
+    pub(super) fn new(place: RowPlace, began: u64, items: Vec<Item>) -> Fill {
         Fill { place, began, items: items.into_iter() }
     }
 
     /// Installs some; true if there are more.
-    pub(crate) fn advance(&mut self, server: &Server, local: &mut Local, count: usize) -> bool {
-        let entry = server.sources.at(self.place);
+    pub fn advance(&mut self, rows: &Rows, now_ms: u64, count: usize, news: &mut News) -> bool {
+        let entry = rows.at(self.place);
         for item in self.items.by_ref().take(count) {
             match &entry {
-                Some(entry) => install(server, local, entry, self.began, item),
-                None => wake(server, local, &item.tickets, Arrival::Gone),
+                Some(entry) => install(rows, entry, (self.began, now_ms), item, news),
+                None => wake(rows, &item.tickets, Arrival::Gone, news),
             }
         }
         self.items.len() > 0
@@ -127,9 +81,9 @@ impl Fill {
 }
 
 /// Installs a row, or the knowledge that there is none (Z2).
-fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: Item) {
+fn install(rows: &Rows, entry: &Entry, (began, now_ms): (u64, u64), item: Item, news: &mut News) {
     let key = &*item.key;
-    let mut view = View::locked_one(&server.keyspace, key, entry.db, local.now_ms);
+    let mut view = View::locked_one(&rows.keyspace, key, entry.db, now_ms);
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
@@ -140,22 +94,21 @@ fn install(server: &Server, local: &mut Local, entry: &Entry, began: u64, item: 
     let allowed = !ended && entry.shelf().install(&mut view, marks, (&item.id, key), began, found);
     // Under the lock, so that lines come in the order of what they tell: about a microsecond, and only with `loglevel debug`.
     log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });
+    note(&mut news.told, view.finish());
     if allowed {
-        server.memory.stir();
-        server.after(local, view.finish());
-        return wake(server, local, &entry.source.settle(&item.id), Arrival::Loaded);
+        news.grows = true;
+        return wake(rows, &entry.source.settle(&item.id), Arrival::Loaded, news);
     }
-    server.after(local, view.finish());
     if ended {
-        return wake(server, local, &entry.source.settle(&item.id), Arrival::Gone);
+        return wake(rows, &entry.source.settle(&item.id), Arrival::Gone, news);
     }
     entry.seen.refused.fetch_add(1, Ordering::Relaxed);
     let early = entry.source.hand_over(item.id);
     if !early.is_empty() {
         let Item { key, row, changed_ms, .. } = item;
         log::trace!("key {}: lent to {}, loaded from {began} on", key.escape_ascii(), clients(&early));
-        let place = entry.place();
-        wake(server, local, &early, Arrival::Lent(Arc::new(Lent { place, began, key, row, changed_ms })));
+        let lent = Lent { place: entry.place(), began, key, row, changed_ms };
+        wake(rows, &early, Arrival::Lent(Arc::new(lent)), news);
     }
 }
 
@@ -204,18 +157,13 @@ fn clients(tickets: &[Ticket]) -> String {
     format!("clients {}", names.join(" "))
 }
 
-/// Lets those go on who waited.
-fn wake(server: &Server, local: &mut Local, tickets: &[Ticket], arrival: Arrival) {
-    for loop_id in 0..server.loops() {
+/// Lets the clients go on that waited.
+fn wake(rows: &Rows, tickets: &[Ticket], arrival: Arrival, news: &mut News) {
+    for loop_id in 0..rows.loops {
         let here = tickets.iter().filter(|ticket| ticket.loop_id == loop_id).map(|ticket| ticket.client);
-        if loop_id == local.id {
-            local.arrived.extend(here.map(|client| (client, arrival.clone())));
-            continue;
-        }
         let clients: Vec<u64> = here.collect();
         if !clients.is_empty() {
-            let letter = super::Letter::Arrived(clients, arrival.clone());
-            server.send(loop_id, crate::mail::Mail::Source(letter));
+            news.letters.push((loop_id, Letter::Arrived(clients, arrival.clone())));
         }
     }
 }
