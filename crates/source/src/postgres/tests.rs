@@ -266,7 +266,7 @@ async fn another_table_is_not_the_same() {
     assert_eq!(load(&database, &["2"]).await.len(), 1);
 }
 
-/// Some changes remove a table from a publication FOR ALL TABLES, or show it with other eyes, without a
+/// Some changes take a table out of a publication FOR ALL TABLES, or change which rows are visible, without a
 /// message in the stream.
 #[tokio::test]
 async fn a_table_that_is_not_followed_any_more_ends_what_is_cached() {
