@@ -176,8 +176,8 @@ fn timestamp(since_epoch: Duration) -> String {
 
 /// Year, month and day of a day counted from 1970-01-01.
 ///
-/// Counts from 0000-03-01, so that the leap day ends a year, in eras of 400 years (146,097 days). Months from March
-/// have 31 30 31 30 31 days over and over, which (153 · month + 2) / 5 counts.
+/// Counts from 0000-03-01, so that the leap day ends a year, in eras of 400 years (146,097 days). Months from
+/// March have 31 30 31 30 31 days over and over, which (153 · month + 2) / 5 counts.
 fn date(day: u64) -> (u64, u64, u64) {
     let day = day + 719_468;
     let (era, of_era) = (day / 146_097, day % 146_097);

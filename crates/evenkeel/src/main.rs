@@ -1,7 +1,7 @@
 //! The server binary: configuration, wiring, signals.
 //!
 //! ```text
-//! command line ──▶ Config ──▶ log, limits ──▶ sockets ──▶ banner ──▶ serve ──▶ (SIGTERM, SIGINT, SHUTDOWN) ──▶ end
+//! command line ─▶ Config ─▶ log, limits ─▶ sockets ─▶ banner ─▶ serve ─▶ (SIGTERM, SIGINT, SHUTDOWN) ─▶ end
 //! ```
 //!
 //! Exit codes: 0 after an orderly end, 1 if the server could not start. 130: a signal more than a second

@@ -1,7 +1,7 @@
 //! Finds the process that listens on a TCP port, as far as this user may know.
 //!
 //! ```text
-//! /proc/net/tcp, tcp6: port ──▶ inode, uid         /proc/<pid>/fd/*: socket:[inode] ──▶ pid ──▶ /proc/<pid>/comm
+//! /proc/net/tcp, tcp6: port ──▶ inode, uid     /proc/<pid>/fd/*: socket:[inode] ──▶ pid ──▶ /proc/<pid>/comm
 //! ```
 //!
 //! Cost: a look at every open file of every process; only for an error message.

@@ -2,7 +2,7 @@
 //! and sent by RESTORE. Works with every server that speaks Redis's protocol.
 //!
 //! ```text
-//! file ─► Rows ─► Shape (key template, kind) ─► Piece ─► Sender: batches, several connections ─► replies ─► Account
+//! file ─► Rows ─► Shape (key template, kind) ─► Piece ─► Sender: several connections ─► replies ─► Account
 //! ```
 //!
 //! Only the wire protocol and the payloads ([`rdb`]) are used, so an application may do the same.

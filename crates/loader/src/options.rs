@@ -13,7 +13,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// What a row, or the rows of one key, become.
+/// The kind of value made of a row, or of the rows of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Kind {
     /// One hash for each row, a field for each column.
@@ -39,7 +39,7 @@ impl Kind {
     }
 }
 
-/// What happens to keys that exist already.
+/// Treatment of keys that exist already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Existing {
     /// An error for that row.
@@ -64,7 +64,7 @@ pub enum Via {
     Commands,
 }
 
-/// What to do about a row that is wrong or refused.
+/// Treatment of a row that is wrong or refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum OnError {
     Stop,
@@ -334,7 +334,8 @@ pub struct Load {
     pub target: Target,
 }
 
-/// Copy keys from one server to another: --from names the one to read, --to or redis-cli's -h -p -s -u -a -n the one to write.
+/// Copy keys from one server to another: --from names the one to read, --to or redis-cli's -h -p -s -u -a -n
+/// the one to write.
 #[derive(Parser, Clone, Debug)]
 #[command(
     name = "evenkeel copy",
@@ -387,7 +388,8 @@ pub struct Copy {
     /// Count the keys, send nothing
     #[arg(long)]
     pub dry_run: bool,
-    /// A file that remembers how far copying came; if it exists, go on from there. Needs --existing skip or replace
+    /// A file that remembers how far copying came; if it exists, copying goes on from there. Needs --existing
+    /// skip or replace
     #[arg(long, value_name = "FILE", conflicts_with = "dry_run")]
     pub resume: Option<PathBuf>,
     #[command(flatten)]

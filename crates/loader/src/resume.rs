@@ -130,7 +130,7 @@ pub struct CopyResume {
     path: PathBuf,
     /// The source, the target and the pattern.
     job: String,
-    /// Of the source and of the target.
+    /// The run ids of the source and of the target.
     run_ids: [Option<String>; 2],
     /// None at the start, "0" at the end, as in SCAN.
     pub cursor: Option<String>,

@@ -265,7 +265,7 @@ fn readable(head: &[u8]) -> Result<(), String> {
     }
 }
 
-/// What is wrong with a misplaced quote.
+/// The error text for a misplaced quote.
 fn misfit(fault: Fault) -> &'static str {
     match fault.is_open {
         true => "the quote that begins there is never closed, and nothing behind it was read",

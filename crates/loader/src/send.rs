@@ -1,7 +1,7 @@
 //! Sends pieces over several connections, in batches that suit the server.
 //!
 //! ```text
-//! Sender::push ─► batch of the piece's connection ─(large enough)─► its thread: send all, read all replies ─► Account
+//! Sender::push ─► batch of a connection ─(large enough)─► thread: send all, read all replies ─► Account
 //! ```
 //!
 //! - D1: pieces with the same route stay in order.

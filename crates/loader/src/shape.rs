@@ -3,7 +3,7 @@
 //! ```text
 //! row ─┬─ hash, string, json ─────────────────────────────► Piece (RESTORE key ttl payload)
 //!      └─ list, set, zset ─► Collection of its key ─(all read, or no memory left)─► Piece
-//!                                                  later rows of a key that was sent: commands that add to it
+//!                                      later rows of a key that was sent: commands that add to it
 //! ```
 //!
 //! - H1: a key's first piece makes the value and later ones add to it, so a list has the order of its rows.

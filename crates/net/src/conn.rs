@@ -74,7 +74,7 @@ pub(crate) enum State {
     Held(u64),
 }
 
-/// What the loop does with a connection after serving it.
+/// The next step of the loop with a connection it has served.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Next {
     /// Nothing, until an event of its socket comes.
@@ -114,7 +114,7 @@ impl Default for Tools {
     }
 }
 
-/// What a slice is doing, for recovery from a panic, and the length of `out` when that began.
+/// The step a slice is at, for recovery from a panic, and the length of `out` when that began.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Doing {
     /// Something that may have left a reply half written.

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! turn:  wait ─► fresh: read, run a quantum each ─► write ─► a slice of chores ─► write ─► timers
-//!                at most 200 µs or 64 of them                ▲ in turns: continued connections (pipelines, streams),
-//!                                                              mail, newcomers, long work, messages, expiry
+//!                at most 200 µs or 64 of them            ▲ in turns: continued connections,
+//!                                                          mail, new connections, long work, messages, expiry
 //! ```
 //!
 //! - N1: a connection is served for at most one quantum ([`QUANTUM_NS`]) before the others. Fresh short

@@ -193,8 +193,8 @@ impl Ring {
         // A connection with more to send needs a completion when this part went.
         let quiet = if to == bytes.len() { squeue::Flags::SKIP_SUCCESS } else { squeue::Flags::empty() };
         let entry = entry.flags(quiet).user_data(token | SEND);
-        // SAFETY: `bytes` owns the memory `at` points to and moves into `sending`, where nothing touches it before the
-        // kernel is through with it (R2).
+        // SAFETY: `bytes` owns the memory `at` points to and moves into `sending`, where nothing touches it
+        // before the kernel is through with it (R2).
         unsafe { self.push(entry) };
         let ended = Ended { token, bytes, from, to, result: Ok(to - from) };
         self.sending.push(Sending { ended, number: self.queued });
@@ -249,7 +249,8 @@ impl Ring {
                 self.note(token & !SEND, result);
                 continue;
             }
-            // Every completion that names a buffer is a receive of this ring: it takes the buffer out of the ring (R1).
+            // Every completion that names a buffer is a receive of this ring: it takes the buffer out of the
+            // ring (R1).
             let lease = cqueue::buffer_select(flags)
                 .map(|buffer| Lease { buffer, len: result.unwrap_or(0).min(BUFFER_BYTES as u32) });
             return Some(Completion { token, result, more: cqueue::more(flags), lease });
@@ -389,7 +390,8 @@ impl Buffers {
             )?
         };
         let mut buffers = Buffers { at: at.cast(), tail: 0 };
-        // SAFETY: the ring is page-aligned, has BUFFERS entries, and stays mapped until after the io_uring is gone (R4).
+        // SAFETY: the ring is page-aligned, has BUFFERS entries, and stays mapped until after the io_uring is
+        // gone (R4).
         unsafe { io.submitter().register_buf_ring_with_flags(buffers.at as u64, BUFFERS, GROUP, 0)? };
         (0..BUFFERS).for_each(|buffer| buffers.put(buffer));
         Ok(buffers)
@@ -402,8 +404,8 @@ impl Buffers {
     }
 
     fn bytes(&self, lease: &Lease) -> &[u8] {
-        // SAFETY: the lease is the only one for its buffer, and the kernel does not write there while it exists (R1); the
-        // mapping is initialized (with zeros at first) and lives as long as `self`.
+        // SAFETY: the lease is the only one for its buffer, and the kernel does not write there while it
+        // exists (R1); the mapping is initialized (with zeros at first) and lives as long as `self`.
         unsafe { std::slice::from_raw_parts(self.place(lease.buffer), lease.len as usize) }
     }
 
@@ -412,15 +414,15 @@ impl Buffers {
         let place = self.place(buffer) as u64;
         let entries = self.at.cast::<types::BufRingEntry>();
         let index = usize::from(self.tail & (BUFFERS - 1));
-        // SAFETY: the entry is inside the ring (the mask). The kernel reads entries below the tail only, and this one is
-        // not: at most BUFFERS numbers exist, each in the ring at most once (R1).
+        // SAFETY: the entry is inside the ring (the mask). The kernel reads entries below the tail only, and
+        // this one is not: at most BUFFERS numbers exist, each in the ring at most once (R1).
         let entry = unsafe { &mut *entries.add(index) };
         entry.set_addr(place);
         entry.set_len(BUFFER_BYTES as u32);
         entry.set_bid(buffer);
         self.tail = self.tail.wrapping_add(1);
-        // SAFETY: the tail is a u16 inside the first entry, which `set_*` above do not touch; the kernel reads it
-        // atomically, so it is stored so, after the entry was written.
+        // SAFETY: the tail is a u16 inside the first entry, which `set_*` above do not touch; the kernel
+        // reads it atomically, so it is stored so, after the entry was written.
         unsafe {
             let tail = types::BufRingEntry::tail(entries).cast_mut();
             AtomicU16::from_ptr(tail).store(self.tail, Ordering::Release);
@@ -430,7 +432,8 @@ impl Buffers {
 
 impl Drop for Buffers {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `new`; the io_uring that used it is gone (R4), and no slice of it outlives `self`.
+        // SAFETY: the mapping made in `new`; the io_uring that used it is gone (R4), and no slice of it
+        // outlives `self`.
         let _ = unsafe { rustix::mm::munmap(self.at.cast(), MAPPED_BYTES) };
     }
 }

@@ -1,4 +1,4 @@
-//! What an event loop needs of the kernel, in terms that fit both readiness (epoll) and completion
+//! The needs of an event loop from the kernel, in terms that fit both readiness (epoll) and completion
 //! (io_uring).
 //!
 //! ```text
@@ -65,7 +65,7 @@ impl Event {
     }
 }
 
-/// What became of bytes given to `send`.
+/// Result of `send`.
 pub(crate) enum Sent {
     /// They went out; the buffer can be used again.
     Done(Vec<u8>),
@@ -75,7 +75,7 @@ pub(crate) enum Sent {
     Short { bytes: Vec<u8>, from: usize, blocked: bool },
 }
 
-/// What `receive` got.
+/// Result of `receive`.
 pub(crate) enum Received<'a> {
     Bytes(&'a [u8]),
     /// This many bytes were appended to the buffer that was lent.

@@ -1,8 +1,8 @@
 //! When each id was reported to have changed. This decides whether a loaded row may be kept.
 //!
 //! ```text
-//! load begins at p, a moment of its own ─► the database is read ─► install, under the key's lock:
-//!                                                                after p, nothing marked and nothing newer installed?
+//! load begins at p, a moment of its own ─► the database is read ─► install, under the key's lock, unless
+//!                                                     it was marked, or a newer row installed, after p
 //! change reported: mark the id at a new moment, and only then remove its key, under the key's lock
 //! ```
 //!

@@ -1,8 +1,8 @@
 //! PostgreSQL: rows by id over pipelined connections, changes by logical replication.
 //!
 //! ```text
-//! load ──► one of `pool` connections ──► SELECT snapshot UNION ALL SELECT rows … ──► all reported seen? ─ no: again
-//! follow ─► link.rs: START_REPLICATION … ──► pgoutput.rs ──► told.rs, then Feed::changed                    (feed.rs)
+//! load ─► one of `pool` connections ──► SELECT snapshot UNION ALL SELECT … ──► sees all reports? ─ no: again
+//! follow ─► link.rs: START_REPLICATION … ──► pgoutput.rs ──► told.rs, then Feed::changed      (feed.rs)
 //!       └─► another connection, twice a second: how far the log is, and whether the table is still the same
 //! ```
 //!

@@ -70,7 +70,7 @@ pub enum IdType {
 }
 
 impl IdType {
-    /// What is wrong with `id` as an id of this type, whatever the database. None: nothing, or only the
+    /// Names the fault of `id` as an id of this type, whatever the database. None: nothing, or only the
     /// database can tell. Cost: O(id).
     pub fn complaint(self, id: &[u8]) -> Option<&'static str> {
         let (fits, complaint) = match self {

@@ -1,8 +1,8 @@
 //! SQLite: rows by id from `pool` read connections, changes from a table that triggers write.
 //!
 //! ```text
-//! load ──► one queue ──► `pool` threads, each with a connection ──► a read transaction per batch, a lookup per id
-//! follow ◄── thread with a connection: PRAGMA data_version, then the entries after the last one read (changelog.rs)
+//! load ──► one queue ──► `pool` threads, each with a connection ──► a transaction per batch, a lookup per id
+//! follow ◄── thread with a connection: PRAGMA data_version, then the new entries (changelog.rs)
 //! ```
 //!
 //! - Q1: a batch is read in a transaction that begins after `load` was called. In both journal modes a read

@@ -1,4 +1,4 @@
-//! What a client is told, and when: besides its replies, in the slow log, in INFO, about watched keys.
+//! Everything a client is told, and when: besides its replies, in the slow log, in INFO, about watched keys.
 
 use crate::support::{Client, PATIENCE, Server, foreign};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! What scripts, transactions and long commands hold beside the data is bounded by `work-max-memory`. A
+//! Memory of scripts, transactions and long commands beside the data is bounded by `work-max-memory`. A
 //! command that needs more gets an error with that name and has no effect. No key is evicted for it, and
 //! afterwards all memory is given back.
 

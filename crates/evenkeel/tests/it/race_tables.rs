@@ -1,8 +1,8 @@
 //! Tables of SQL databases in a race: a writer's transactions, and the judge of what may be found.
 //!
 //! ```text
-//! step ─► a transaction of some changes ─► Log: the coming states of its rows ─► run ─► counted: so many events
-//!                  │                                      reported and handled by now? ◄─ EVENKEEL SOURCE STATS
+//! step ─► a transaction of some changes ─► Log: the coming states of its rows ─► run ─► count of events
+//!                  │                                   reported and handled by now? ◄─ EVENKEEL SOURCE STATS
 //!                  ├─► rolled back: no state is entered, none may be found
 //!                  └─► left open beside the following ones, where the database can do that
 //! ```

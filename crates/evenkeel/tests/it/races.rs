@@ -2,8 +2,8 @@
 //! front of one server, each with rows and a source of its own.
 //!
 //! ```text
-//! lane 1: seed 1 ─► rows, source r1 ─► a writer, two readers ─► quiet: compare every row ─► remove the source ─► seed 5 …
-//! lane 2: seed 2 …                                         weather: delays loads, installs and removals, ever anew
+//! lane 1: seed 1 ─► rows, source r1 ─► a writer, two readers ─► quiet: compare rows ─► remove ─► seed 5 …
+//! lane 2: seed 2 …                                   weather: delays loads, installs and removals, ever anew
 //! ```
 //!
 //! The writer changes rows in every way its database knows, drops cached items, pauses the source and cuts
@@ -75,11 +75,11 @@ pub trait Rows: Send {
 
 /// Knows what a reader may find.
 pub trait Judge: Send + Sync {
-    /// What is known of a row before it is read.
+    /// The state known of a row before it is read.
     fn before(&self, id: u64) -> u64;
     /// Whether a read may find this if `before` was known when it began.
     fn accepts(&self, id: u64, before: u64, found: Found) -> bool;
-    /// What is known of a row, for the message of a failure.
+    /// The state known of a row, for the message of a failure.
     fn describe(&self, id: u64) -> String;
     /// Whether a read may fail.
     fn allows_errors(&self) -> bool {
@@ -346,7 +346,7 @@ struct Reader<'a> {
 }
 
 impl Reader<'_> {
-    /// What the server did to a row, for the message of a failure: the last lines of its log.
+    /// The actions of the server on a row, for the message of a failure: the last lines of its log.
     fn told(&self, id: u64) -> String {
         // Log lines are written a little after their events.
         std::thread::sleep(Duration::from_millis(200));

@@ -1,7 +1,7 @@
 //! A connection that speaks HTTP: requests become commands, their replies become responses.
 //!
 //! ```text
-//! input ──► request ──► EVENKEEL ITEMS ──► reply in the desk ──► response in `out`        at once: nearly always
+//! input ──► request ──► EVENKEEL ITEMS ──► reply in the desk ──► response in `out`   at once: nearly always
 //!                            │ worker, stream, database
 //!                            └──► Open ──► its reply, piece by piece ──► `out`
 //! ```
@@ -120,7 +120,7 @@ struct Open {
     body: Option<Body>,
 }
 
-/// What became of a request.
+/// Result of serving a request.
 enum Went {
     Answered(u16),
     Open(Box<Open>),
@@ -128,7 +128,7 @@ enum Went {
     Closed,
 }
 
-/// What a path names.
+/// The page that a path names.
 enum Page<'a> {
     Welcome,
     Health,
@@ -599,7 +599,7 @@ impl Conn {
         }
     }
 
-    // ----- the end ---------------------------------------------------------------------------------------------------
+    // ----- the end -----------------------------------------------------------------------------------------
 
     fn end_with(&mut self, gently: bool) {
         if gently {

@@ -2,7 +2,7 @@
 //! machine has idle cores. Two loops whose work fits one are joined while it has none.
 //!
 //! ```text
-//! cron: full for long, another is not, cores are idle ──► picks ◄── no core idle for long, two have one's work
+//! cron: full for long, another is not, cores are idle ──► picks ◄── no core idle for long, two fit one
 //! served, picked ─► input off ─► nothing under way ─► packed ─mail─► the other loop's porch ─► served there
 //!                      └─► it waits for something, or is not quiet for long: it stays
 //! ```

@@ -1,12 +1,12 @@
 //! The body of a document: one JSON object, or columns and their text.
 //!
 //! ```text
-//! string                    "text"                            ObjectId      "5f2b0c3e9d1a4b5c6d7e8f90"
-//! int, long, double         42  4.5  (4.0 is 4)               date          "2026-01-31T12:00:00.5Z"
-//! NaN, ±Infinity            "NaN" "Infinity" "-Infinity"      UUID          "0d1f9a52-7c3b-4e6a-9f10-2b3c4d5e6f70"
-//! decimal                   "19.90", digits as they are       other binary  its bytes, as "00ff"
-//! bool, null                true  null                        timestamp     "2026-01-31T12:00:00Z"
-//! document, array           {…} […]                           regex, code   "/a+/i"  "return 1"
+//! string                    "text"                       ObjectId      "5f2b0c3e9d1a4b5c6d7e8f90"
+//! int, long, double         42  4.5  (4.0 is 4)          date          "2026-01-31T12:00:00.5Z"
+//! NaN, ±Infinity            "NaN" "Infinity" "-Infinity" UUID         "0d1f9a52-7c3b-4e6a-9f10-2b3c4d5e6f70"
+//! decimal                   "19.90", digits as they are  other binary  its bytes, as "00ff"
+//! bool, null                true  null                   timestamp     "2026-01-31T12:00:00Z"
+//! document, array           {…} […]                      regex, code   "/a+/i"  "return 1"
 //! ```
 //!
 //! As a hash: the same text without quotes, other binary as it is; documents and arrays are JSON; null is

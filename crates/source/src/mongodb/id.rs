@@ -2,11 +2,11 @@
 //! collection (D3).
 //!
 //! ```text
-//! key                                    looked for                                     spelled
-//! 42                                     the number 42, and with `auto` the text "42"   42, 42.0 and NumberLong(42): 42
-//! 5f2b…24 hex digits, lower case         ObjectId, and with `auto` the text             as it stands
-//! 0d1f…-… lower case, with hyphens       UUID (subtype 4), and with `auto` the text     as it stands
-//! anything else                          the text                                       as it stands
+//! key                              looked for                                     spelled
+//! 42                               the number 42, and with `auto` the text "42"   42, 42.0, NumberLong(42)
+//! 5f2b…24 hex digits, lower case   ObjectId, and with `auto` the text             as it stands
+//! 0d1f…-… lower case, with hyphens UUID (subtype 4), and with `auto` the text     as it stands
+//! anything else                    the text                                       as it stands
 //! ```
 //!
 //! With `auto` two documents can have one spelling, for instance a number and a text. Then the key is that of

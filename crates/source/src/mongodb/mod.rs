@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! load:    find { _id: { $in: [ … ] } }, readConcern majority afterClusterTime `told` ──► documents ──► rows
-//! follow:  aggregate [ $changeStream { startAfter: token }, $project ] ──► getMore … ──► told, token ──► Feed
+//! follow:  aggregate [ $changeStream { startAfter: token }, $project ] ─► getMore … ─► told, token ─► Feed
 //! ```
 //!
 //! - M1: `told` is at least the cluster time of every reported change, and of the feed's start if that was

@@ -1,7 +1,7 @@
 //! The feed of PostgreSQL: publication, slot, stream.
 //!
 //! ```text
-//! connect twice ─► check the table ─► publication, made if missing ─► slot ─► START_REPLICATION ─► opened ─► told …
+//! connect twice ─► check the table ─► publication (or make it) ─► slot ─► START_REPLICATION ─► opened ─► …
 //! ```
 //!
 //! - R1: a temporary slot begins when it is made, so earlier changes are unknown. A named slot is resumed at

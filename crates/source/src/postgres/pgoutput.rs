@@ -2,7 +2,7 @@
 //! <https://www.postgresql.org/docs/current/protocol-logicalrep-message-formats.html>
 //!
 //! ```text
-//! Begin(xid) Relation? Insert | Update | Delete | Truncate … Commit        one transaction after the other, once committed
+//! Begin(xid) Relation? Insert | Update | Delete | Truncate … Commit  whole transactions, one after the other
 //! ```
 //!
 //! No length is trusted: a message that does not fit it is an error.

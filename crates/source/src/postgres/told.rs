@@ -1,8 +1,8 @@
 //! Recently reported transactions, and whether a snapshot sees them.
 //!
 //! ```text
-//! COMMIT: record written ─► it may be decoded, sent and reported ─► its backend leaves the list of those in progress
-//!                                           └──────── between: a load does not see it yet ────────┘
+//! COMMIT: record written ─► it may be decoded, sent and reported ─► its backend leaves the list of xids
+//!                                           └─── between: a load does not see it yet ───┘      in progress
 //! ```
 //!
 //! Readers see a commit when its backend leaves that list. This is a little after its record was written, and

@@ -2,7 +2,7 @@
 //! them.
 //!
 //! ```text
-//! writer, any process: UPDATE products … ─► trigger ─► "evenkeel_changes_products.id": seq, id, at (one transaction)
+//! writer, any process: UPDATE products … ─► trigger ─► "evenkeel_changes_products.id": seq, id, at
 //! thread, every POLL: PRAGMA data_version ─ moved ─► entries after `seq` ─► Feed::changed
 //! ```
 //!
