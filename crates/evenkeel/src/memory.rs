@@ -29,7 +29,7 @@ pub fn purge_aside() {
     // starts them.
     let _ = max_background_threads::write(1);
     if let Err(e) = background_thread::write(true) {
-        log::warn!("memory is given back by whoever is about to allocate: {e}");
+        log::warn!("no thread returns unused memory, so event loops may have to: {e}");
     }
 }
 
@@ -38,7 +38,7 @@ pub fn allocator_report() -> String {
     let mut text = Vec::new();
     match stats_print(&mut text, Options::default()) {
         Ok(()) => String::from_utf8_lossy(&text).into_owned(),
-        Err(e) => format!("The allocator says nothing: {e}\n"),
+        Err(e) => format!("The allocator gives no report: {e}\n"),
     }
 }
 

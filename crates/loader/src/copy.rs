@@ -28,8 +28,8 @@ pub fn run(options: &Copy, stop: &Stop) -> Result<String, String> {
         return Err("--existing merge is not possible for copies".to_owned());
     }
     if options.resume.is_some() && options.existing == Existing::Fail {
-        return Err("--resume needs --existing skip or replace: keys that were on their way when copying broke off are met again, and \
-                    nothing tells them from keys of others"
+        return Err("--resume needs --existing skip or replace: keys that were being copied when the run ended are sent again, and \
+                    they cannot be told from keys of others"
             .to_owned());
     }
     let (from, to) = (options.source()?, options.target.address()?);

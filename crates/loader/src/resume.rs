@@ -47,7 +47,7 @@ impl Resume {
         };
         let Some(found) = read(path)? else { return Ok((resume, Place::default())) };
         if found["input"] != input {
-            return Err(format!("{} is of another input: {}", path.display(), found["input"]));
+            return Err(format!("{} belongs to another input: {}", path.display(), found["input"]));
         }
         if differs(&found["run_id"], run_id.as_deref()) {
             return Err(format!(
@@ -188,7 +188,7 @@ fn differs(noted: &Value, now: Option<&str>) -> bool {
 }
 
 fn wrong(path: &Path) -> String {
-    format!("{} does not tell how far it came: remove it to start over", path.display())
+    format!("{} is no valid file of the progress: remove it to start over", path.display())
 }
 
 /// Reads the file; None if there is none.

@@ -580,7 +580,7 @@ impl Conn {
     /// Closes the connection once `out` is sent.
     fn give_up(&mut self, input: &[u8]) -> Next {
         log::error!(
-            "client {} is closed after a panic: what it sent, or was sent, is not known",
+            "client {} is closed after a panic: it is not known what was read and written",
             self.session.id
         );
         self.drop_open();

@@ -107,14 +107,14 @@ fn serve(mut event_loop: EventLoop, backend: Backend) {
         let direct = event_loop.clients_max().min(DIRECT_MAX);
         match uring::Uring::new(mailbox, &listeners, direct as u32) {
             Ok(mut io) => return event_loop.run(&mut io),
-            Err(e) => log::warn!("a loop has no io_uring ({e}) and uses epoll"),
+            Err(e) => log::warn!("an event loop cannot get an io_uring ({e}) and uses epoll"),
         }
     }
     let (mailbox, listeners) = event_loop.watched();
     match epoll::Epoll::new(mailbox, &listeners) {
         Ok(mut io) => event_loop.run(&mut io),
         Err(e) => {
-            log::error!("a loop cannot wait for its clients: {e}");
+            log::error!("an event loop can use neither io_uring nor epoll, the server ends: {e}");
             std::process::abort();
         }
     }

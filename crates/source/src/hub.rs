@@ -422,7 +422,7 @@ impl Source {
     /// Drops everything that is kept of it.
     pub fn flush(&self) {
         self.marks.mark_all();
-        log::trace!("source {}: all is given up at {}", self.spec.name, self.marks.now());
+        log::trace!("source {}: all rows are dropped at {}", self.spec.name, self.marks.now());
         self.cache.lost();
     }
 
@@ -689,7 +689,7 @@ impl Feed for Source {
     }
 
     fn lost(&self, why: &str) {
-        log::warn!("source {}: all that is kept is given up: {why}", self.spec.name);
+        log::warn!("source {}: all cached rows are dropped: {why}", self.spec.name);
         self.counters.lost.fetch_add(1, Ordering::Relaxed);
         *lock(&self.loss) = why.into();
         self.flush();

@@ -251,7 +251,7 @@ impl Session {
                 }
             }
         }
-        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
+        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database returned no snapshot".into()))?;
         Ok((rows, snapshot))
     }
 }
@@ -317,7 +317,7 @@ fn chain(error: &dyn std::error::Error) -> String {
 fn password_of(config: &Config) -> Result<&[u8], Failure> {
     config
         .get_password()
-        .ok_or_else(|| Failure::Refused("the database wants a password: the url has none".into()))
+        .ok_or_else(|| Failure::Refused("the database asks for a password, but the url has none".into()))
 }
 
 /// Quotes a name for SQL.

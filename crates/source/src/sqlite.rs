@@ -422,7 +422,7 @@ fn id_type(plan: &Plan, declared: &str) -> Result<IdType, Failure> {
         _ if has(&["CHAR", "CLOB", "TEXT"]) => Ok(IdType::Text),
         _ if has(&["UUID", "GUID"]) => Ok(IdType::Uuid),
         _ => Err(Failure::Refused(format!(
-            "column '{}' is declared as '{declared}': say what its ids are, by id-type integer, text or uuid",
+            "column '{}' is declared as '{declared}': set id-type to integer, text or uuid",
             plan.id
         ))),
     }

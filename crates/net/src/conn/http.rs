@@ -476,7 +476,7 @@ impl Conn {
                 exec::job::discard(open.reply);
             }
             Err(Broken) => {
-                log::error!("a reply for HTTP client {} was not understood", self.session.id);
+                log::error!("HTTP client {} is closed: the reply to its request is malformed", self.session.id);
                 (self.stream, self.session.closing) = (None, true); // H3
             }
         }
@@ -777,6 +777,6 @@ fn whole(
         }
         _ => {}
     }
-    response::problem(500, framing, date, "the reply of the server was not understood", out);
+    response::problem(500, framing, date, "internal error: the reply to this request is malformed", out);
     500
 }

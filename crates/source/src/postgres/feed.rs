@@ -257,7 +257,7 @@ impl<'a> Follower<'a> {
     }
 
     fn take(&mut self, data: &[u8]) -> Result<(), Failure> {
-        let garbled = || Failure::Down("the change feed sent something that is not understood".into());
+        let garbled = || Failure::Down("the change feed sent an unexpected message".into());
         match pgoutput::read(data).ok_or_else(garbled)? {
             Message::Begin { xid, committed_ms } => {
                 self.unsettled.retain(|other| *other as u32 != xid);
@@ -383,7 +383,7 @@ impl Watch {
     async fn beat(&self) -> Result<Beat, Failure> {
         let row = self.client.query_one(&self.beat, &[]).await.map_err(failure)?;
         let snapshot = Snapshot::parse(value(&row, 1)?);
-        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database named no snapshot".into()))?;
+        let snapshot = snapshot.ok_or_else(|| Failure::Down("the database returned no snapshot".into()))?;
         Ok(Beat { position: value::<i64>(&row, 0)? as u64, snapshot, identity: value(&row, 2)? })
     }
 
@@ -510,7 +510,7 @@ async fn slot(driver: &Postgres, link: &mut Link) -> Result<(String, Option<u64>
 async fn make_slot(link: &mut Link, name: &str, kind: &str) -> Result<(), Failure> {
     let make = format!("CREATE_REPLICATION_SLOT {}{kind} LOGICAL pgoutput NOEXPORT_SNAPSHOT", quoted(name));
     let made = timeout(SLOT, link.query(&make)).await;
-    let waits = "the database makes no replication slot while transactions that were begun before have not ended \
+    let waits = "the database makes no replication slot until all older transactions have ended \
                  (pg_stat_activity shows them)";
     made.unwrap_or_else(|_| Err(Failure::Down(waits.into()))).map(|_| ())
 }

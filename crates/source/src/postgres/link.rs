@@ -47,7 +47,7 @@ fn down(why: impl ToString) -> Failure {
 }
 
 fn garbled() -> Failure {
-    down("the database sent something that is not understood")
+    down("the database sent an unexpected message")
 }
 
 impl Link {
@@ -97,7 +97,7 @@ impl Link {
                 10 => {
                     if !body.0.split(|b| *b == 0).any(|name| name == SCRAM_SHA_256.as_bytes()) {
                         return Err(refused(
-                            "the database wants a way of authentication that is not supported",
+                            "the database asks for an unsupported way of authentication",
                         ));
                     }
                     let begun = ScramSha256::new(password_of(config)?, ChannelBinding::unsupported());
@@ -116,7 +116,7 @@ impl Link {
                     let begun = scram.as_mut().ok_or_else(garbled)?;
                     begun.finish(body.0).map_err(|e| refused(&e.to_string()))?;
                 }
-                _ => return Err(refused("the database wants a way of authentication that is not supported")),
+                _ => return Err(refused("the database asks for an unsupported way of authentication")),
             }
         }
     }

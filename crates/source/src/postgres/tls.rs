@@ -138,7 +138,7 @@ impl Tls {
             b'S' => {}
             b'N' if self.mode == SslMode::Prefer => return Ok(Box::new(stream)),
             b'N' => return Err(Failure::Refused("the database does not support TLS".into())),
-            _ => return Err(Failure::Down("the database sent something that is not understood".into())),
+            _ => return Err(Failure::Down("the database sent an unexpected message".into())),
         }
         let name = ServerName::try_from(host.to_owned());
         let name = name.map_err(|_| Failure::Refused(format!("'{host}' is no name of a server")))?;

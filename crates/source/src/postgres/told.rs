@@ -1,13 +1,13 @@
 //! Recently reported transactions, and whether a snapshot sees them.
 //!
 //! ```text
-//! COMMIT: record written ─► it may be decoded, sent and reported ─► its backend leaves the list of xids
-//!                                           └─── between: a load does not see it yet ───┘      in progress
+//! COMMIT: record written ─► it may be decoded, sent and reported ─► its backend leaves the list
+//!                                           └─── between: a load does not see it yet ───┘
 //! ```
 //!
-//! Readers see a commit when its backend leaves that list. This is a little after its record was written, and
-//! much later if it waits for a synchronous standby. So the feed may report a change that a load begun
-//! afterwards still misses. Therefore:
+//! Readers see a commit when its backend leaves the list of transactions in progress. This is a little after
+//! its record was written, and much later if it waits for a synchronous standby. So the feed may report a
+//! change that a load begun afterwards still misses. Therefore:
 //!
 //! - T1: a transaction is in the list here before its changes are reported.
 //! - T2: a load takes the list when it begins, and reads rows and snapshot with one statement. If a listed

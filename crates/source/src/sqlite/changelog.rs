@@ -229,7 +229,7 @@ impl<'a> Follower<'a> {
             }
         }
         match self.ends()? {
-            (_, last) if last < self.position.seq => self.start_over("the changelog begins anew"),
+            (_, last) if last < self.position.seq => self.start_over("the changelog was emptied"),
             _ => Ok(()),
         }
     }
