@@ -36,7 +36,7 @@ pub fn make_room_for(clients: u64) {
     let last = clients.saturating_add(OWN_FILES) - 1;
     let Ok(last) = i32::try_from(last) else { return };
     if let Ok(any) = eventfd(0, EventfdFlags::CLOEXEC) {
-        // It is closed at once; the table keeps its size.
+        // The file is closed at once; the table keeps its size.
         let _ = rustix::io::fcntl_dupfd_cloexec(&any, last);
     }
 }

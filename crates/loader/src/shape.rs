@@ -38,11 +38,11 @@ pub struct Piece {
     pub kind: Option<&'static str>,
     /// The same for all pieces of a key.
     pub route: u64,
-    /// It makes a key to which others may add (D5).
+    /// The piece makes a key to which others may add (D5).
     pub begins: bool,
-    /// It adds to a key that an earlier piece makes.
+    /// The piece adds to a key that an earlier one makes.
     pub adds: bool,
-    /// Its bytes are no command, but key, time to live and payload, to be gathered with others (D4).
+    /// The bytes are no command, but key, time to live and payload, to be gathered with others (D4).
     pub gathered: bool,
 }
 

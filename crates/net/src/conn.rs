@@ -79,7 +79,7 @@ pub(crate) enum State {
 pub(crate) enum Next {
     /// Nothing, until an event of its socket comes.
     Wait,
-    /// It has more to do: it goes to the end of the queue.
+    /// The connection has more to do: it goes to the end of the queue.
     Continue,
     Close,
 }
@@ -185,7 +185,7 @@ pub(crate) struct Conn {
     /// Buffers of its bytes among what others asked; `arrears` are those that wait behind that, in order.
     pub(crate) among: u32,
     pub(crate) arrears: u32,
-    /// It is about to be closed.
+    /// The connection is about to be closed.
     pub(crate) doomed: bool,
     /// Number of the loop's submission that carries its last send. Each submission carries one send per
     /// connection.

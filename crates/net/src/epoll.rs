@@ -165,7 +165,7 @@ impl Transport for Epoll {
     }
 
     fn part(&mut self, _: usize, socket: &Socket) -> bool {
-        // It can only fail for a socket that is not in the set.
+        // The call can only fail for a socket that is not in the set.
         let _ = epoll::delete(&self.epoll, socket);
         true
     }

@@ -301,7 +301,7 @@ impl EventLoop {
                 Event::Unsent { .. } | Event::Writable(_) | Event::Mail | Event::Listener(_) => {
                     self.serve(io, event)
                 }
-                // It is reported again and again until the loop reads.
+                // The event is reported again and again until the loop reads.
                 Event::Readable(slot) | Event::Last(slot) => {
                     let Some(conn) = self.conns[slot].as_mut() else { continue };
                     match std::mem::replace(&mut conn.ready, true) {
@@ -475,7 +475,7 @@ impl EventLoop {
                 if waits && !speaks || io.heard_half(slot, &conn.socket).is_err() {
                     self.lose(slot);
                 } else if waits {
-                    // Its last bytes are not out yet; it is closed when they are.
+                    // The connection's last bytes are not out yet; it is closed when they are.
                     self.mark_dirty(slot);
                 }
             }
@@ -544,7 +544,7 @@ impl EventLoop {
     fn end(&mut self, slot: usize) {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         match conn.end() {
-            // Its last bytes are not out yet.
+            // The connection's last bytes are not out yet.
             Next::Close if conn.sent_with == self.submissions => self.leaving.push(slot),
             Next::Close if conn.waits_in_vain() && conn.pending_out() > 0 => self.mark_dirty(slot),
             Next::Close => self.doom(slot),
@@ -585,7 +585,7 @@ impl EventLoop {
             Next::Close if self.conns[slot].as_ref().is_some_and(|c| c.pending_out() > 0) => {}
             Next::Close => self.doom(slot),
             Next::Continue => self.queue(slot),
-            // It might wait for ever, and take what a living client should get.
+            // A client that is gone might wait for ever, and take what a living one should get.
             Next::Wait
                 if self.conns[slot].as_ref().is_some_and(|c| c.waits_in_vain() && c.pending_out() == 0) =>
             {
@@ -633,7 +633,7 @@ impl EventLoop {
         let until = self.local.lap() + CHORE_NS;
         for _ in 0..self.bulky.len() {
             let Some(slot) = self.bulky.pop_front() else { return };
-            // It may have been closed, and the slot given to another connection.
+            // The connection may be closed, and the slot another's.
             if self.conns[slot].as_mut().is_some_and(|conn| std::mem::take(&mut conn.bulky)) {
                 self.serve(io, Event::Readable(slot));
             }

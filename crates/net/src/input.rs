@@ -19,8 +19,7 @@
 const SMALL: usize = 128 * 1024;
 /// An announced size is believed up to this multiple of what came.
 const BELIEVED: usize = 64;
-/// Bytes copied for each byte that comes. Copying begins when less than one part in as many of `bytes` is
-/// free.
+/// Bytes copied for each byte that comes. Copying begins when less than 1/`PACE` of `bytes` is free.
 const PACE: usize = 8;
 
 #[derive(Default)]

@@ -36,7 +36,7 @@ impl Porch {
 
     /// Removes a connection. A closed one need not be removed.
     pub(crate) fn remove(&self, socket: &Socket) {
-        // It can only fail for a connection that is not there.
+        // The call can only fail for a connection that is not there.
         let _ = epoll::delete(&self.0, socket);
     }
 

@@ -145,7 +145,7 @@ impl Ring {
     /// Takes a descriptor out of the table; what is in flight goes on.
     pub(crate) fn forget(&self, file: File) {
         if let File::Direct(at) = file {
-            // It can only fail for a place that does not exist.
+            // The call can only fail for a place that does not exist.
             let _ = self.io.submitter().register_files_update(at, &[-1]);
         }
     }

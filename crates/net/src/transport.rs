@@ -67,9 +67,9 @@ impl Event {
 
 /// Result of `send`.
 pub(crate) enum Sent {
-    /// They went out; the buffer can be used again.
+    /// The bytes went out; the buffer can be used again.
     Done(Vec<u8>),
-    /// They go out with the next `wait`, which reports them only if they did not.
+    /// The bytes go out with the next `wait`, which reports them only if they did not.
     Queued,
     /// Bytes before `from` went out. The rest may be tried again, after [`Event::Writable`] if `blocked`.
     Short { bytes: Vec<u8>, from: usize, blocked: bool },

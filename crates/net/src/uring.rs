@@ -94,7 +94,7 @@ struct Line {
     receive: Receive,
     /// Filled buffers of it that the loop has.
     leases: usize,
-    /// It sends faster than the loop reads, so the loop reads the socket itself (U4).
+    /// The peer sends faster than the loop reads, so the loop reads the socket itself (U4).
     floods: bool,
     /// Small reads in a row that are still missing before it is received from as others are; 0: it is.
     bulk: u8,
@@ -460,7 +460,7 @@ impl Transport for Uring {
                 }
             }
             (true, Receive::Off) => self.begin_receiving(slot),
-            // Its own bytes ended the receive, or its receive is ending: nothing else reports its end.
+            // The connection's bytes ended its receive, or the receive is ending: nothing else reports its end.
             (false, Receive::Off) if read_here => self.watch_end(slot),
             (false, Receive::Ending) => self.watch_end(slot),
             (false, Receive::On) => {

@@ -57,8 +57,8 @@ pub struct Ticket {
     pub client: u64,
 }
 
-/// Refused loads of an id from which on early clients get the loaded row, and after which it is not loaded
-/// again unless a client waits.
+/// Refused loads of an id from which on early clients get the loaded row. The id is then loaded again only if a
+/// client waits.
 const IN_VAIN: u32 = 2;
 
 /// An id that was asked for.
@@ -94,7 +94,7 @@ pub trait Cache: Send + Sync {
 pub enum FeedState {
     Opening,
     Open,
-    /// It broke: the reason.
+    /// The feed broke: the reason.
     Broken(String),
     /// The source has none.
     Off,
@@ -449,7 +449,7 @@ impl Source {
         match (fits, self.flooded.swap(!fits, Ordering::Relaxed)) {
             (true, _) => {}
             (false, false) => Feed::lost(self, "more rows change at once than can be removed one by one"),
-            // That was reported.
+            // The flood was reported when it began.
             (false, true) => self.flush(),
         }
     }

@@ -62,11 +62,12 @@ pub struct Row {
 /// Why a database did not do what it was asked for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Failure {
-    /// It cannot be reached, or the connection broke.
+    /// The database cannot be reached, or the connection broke.
     Down(String),
-    /// It took longer than the source allows.
+    /// The database took longer than the source allows.
     Slow,
-    /// It was reached, but a table, a column, a publication or a right is missing. The text says what to do.
+    /// The database was reached, but a table, a column, a publication or a right is missing. The text says
+    /// what to do.
     Refused(String),
     /// The feed cannot go on where it was.
     Lost(String),

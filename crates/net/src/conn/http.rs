@@ -476,7 +476,7 @@ impl Conn {
                 exec::job::discard(open.reply);
             }
             Err(Broken) => {
-                log::error!("HTTP client {} is closed: the reply to its request is malformed", self.session.id);
+                log::error!("HTTP client {} is closed: its reply is malformed", self.session.id);
                 (self.stream, self.session.closing) = (None, true); // H3
             }
         }

@@ -160,7 +160,7 @@ impl Mongo {
 /// The contents of a reply of the server.
 #[derive(Default)]
 struct Batch {
-    /// It came with the opening of the stream.
+    /// The reply came with the opening of the stream.
     first: bool,
     changes: Vec<Change>,
     told: Option<Timestamp>,

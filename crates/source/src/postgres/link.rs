@@ -96,9 +96,7 @@ impl Link {
                 }
                 10 => {
                     if !body.0.split(|b| *b == 0).any(|name| name == SCRAM_SHA_256.as_bytes()) {
-                        return Err(refused(
-                            "the database asks for an unsupported way of authentication",
-                        ));
+                        return Err(refused("the database asks for an unsupported way of authentication"));
                     }
                     let begun = ScramSha256::new(password_of(config)?, ChannelBinding::unsupported());
                     let length = (begun.message().len() as u32).to_be_bytes();

@@ -285,6 +285,6 @@ fn id_type(spec: &Spec, id: &str, type_id: u32, name: String) -> Result<(IdType,
     match spec.id_type {
         IdType::Auto => Ok(found),
         asked if asked == found.0 => Ok(found),
-        _ => refused(format!("column '{id}' is of type {name}, which contradicts id-type: leave id-type out")),
+        _ => refused(format!("column '{id}' is of type {name}, which contradicts id-type: leave that out")),
     }
 }
