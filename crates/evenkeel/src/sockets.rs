@@ -1,5 +1,5 @@
-//! The listening sockets. They are made before anything else starts, so that a port in use is reported at once.
-//! The report names its owner and a command that would work.
+//! The listening sockets. They are made before anything else starts, so that a port in use is reported at
+//! once. The report names its owner and a command that would work.
 //!
 //! - B1: an address written `-address` may be missing on this machine, but not in use.
 //! - B2: a unix socket left behind by a dead server is replaced; one that answers is not.

@@ -460,7 +460,7 @@ impl Transport for Uring {
                 }
             }
             (true, Receive::Off) => self.begin_receiving(slot),
-            // The connection's bytes ended its receive, or the receive is ending: nothing else reports its end.
+            // The connection's bytes ended its receive, or the receive is ending: only this reports its end.
             (false, Receive::Off) if read_here => self.watch_end(slot),
             (false, Receive::Ending) => self.watch_end(slot),
             (false, Receive::On) => {

@@ -57,8 +57,8 @@ pub struct Ticket {
     pub client: u64,
 }
 
-/// Refused loads of an id from which on early clients get the loaded row. The id is then loaded again only if a
-/// client waits.
+/// Refused loads of an id from which on early clients get the loaded row. The id is then loaded again only if
+/// a client waits.
 const IN_VAIN: u32 = 2;
 
 /// An id that was asked for.
