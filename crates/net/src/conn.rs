@@ -47,7 +47,7 @@ const BULK: usize = 16 * 1024;
 /// Most bytes received at once into the connection's own buffer: into a large argument, or behind this many
 /// unread bytes.
 const READ_BULK: usize = 64 * 1024;
-/// The same limit when receiving makes the buffer move, which copies all it holds.
+/// The same limit while the buffer moves to a larger one, which copies several bytes for each received one.
 const READ_MOVING: usize = 8 * 1024;
 /// Bytes a stream writes at once.
 const STREAM_PART: usize = 16 * 1024;

@@ -10,7 +10,7 @@
 //!   process committed it, and in particular what the follower read from the changelog (D1).
 //! - Q2: the id column has a unique index of its own, so a lookup finds at most one row, in O(log rows).
 //! - Q3: a row is given out only if its own id is spelled like the one asked for. A column that compares
-//!   without case would find the row of `abc` under `ABC`. News of its changes would never meet that key (D3).
+//!   without case would find the row of `abc` under `ABC`. News of its changes would not meet that key (D3).
 //!
 //! In JSON, integers, reals, text and null keep their types; a blob is a string of hexadecimal digits. In a
 //! hash a blob is its bytes. Infinite reals are null in JSON. Ids of `id-type uuid` are text in small
