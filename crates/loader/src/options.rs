@@ -296,7 +296,7 @@ pub struct Load {
     /// The key, with columns in braces: 'user:{id}'
     #[arg(long)]
     pub key: Template,
-    /// What to make of them
+    /// Kind of value to make of the rows
     #[arg(long = "as", value_name = "KIND", default_value = "hash")]
     pub kind: Kind,
     /// Column of strings, list elements and members (default: the only one the key does not use)
@@ -311,13 +311,13 @@ pub struct Load {
     /// Seconds after which the keys expire
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1 << 40))]
     pub ttl: Option<u64>,
-    /// What happens to keys that are there already
+    /// How to treat keys that exist already
     #[arg(long, default_value = "fail")]
     pub existing: Existing,
     /// In which form values travel
     #[arg(long, default_value = "auto")]
     pub via: Via,
-    /// What to do about a row that is wrong or refused
+    /// How to treat a row that is wrong or refused
     #[arg(long, default_value = "stop")]
     pub on_error: OnError,
     /// Read and check everything, send nothing
@@ -379,10 +379,10 @@ pub struct Copy {
     /// Which keys
     #[arg(long = "match", default_value = "*", value_name = "PATTERN")]
     pub pattern: String,
-    /// What happens to keys that are there already
+    /// How to treat keys that exist already
     #[arg(long, default_value = "fail")]
     pub existing: Existing,
-    /// What to do about a key that is refused
+    /// How to treat a key that is refused
     #[arg(long, default_value = "stop")]
     pub on_error: OnError,
     /// Count the keys, send nothing
