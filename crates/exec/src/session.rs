@@ -1,7 +1,7 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
-use crate::clients::Postponed;
 use crate::flood::Added;
+use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, Request, What};
 use keyspace::Watched;

@@ -61,7 +61,7 @@ pub fn wait(
     // The time of one that is up comes with the next look at the clock.
     let timeout_ms = wait.block.timeout_ms.map(|ms| left(ms).max(1));
     let (block, mut out) = (Block { timeout_ms, ..wait.block }, Reply::new(session.resp3));
-    let flow = crate::clients::park(server, local, session, wait.command, wait.args.args(), block, &mut out);
+    let flow = crate::blocking::park(server, local, session, wait.command, wait.args.args(), block, &mut out);
     if let Flow::Parked(_) = flow {
         let is_job = std::mem::take(&mut local.away);
         session.away.iter_mut().for_each(|away| away.is_job = is_job);

@@ -4,7 +4,7 @@
 
 use super::{Passing, Shared};
 use crate::Server;
-use crate::clients::{keyevent_channel, keyspace_channel};
+use crate::events::{keyevent_channel, keyspace_channel};
 use config::notify;
 use keyspace::{Happening, Run};
 

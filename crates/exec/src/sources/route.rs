@@ -1,7 +1,7 @@
 //! Which database a command runs in, and what it may do to a source's keys.
 
 use super::{Entry, wait};
-use crate::actions::Act;
+use crate::act::Act;
 use crate::call::Flow;
 use crate::job::MANY_WORDS;
 use crate::queue::Queue;

@@ -310,7 +310,7 @@ pub fn ended(
     let flooded = server.pubsub.flood.full();
     if flooded > 0 {
         // How many messages came of it is not looked at.
-        let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
+        let tells = crate::gates::tells(away.command) && server.config.live.notify.get() != 0;
         if published || tells || away.command.is(command::facts::PUBLISHES) {
             session.published.add(flooded, crate::flood::SHARE);
         }

@@ -1,0 +1,108 @@
+//! CLIENT PAUSE: until when it holds what, and who waits for its end.
+
+use crate::Session;
+use crate::session::flag;
+use crate::waits::What;
+use command::{Command, facts};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// CLIENT PAUSE.
+#[derive(Default)]
+pub struct Pause {
+    /// 0: there is none. Else when it ends (milliseconds since 1970), shifted, and in the last bit whether it is one of writes only.
+    word: AtomicU64,
+    /// Long writes on their way that it holds.
+    pub(crate) held: AtomicUsize,
+    /// Clients whose command it holds.
+    postponed: Arc<AtomicUsize>,
+}
+
+/// A client whose command CLIENT PAUSE holds, counted as long as this is.
+pub(crate) struct Postponed(Arc<AtomicUsize>);
+
+impl Drop for Postponed {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl Pause {
+    #[inline]
+    pub fn is_on(&self) -> bool {
+        self.word.load(Ordering::Acquire) != 0
+    }
+
+    /// A longer or stricter pause is not weakened by a later one.
+    pub fn set(&self, until_ms: u64, writes_only: bool) {
+        let _ = self.word.fetch_update(Ordering::AcqRel, Ordering::Acquire, |word| {
+            let (until_ms, writes_only) = match word {
+                0 => (until_ms, writes_only),
+                _ => (until_ms.max(word >> 1), writes_only && word & 1 == 1),
+            };
+            Some(until_ms.clamp(1, u64::MAX >> 1) << 1 | u64::from(writes_only))
+        });
+    }
+
+    pub fn clear(&self) {
+        self.word.store(0, Ordering::Release);
+    }
+
+    /// Ends it if its time is over; true if it goes on.
+    #[inline]
+    pub(crate) fn goes_on(&self, now_ms: u64) -> bool {
+        let word = self.word.load(Ordering::Acquire);
+        if word != 0 && word >> 1 <= now_ms {
+            // Not another one that began meanwhile.
+            let _ = self.word.compare_exchange(word, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        word >> 1 > now_ms
+    }
+
+    /// Whether nothing may change now: CLIENT PAUSE of either kind.
+    #[inline]
+    pub fn stops_writes(&self, now_ms: u64) -> bool {
+        self.word.load(Ordering::Acquire) >> 1 > now_ms
+    }
+
+    /// Milliseconds since 1970 at which it ends.
+    pub fn until_ms(&self) -> u64 {
+        self.word.load(Ordering::Acquire) >> 1
+    }
+
+    /// Until when it holds what commands (milliseconds since 1970; only those that write?), if it goes on.
+    pub fn state(&self, now_ms: u64) -> Option<(u64, bool)> {
+        let word = self.word.load(Ordering::Acquire);
+        (word >> 1 > now_ms).then_some((word >> 1, word & 1 == 1))
+    }
+
+    /// Clients that wait for its end: with a command that has not run, or a long write that is not committed.
+    pub fn waiting(&self) -> usize {
+        self.postponed.load(Ordering::Relaxed) + self.held.load(Ordering::Relaxed)
+    }
+
+    fn postpone(&self) -> Postponed {
+        self.postponed.fetch_add(1, Ordering::Relaxed);
+        Postponed(self.postponed.clone())
+    }
+
+    /// Whether this command must wait.
+    pub(crate) fn holds(&self, command: &Command, session: &Session, now_ms: u64) -> bool {
+        if !self.goes_on(now_ms) {
+            return false;
+        }
+        let changes = command.is_write()
+            || command.may_replicate()
+            || command.is(facts::RUNS_QUEUE) && session.multi.as_ref().is_some_and(|m| m.queue.has_writes());
+        let writes_only = self.word.load(Ordering::Acquire) & 1 == 1;
+        !command.is(facts::PAUSES) && (changes || !writes_only)
+    }
+
+    /// Lets a command wait for its end: that time.
+    pub(crate) fn hold(&self, session: &mut Session, now_ns: u64) -> u64 {
+        session.set_flag(flag::BLOCKED, true);
+        session.postponed.get_or_insert_with(|| self.postpone());
+        session.waits_for_itself(What::Pause, now_ns);
+        self.until_ms()
+    }
+}
