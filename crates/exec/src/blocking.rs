@@ -164,7 +164,7 @@ pub fn wait(
     wait: Wait,
     until_ms: Option<u64>,
 ) -> (Flow, Vec<u8>) {
-    crate::held::waits_on(server, local, session, wait.spent);
+    crate::waited::waits_on(server, local, session, wait.spent);
     let elapsed_ms = stdx::clock::mono_ns().saturating_sub(wait.since_ns) / 1_000_000;
     let left = |ms: u64| match until_ms {
         Some(until) => until.saturating_sub(local.now_ms),

@@ -49,7 +49,7 @@ mod tests {
 
     fn refused(words: &[&[u8]]) -> Option<Error> {
         let owned = OwnedArgs::from_slices(words);
-        refusal(crate::call::resolve(owned.args()).unwrap(), &owned)
+        refusal(command::resolve(owned.args()).unwrap(), &owned)
     }
 
     #[test]

@@ -1,49 +1,43 @@
-//! The end of what held a client's command up: how long it waited and for whom is noted, and what the client may do next.
+//! A command that cannot run at this moment: its client is held, and runs it again.
 
-use crate::{Local, Server, Session};
-use observe::waits::{self, HeldUp, Request, Spent};
+use crate::session::flag;
+use crate::{Flow, Local, Server, Session};
+use command::Command;
+use resp::Args;
 
-/// Notes what the command waited for before it ran, and puts it down in `request`.
+/// Whether a long commit is protected against writers of this command's keys.
 #[cold]
-pub fn end_waits(server: &Server, local: &mut Local, session: &mut Session, request: &mut Request) {
-    session.postponed = None;
-    let held = HeldUp {
-        by_itself: session.held_back.take(),
-        by_commit: session.guarded.take(),
-        loading_since_ns: session.rows.loaded_since_ns.take(),
-    };
-    local.log.end_waits(&server.observe, &session.info, held, request);
+pub(crate) fn is_guarded(server: &Server, local: &Local, command: &Command, args: Args<'_>) -> bool {
+    let mut keys = Vec::new();
+    command.each_key(args, &mut |i, _| keys.push(args.at(i)));
+    note_guard(local, server.keyspace.guarded(keys.into_iter(), local.now_ms))
 }
 
-/// The reply of a request that was elsewhere has come. `spent`: it was a job or a script. `failed`: the error it answers.
-pub fn ended(
-    server: &Server,
-    local: &mut Local,
-    session: &mut Session,
-    spent: Option<Box<Spent>>,
-    failed: Option<&[u8]>,
-) {
-    let Some(away) = session.away.take() else { return };
-    let flooded = server.pubsub.flood.full();
-    if flooded > 0 {
-        // How many messages came of it is not looked at.
-        let published = spent.as_ref().is_some_and(|spent| spent.published);
-        let tells = crate::call::publishes(away.command) && server.config.live.notify.get() != 0;
-        if published || tells || away.command.is(command::facts::PUBLISHES) {
-            session.published.add(flooded, pubsub::flood::SHARE);
-        }
+/// Notes for whom a client is about to be held; true if for anybody.
+pub(crate) fn note_guard(local: &Local, guarded: Option<keyspace::Guarded>) -> bool {
+    if let Some(guarded) = guarded {
+        local.guard.set(guarded.client);
     }
-    let is_long_write = spent.is_some() && away.is_job && away.command.is_write();
-    if is_long_write && stdx::reclaim::is_full() {
-        // Long writes are done in slices, and who frees what in them is not looked at: most replace something large.
-        session.littered = stdx::reclaim::fullness();
-    }
-    waits::ended(&server.observe, &mut local.log, &session.info, away, spent, failed);
+    guarded.is_some()
 }
 
-/// The job of a request that waits for keys found nothing: the request goes on waiting.
-pub(crate) fn waits_on(server: &Server, local: &mut Local, session: &mut Session, spent: Spent) {
-    let away = session.away.take();
-    session.away =
-        away.map(|away| waits::waits_on(&server.observe, &mut local.log, &session.info, away, spent));
+/// The command is run again in a moment.
+pub(crate) fn wait_for_guard(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    if session.guarded.get().is_none() {
+        session.guarded.set(Some((local.guard.get(), local.clock_ns)));
+    }
+    Flow::Held(local.now_ms + 1)
+}
+
+/// The command is run again in a moment: what it depends on is being done by another loop now.
+pub(crate) fn retry(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms + 1)
+}
+
+/// The command has done a slice of its work, and is run again in this loop's next turn (`Session::done` says where).
+pub(crate) fn go_on(session: &Session, local: &Local) -> Flow {
+    session.set_flag(flag::BLOCKED, true);
+    Flow::Held(local.now_ms)
 }

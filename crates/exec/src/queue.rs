@@ -335,7 +335,7 @@ mod tests {
         let mut queue = Queue::default();
         for words in commands {
             let owned = OwnedArgs::from_slices(words);
-            queue.push(crate::call::resolve(owned.args()).unwrap(), owned.args(), None);
+            queue.push(command::resolve(owned.args()).unwrap(), owned.args(), None);
         }
         queue
     }

@@ -1,6 +1,6 @@
 //! A client's state between its commands. It belongs to the loop that serves the connection.
 
-use crate::clients::Postponed;
+use crate::pause::Postponed;
 use crate::queue::Queue;
 use crate::waits::{Away, What};
 use keyspace::Watched;

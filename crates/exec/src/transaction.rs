@@ -10,18 +10,19 @@
 //! - T4: a queue with scripts or KEYS in it, or a long one that also publishes, subscribes or the like, runs like a
 //!   script: over an overlay, on a thread if it takes long (`scripts/transaction.rs`).
 
-use crate::actions::Act;
-use crate::actions::connection::database;
-use crate::call::{Flow, has_unknown_keys, shards_of, step};
+use crate::act::Act;
 use crate::pubsub::{FEW_PATTERNS, Kind};
 use crate::queue::Queue;
 use crate::scripts::{self, Started};
 use crate::session::{Multi, Watch, flag};
+use crate::step::step;
 use crate::works::Work;
-use crate::{Local, Server, Session, fetching, job, rows};
+use crate::{Flow, Local, Server, Session, fetching, job, rows};
+use command::facts::has_unknown_keys;
+use command::keys::{database, shards_of};
 use command::{Command, Error, Run, facts};
 use keyspace::{Keyspace, View};
-use resp::{Args, Reply};
+use resp::Args;
 use std::ops::Bound;
 use std::sync::atomic::Ordering;
 use stdx::locks::Bits;
@@ -58,18 +59,13 @@ impl Watch {
 }
 
 /// Queues a command of an open MULTI.
-pub(crate) fn queue(
-    server: &Server,
-    local: &Local,
-    session: &mut Session,
-    command: &'static Command,
-    args: Args<'_>,
-    out: &mut Reply,
-) -> Flow {
+pub(crate) fn queue(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Flow {
+    let (server, local, session, out) = (act.server, &*act.local, &mut *act.session, &mut *act.out);
     let limit = server.config.live.query_buffer_bytes.size();
     let Some(multi) = &mut session.multi else { return Flow::Done };
     if command.is(facts::SELECTS) {
-        multi.selected = args.get(1).and_then(|db| database(server, db).ok()).or(multi.selected);
+        multi.selected =
+            args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).or(multi.selected);
     }
     multi.queue.push(command, args, local.incoming.clone());
     if multi.queue.bytes() > limit {
@@ -150,7 +146,7 @@ pub(crate) fn watch(act: &mut Act<'_, '_>, args: Args<'_>) -> Result<Flow, Error
     }
     if from + AT_A_STRETCH < args.len() - 1 {
         session.done = from + AT_A_STRETCH;
-        return Ok(crate::call::go_on(session, act.local));
+        return Ok(crate::held::go_on(session, act.local));
     }
     act.out.ok();
     Ok(Flow::Done)
@@ -264,7 +260,7 @@ pub(crate) fn exec(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     }
     if act.server.keyspace.has_guards() && any_guarded(act, &multi.queue) {
         act.session.multi = Some(multi);
-        return Ok(crate::call::wait_for_guard(act.session, act.local));
+        return Ok(crate::held::wait_for_guard(act.session, act.local));
     }
     // A job knows database 0 only, where rows are not.
     if plain && long && !multi.sources {
@@ -283,7 +279,7 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     } else {
         rows::TransactionRows::default()
     };
-    let shards = shards_needed(act.session, &multi.queue);
+    let shards = shards_needed(act.server, act.session, &multi.queue);
     let keyspace = act.server.keyspace.clone();
     let mut view = View::locked(&keyspace, shards, act.session.db, act.local.now_ms);
     // Whether what was watched is still there is no use of it; each command says for itself.
@@ -412,7 +408,8 @@ fn settle(server: &Server, session: &Session, multi: &Multi, shards: Bits, view:
     let mut selected = session.db;
     for (command, args) in multi.queue.iter() {
         if command.is(facts::SELECTS) {
-            selected = args.get(1).and_then(|db| database(server, db).ok()).unwrap_or(selected);
+            selected =
+                args.get(1).and_then(|db| database(server.keyspace.databases(), db).ok()).unwrap_or(selected);
         }
         let db = rows::db_for(&server.sources, command, args, selected);
         command.each_key(args, &mut |i, _| keys.push((db, args.at(i))));
@@ -426,12 +423,12 @@ fn is_long(multi: &Multi, view: &View<'_>) -> bool {
         // Nothing is streamed here.
         command.steps(view, args).saturating_add(command.reply_steps(view, args)).saturating_add(1)
     };
-    multi.queue.iter().map(cost).fold(0, usize::saturating_add) > crate::call::INLINE_STEPS
+    multi.queue.iter().map(cost).fold(0, usize::saturating_add) > command::INLINE_STEPS
 }
 
 fn any_guarded(act: &Act<'_, '_>, queue: &Queue) -> bool {
     let mut writes = queue.iter().filter(|(command, _)| command.is_write() || command.is(facts::SCRIPT));
-    writes.any(|(command, args)| crate::call::is_guarded(act.server, act.local, command, args))
+    writes.any(|(command, args)| crate::held::is_guarded(act.server, act.local, command, args))
 }
 
 /// Runs the queue elsewhere (T3); the session is out of the transaction at once.
@@ -452,7 +449,7 @@ fn run_over(act: &mut Act<'_, '_>, multi: Multi, long: bool) -> Flow {
 }
 
 /// The shards of every queued key and of every watched one; all, if a command needs the whole or names no keys itself.
-fn shards_needed(session: &Session, queue: &Queue) -> Bits {
+fn shards_needed(server: &Server, session: &Session, queue: &Queue) -> Bits {
     let mut shards = Keyspace::shards_of(session.watch.keys.keys().map(|(_, key)| &**key));
     if !session.watch.rows.is_empty() {
         shards = shards.union(&Keyspace::shards_of(session.watch.rows.keys()));
@@ -460,7 +457,7 @@ fn shards_needed(session: &Session, queue: &Queue) -> Bits {
     for (command, args) in queue.iter() {
         let whole = match command.run {
             Run::Whole(_) => true,
-            Run::Exec => crate::actions::needs_keyspace(command),
+            Run::Exec => server.actions.needs_keyspace(command),
             _ => has_unknown_keys(command, args),
         };
         if whole {

@@ -693,7 +693,7 @@ impl Conn {
         };
         let filled = batch.fill(parser, &input[from..], max);
         let hashes = (batch.len() >= PREFETCH_FROM && self.session.multi.is_none())
-            .then(|| exec::call::prefetch(server, &self.session, batch, &input[from..]));
+            .then(|| exec::prefetch(server, &self.session, batch, &input[from..]));
         for i in 0..batch.len() {
             let authenticated = self.session.authenticated;
             if let Some((base, words)) = batch.take_large(i) {

@@ -576,7 +576,7 @@ impl EventLoop {
         if conn.session.was_held() && !matches!(conn.state, State::Held(_)) {
             // The held command was refused, or goes elsewhere.
             let mut request = exec::waits::Request::default();
-            exec::held::end_waits(&self.server, &mut self.local, &mut conn.session, &mut request);
+            exec::waited::end_waits(&self.server, &mut self.local, &mut conn.session, &mut request);
         }
         if conn.pending_out() > 0 || next == Next::Wait {
             self.mark_dirty(slot);
@@ -944,7 +944,7 @@ impl EventLoop {
         let Some(&slot) = self.by_id.get(&client) else { return };
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let failed = bytes.strip_prefix(b"-");
-        exec::held::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
+        exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
         conn.resume(bytes, stream);
         self.mark_dirty(slot);
         self.queue(slot);

@@ -1,7 +1,7 @@
 //! COMMAND and ACL CAT: what the table of commands says, in the forms clients and tools read.
 
 use super::{Act, PLAIN, Row, help};
-use crate::call::Flow;
+use crate::Flow;
 use command::options::is;
 use command::table::{
     Begin, FLAG_NAMES, Find, KeySpec, NO_MANDATORY_KEYS, OW_UPDATE, OptionWords, RO_ACCESS, RW_ACCESS_UPDATE,

@@ -1,8 +1,8 @@
 //! CONFIG, and what follows when a setting changes.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use crate::memory::Memory;
 use command::Error;
 use config::{Directive, Live, Observer};

@@ -3,7 +3,7 @@
 //! There is one user, `default`. With no `requirepass` any password is right for it, as in Redis.
 
 use super::{Act, PLAIN, Row, aside};
-use crate::call::Flow;
+use crate::Flow;
 use crate::info::REDIS_VERSION;
 use crate::session::{ReplyMode, flag};
 use crate::{Server, Session};
@@ -209,7 +209,7 @@ fn reset(act: &mut Act<'_, '_>, _: Args<'_>) -> Result<Flow, Error> {
     let session = &mut *act.session;
     crate::transaction::leave(act.server, act.local, session);
     if super::leave_next(act.server, act.local, session) {
-        return Ok(crate::call::go_on(session, act.local));
+        return Ok(crate::held::go_on(session, act.local));
     }
     session.select(0);
     session.authenticated = act.server.config.live.requirepass.is_empty();

@@ -5,8 +5,8 @@
 
 use super::server::sleep;
 use super::{Act, KEYSPACE, Row, aside, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use command::{Error, Stream};
 use keyspace::{Keyspace, View};
 use resp::{Args, Reply};

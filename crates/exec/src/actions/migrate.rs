@@ -15,7 +15,7 @@
 //!   HELLO, which every user may call; who does not know HELLO reads none of them, and says so itself.
 
 use super::{Act, PLAIN, Row};
-use crate::call::Flow;
+use crate::Flow;
 use crate::job;
 use command::options::{int, is};
 use command::{Cx, Error, registry, serial};

@@ -4,8 +4,8 @@
 //! collect is collected by the clerk.
 
 use super::{Act, PLAIN, Row, aside, elsewhere, help};
+use crate::Flow;
 use crate::Server;
-use crate::call::Flow;
 use crate::info::{Database, Host, Sections, Snapshot, Stats, human};
 use crate::stats::Counter;
 use crate::{latency, slowlog};

@@ -1,7 +1,7 @@
 //! SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, their opposites, PUBLISH, SPUBLISH, PUBSUB.
 
 use super::{Act, PLAIN, Row, elsewhere, help};
-use crate::call::Flow;
+use crate::Flow;
 use crate::pubsub::{Kind, Shared};
 use crate::session::Subscriptions;
 use crate::works::Work;
@@ -92,7 +92,7 @@ fn stretch(act: &Act<'_, '_>, from: usize, count: usize) -> (usize, bool) {
 
 fn go_on(act: &mut Act<'_, '_>, done: usize) -> Flow {
     act.session.done = done;
-    crate::call::go_on(act.session, act.local)
+    crate::held::go_on(act.session, act.local)
 }
 
 fn unsubscribe(act: &mut Act<'_, '_>, args: Args<'_>, kind: Kind) -> Result<Flow, Error> {

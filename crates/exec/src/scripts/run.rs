@@ -496,7 +496,7 @@ impl<'a, 'b, 'k> Runner<'a, 'b, 'k> {
             in_multi: true,
             committed: false,
         };
-        crate::actions::perform(&mut inner, command, args).map(|_| ())
+        inner.server.actions.perform(&mut inner, command, args).map(|_| ())
     }
 
     /// Has the client's loop perform an action: a thread has neither the client nor the loop's counters at hand. It

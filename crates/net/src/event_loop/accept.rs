@@ -180,7 +180,7 @@ impl EventLoop {
             self.conns.len() - 1
         });
         if self.porch.add(slot, &conn.socket).and_then(|()| io.add(slot, &conn.socket)).is_err() {
-            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
+            exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             return self.free.push(slot);
         }
         self.by_id.insert(conn.session.id, slot);
@@ -220,7 +220,7 @@ impl EventLoop {
             self.https -= usize::from(conn.is_http());
             self.by_id.remove(&conn.session.id);
             self.timers.forget(conn.session.id);
-            exec::clients::goodbye(&self.server, &mut self.local, &mut conn.session);
+            exec::parting::goodbye(&self.server, &mut self.local, &mut conn.session);
             self.told -= conn.told;
             if io.remove(slot, conn.dismiss(&self.server)) {
                 self.rest(io, slot);

@@ -153,6 +153,6 @@ impl EventLoop {
         exec::works::end_useless(&self.server, &mut self.local);
         exec::works::retry_waiting(&self.server, &mut self.local);
         exec::works::resume(&self.server, &mut self.local);
-        exec::clients::cron(&self.server, &mut self.local);
+        exec::housekeeping::cron(&self.server, &mut self.local);
     }
 }

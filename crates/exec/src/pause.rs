@@ -1,12 +1,9 @@
-//! Pausing clients, parking them, and telling subscribers of keyspace events.
+//! CLIENT PAUSE: until when it holds what, and who waits for its end.
 
-use crate::call::Flow;
+use crate::Session;
 use crate::session::flag;
-use crate::stats::Counter;
 use crate::waits::What;
-use crate::{Local, Server, Session};
 use command::{Command, facts};
-pub use observe::{Buffered, Clients};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -100,60 +97,12 @@ impl Pause {
         let writes_only = self.word.load(Ordering::Acquire) & 1 == 1;
         !command.is(facts::PAUSES) && (changes || !writes_only)
     }
-}
 
-/// Lets a command wait for the end of CLIENT PAUSE.
-pub(crate) fn hold(server: &Server, local: &Local, session: &mut Session) -> Flow {
-    session.set_flag(flag::BLOCKED, true);
-    session.postponed.get_or_insert_with(|| server.pause.postpone());
-    session.waits_for_itself(What::Pause, local.clock_ns);
-    Flow::Held(server.pause.until_ms())
-}
-
-/// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs elsewhere.
-pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
-    session.cancel.store(true, Ordering::Relaxed);
-    if session.info.killed.load(Ordering::Relaxed) {
-        // What it sent last is not wanted either, unless that is decided.
-        server.scripts.stop(session.id);
-        server.snapshots.stop(session.id);
-    }
-    if session.info.flags.load(Ordering::Relaxed) & flag::BLOCKED != 0
-        && crate::blocking::leave(server, local, session.id).is_none()
-    {
-        // Somebody may be trying to serve it at this moment and find nothing: look again later.
-        local.leaving.push(session.id);
-    }
-    crate::transaction::leave(server, local, session);
-    crate::actions::leave_all(server, local, session);
-    server.clients.remove(session.id);
-}
-
-/// A loop's share of the housekeeping, ten times a second.
-pub fn cron(server: &Arc<Server>, local: &mut Local) {
-    let leaving = std::mem::take(&mut local.leaving);
-    for client in leaving {
-        if crate::blocking::leave(server, local, client).is_none() && server.park.holds(client) {
-            local.leaving.push(client);
-        }
-    }
-    server.pause.goes_on(local.now_ms);
-    if let Some(lua) = &mut local.lua {
-        lua.heed();
-        let (scripts, functions) = lua.bytes();
-        local.recorder.set(Counter::LuaBytes, scripts as u64);
-        local.recorder.set(Counter::LuaFunctionBytes, functions as u64);
-    }
-    if local.id == 0 {
-        let orphan_ms = server.config.live.script_orphan_ms.size() as u64;
-        crate::lines::tend(server, local.clock_ns);
-        server.scripts.end_orphans(local.clock_ns / 1_000_000, orphan_ms);
-        // The allocator asks its arenas one by one, and whoever holds one may not be running.
-        let (errand, now_ms) = (server.clone(), local.now_ms);
-        server.clerk.send(move || {
-            let speeds = errand.stats.sample(now_ms, crate::memory::look(&errand, now_ms));
-            errand.measured.note_speeds(speeds);
-            errand.measured.sample(now_ms, &errand.crowd);
-        });
+    /// Lets a command wait for its end: that time.
+    pub(crate) fn hold(&self, session: &mut Session, now_ns: u64) -> u64 {
+        session.set_flag(flag::BLOCKED, true);
+        session.postponed.get_or_insert_with(|| self.postpone());
+        session.waits_for_itself(What::Pause, now_ns);
+        self.until_ms()
     }
 }
