@@ -40,7 +40,7 @@ use std::sync::{Arc, OnceLock};
 
 /// The length from which a piece of work is kept: a loop's quantum.
 pub const BIG_NS: u64 = 100_000;
-/// The length from which a wait for a loop or a lock is noted.
+/// The length from which a wait for a loop is noted, and a request is slow.
 pub const SLOW_NS: u64 = 250_000;
 /// The length from which a turn is a stall.
 pub const STALL_NS: u64 = 1_000_000;
