@@ -610,7 +610,7 @@ impl TurnLog {
         self.note_nobody(observe, client, (What::Socket, ns));
     }
 
-    /// Notes a request's wait for a thread, in a line, or for nothing because it lost a race.
+    /// Notes a request's wait for a thread or in a line, or the time it lost in a race.
     pub fn waited_for_work(
         &mut self,
         observe: &Observe,
