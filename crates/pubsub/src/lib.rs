@@ -9,7 +9,7 @@
 //! - B2: the count answered is the number of subscriptions that matched when the message was sent.
 //! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest number of
 //!   its begin, so it can stop anywhere. A client that left meanwhile gets nothing more; a later one gets nothing.
-//! - B4: a message is encoded once per protocol version and loop; its subscribers share the bytes.
+//! - B4: a fan-out encodes its message once per protocol version; the subscribers share the bytes.
 //! - B5: a message passes patterns for some 10 µs at a time: there may be very many, and each may take long. A client
 //!   that subscribes meanwhile may get the message or not.
 
@@ -44,9 +44,9 @@ const WAITING: usize = 10;
 const WAITING_BYTES: usize = 64;
 /// Channels looked at under one lock.
 const PAGE: usize = 256;
-/// Steps of pattern matching under one lock (B5).
+/// Bytes of patterns looked at under one lock (B5).
 const LOOKS: usize = 8 * 1024;
-/// The cost of a pattern besides its matching, in such steps.
+/// The cost of a pattern besides its matching, in such bytes.
 const PATTERN_LOOKS: usize = 32;
 /// Patterns that a message passes in one go, about.
 pub const FEW_PATTERNS: usize = LOOKS / PATTERN_LOOKS;
@@ -423,8 +423,8 @@ impl PubSub {
         (!more).then_some(passing.sent)
     }
 
-    /// Publishes a message without a reply. If patterns remain, the first loop goes on in slices; until it is done, later
-    /// announcements go there as a whole. So announcements keep their order. A later PUBLISH may overtake them.
+    /// Publishes a message whose count is not needed. If patterns remain, the first loop goes on in slices; until it is
+    /// done, later announcements go there as a whole. So announcements keep their order. A PUBLISH may overtake them.
     pub fn announce(&self, shard: bool, channel: &[u8], payload: impl FnOnce() -> Shared) {
         // Pairs with the Release in `advance`: at 0, all letters of earlier announcements have been sent.
         let passing = if self.announced.load(Ordering::Acquire) == 0 {
@@ -449,7 +449,7 @@ impl PubSub {
         self.send_announced(Announced::Run(Box::new(run::Running::new(run))));
     }
 
-    /// True if so many deliveries are under way that publishing without a reply should pause.
+    /// True if so many deliveries are under way that runs of events should pause.
     pub fn is_busy(&self) -> bool {
         self.sending.load(Ordering::Relaxed) > BACKLOG
     }

@@ -39,7 +39,7 @@ pub enum Part {
     Continue,
     /// Slices of long work.
     Works,
-    /// Published messages go on to the loops of their subscribers.
+    /// Announced messages are published.
     Publish,
     /// Messages are written to their subscribers.
     Messages,
