@@ -1,4 +1,4 @@
-//! Every directive a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and what it does here.
+//! The directives that a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and our own.
 //!
 //! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. Defaults are those of
 //! Redis 7.2, except: `bind` (this machine only), `save` (nothing is written to disk), `event-loops` (one per core).
