@@ -24,7 +24,7 @@ use std::path::{Path, PathBuf};
 const INCLUDE_DEPTH_MAX: usize = 16;
 /// Mistakes reported at once, so that a wrong file (a log, a binary) does not fill the terminal.
 const ERRORS_MAX: usize = 20;
-/// The size from which a configuration file must be a mistake.
+/// The size above which a configuration file must be a mistake.
 const FILE_BYTES_MAX: u64 = 16 << 20;
 
 /// The place of a line of configuration.
