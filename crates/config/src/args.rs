@@ -31,8 +31,8 @@ pub struct Sources {
 
 /// Parses the words after the program's name.
 ///
-/// As in redis-server, the first word after an option is its value even if it starts with dashes (passwords may),
-/// except after `--save`. `--name=value` is understood, too. An error is a sentence for the user.
+/// As in redis-server, the first word after an option is its value even if it starts with dashes (passwords
+/// may), except after `--save`. `--name=value` is understood, too. An error is a sentence for the user.
 pub fn parse(args: impl IntoIterator<Item = OsString>) -> Result<Invocation, String> {
     let args: Vec<OsString> = args.into_iter().collect();
     match args.first().and_then(|a| a.to_str()) {

@@ -1,4 +1,4 @@
-//! The kinds of values that directives take: parsing, limits, and the form in which a value is kept and shown.
+//! The kinds of values that directives take: their parsing, their limits, and the form in which they are shown.
 //!
 //! ```text
 //! words of a line, or the one value of CONFIG SET ──parse──▶ Parsed ──▶ Live      (what runs)
@@ -93,7 +93,8 @@ impl Parsed {
     }
 }
 
-/// The classes of `client-output-buffer-limit`, in the order of [`Live::output_limits`](super::Live::output_limits).
+/// The classes of `client-output-buffer-limit`, in the order of
+/// [`Live::output_limits`](super::Live::output_limits).
 const CLASSES: [&str; 3] = ["normal", "slave", "pubsub"];
 
 impl Kind {
@@ -111,8 +112,8 @@ impl Kind {
         )
     }
 
-    /// Parses the words after a directive's name. `now` is the value as currently shown; parts that the words do not
-    /// name keep it. An error is a sentence for the user.
+    /// Parses the words after a directive's name. `now` is the value as currently shown; parts that the words
+    /// do not name keep it. An error is a sentence for the user.
     pub fn parse(self, args: &[Vec<u8>], now: &[u8]) -> Result<Parsed, String> {
         if self.is_many_words() {
             return self.parse_many(args, now);
@@ -234,8 +235,8 @@ fn parse_octal(text: &str, max: i64) -> Result<i64, String> {
     if mode <= max { Ok(mode) } else { Err(format!("argument must be between 0 and {max:o} inclusive")) }
 }
 
-/// Parses bytes as redis.conf writes them: `k`, `m`, `g` are powers of 1000, `kb`, `mb`, `gb` of 1024. None: not
-/// such a text, or more than an `i64` holds.
+/// Parses bytes as redis.conf writes them: `k`, `m`, `g` are powers of 1000, `kb`, `mb`, `gb` of 1024. None:
+/// not such a text, or more than an `i64` holds.
 pub fn parse_memory(text: &str) -> Option<i64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let unit: i64 = match text[digits..].to_ascii_lowercase().as_str() {

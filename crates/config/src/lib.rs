@@ -1,13 +1,13 @@
-//! The configuration: one table row per directive. Values come from a redis.conf and a command line; CONFIG shows
-//! and changes them, and all other code reads them through [`Live`].
+//! The configuration: one table row per directive. Values come from a redis.conf and a command line; CONFIG
+//! shows and changes them, and all other code reads them through [`Live`].
 //!
 //! ```text
 //! args ──▶ Sources ──load──▶ Draft ──▶ Config ── values: bytes by row, as CONFIG GET shows them  (one lock, CONFIG only)
 //! rows ─(kind, default, effect)──┘        └───── live:   typed atomics                           (no lock, everybody)
 //! ```
 //!
-//! To add a directive, add a row to `rows.rs`, and a field to [`Live`] if it works. A directive that is not in the
-//! table does not exist. The row of a directive that is accepted without effect says so.
+//! To add a directive, add a row to `rows.rs`, and a field to [`Live`] if it works. A directive that is not
+//! in the table does not exist. The row of a directive that is accepted without effect says so.
 //!
 //! - C1: a CONFIG SET applies all of its pairs or none.
 //! - C2: `live` and `values` agree whenever the lock is free. (The limits behind OBJECT ENCODING are in
@@ -128,7 +128,8 @@ impl Config {
         self.file.as_ref()
     }
 
-    /// The `rename-command` lines in order: the usual name, and the new one. An empty new name removes the command.
+    /// The `rename-command` lines in order: the usual name, and the new one. An empty new name removes the
+    /// command.
     pub fn renames(&self) -> &[(Vec<u8>, Vec<u8>)] {
         &self.renames
     }
@@ -183,7 +184,8 @@ impl Config {
         find(name.as_bytes()).map(|at| self.values.read()[at].clone())
     }
 
-    /// `CONFIG GET pattern [pattern ...]`: names and values. Each name appears once, an alias under its own name.
+    /// `CONFIG GET pattern [pattern ...]`: names and values. Each name appears once, an alias under its own
+    /// name.
     ///
     /// Cost: O(patterns · names).
     pub fn get<'a>(&self, patterns: impl IntoIterator<Item = &'a [u8]>) -> Vec<(Vec<u8>, Vec<u8>)> {
@@ -205,8 +207,8 @@ impl Config {
         found.into_iter().map(|(name, at)| (name, values[at].clone())).collect()
     }
 
-    /// `CONFIG SET name value [name value ...]`: applies all pairs or none. `words` are the words after SET; `local`
-    /// means that the client is on this machine. The error is the whole text of the reply.
+    /// `CONFIG SET name value [name value ...]`: applies all pairs or none. `words` are the words after SET;
+    /// `local` means that the client is on this machine. The error is the whole text of the reply.
     pub fn set(&self, words: &[&[u8]], local: bool) -> Result<(), String> {
         if words.is_empty() || words.len() == 1 {
             return Err("ERR wrong number of arguments for 'config|set' command".into());
@@ -261,8 +263,8 @@ impl Config {
         Ok(pairs)
     }
 
-    /// `CONFIG REWRITE`: writes the current values and the sources served into the file. The error is the whole text
-    /// of the reply.
+    /// `CONFIG REWRITE`: writes the current values and the sources served into the file. The error is the
+    /// whole text of the reply.
     ///
     /// It reads, writes and syncs files: call it where blocking is allowed, not on an event loop.
     pub fn rewrite(&self, sources: &[source::Spec]) -> Result<(), String> {
@@ -281,8 +283,8 @@ impl Config {
         rewrite::replace_file(path, &rewrite::rewritten(&old, &values, &self.usual, &sources)).map_err(failed)
     }
 
-    /// The sources served that belong into the file. Sources of an included file or the command line are left out; the
-    /// log warns of each that is served differently now.
+    /// The sources served that belong into the file. Sources of an included file or the command line are left
+    /// out; the log warns of each that is served differently now.
     fn own_sources(&self, served: &[source::Spec]) -> Vec<source::Spec> {
         let elsewhere: Vec<_> =
             self.sources.iter().filter(|(_, in_file)| !in_file).map(|(spec, _)| spec).collect();

@@ -1,6 +1,7 @@
 //! Settings as the serving path reads them: one relaxed load, no lock, no parsing.
 //!
-//! - L1: only [`Config`](super::Config) stores, after a whole CONFIG SET has been validated; any thread may load.
+//! - L1: only [`Config`](super::Config) stores, after a whole CONFIG SET has been validated; any thread may
+//!   load.
 //! - L2: fields are independent; a reader of two fields may see one old and one new value.
 
 use arc_swap::ArcSwap;

@@ -5,8 +5,8 @@
 //!                            later words win; every mistake is collected, not just the first
 //! ```
 //!
-//! A value that is not supported is refused only if no later line replaces it. So a redis.conf with `daemonize yes`
-//! works with `--daemonize no`, which is how service managers start it.
+//! A value that is not supported is refused only if no later line replaces it. So a redis.conf with
+//! `daemonize yes` works with `--daemonize no`, which is how service managers start it.
 //!
 //! - D1: a [`Draft`] with errors never becomes a [`Config`](super::Config).
 
@@ -220,8 +220,8 @@ impl Draft {
         Ok(())
     }
 
-    /// Applies a `user` line. Only the user `default` with all permissions exists, in the form that CONFIG REWRITE of
-    /// Redis writes.
+    /// Applies a `user` line. Only the user `default` with all permissions exists, in the form that CONFIG
+    /// REWRITE of Redis writes.
     fn user(&mut self, args: &[Vec<u8>]) -> Result<(), String> {
         const EVERYTHING: [&str; 12] = [
             "on",

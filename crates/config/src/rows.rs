@@ -1,8 +1,8 @@
 //! The directives that a redis.conf of Redis 7.2, Redis 8 or Valkey 9 commonly holds, and our own.
 //!
-//! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. The defaults are those
-//! of Redis 7.2, except for `bind` (this machine only), `save` (nothing is written to disk) and `event-loops` (one
-//! per core).
+//! A row without [`Effect::Accepted`](super::Effect) or [`Effect::Only`](super::Effect) works. The defaults
+//! are those of Redis 7.2, except for `bind` (this machine only), `save` (nothing is written to disk) and
+//! `event-loops` (one per core).
 
 use super::kind::Kind::{self, Choices, Clamped, MemoryOrPercent, Octal, Words};
 use super::table::{Directive, choice, flag, int, memory, special, text};
@@ -337,7 +337,7 @@ const MEMORY: &[Directive] = &[
         .doc("Which keys are evicted when memory is full."),
     int("maxmemory-samples", 1, INT, "5")
         .live(|l, v| l.maxmemory_samples.set(v.int()))
-        .doc("Keys looked at for who expires first, at least 16; by use it is always 64."),
+        .doc("Keys compared by volatile-ttl, 16 to 64; the lru and lfu policies always compare 64."),
     int("maxmemory-eviction-tenacity", 0, 100, "10")
         .accepted("evictions are done in slices that delay no client")
         .doc("Effort of eviction."),
@@ -461,9 +461,10 @@ const EVENTS: &[Directive] = &[
         .unit("ms")
         .live(|l, v| l.script_max_ms.set(v.int()))
         .doc("Run time after which a script is ended, as by SCRIPT KILL; 0 is no limit."),
-    int("script-orphan-time", 0, LONG, "5000").unit("ms").live(|l, v| l.script_orphan_ms.set(v.int())).doc(
-        "Time a script goes on after its client has gone, unless its place is needed; 0 is no limit.",
-    ),
+    int("script-orphan-time", 0, LONG, "5000")
+        .unit("ms")
+        .live(|l, v| l.script_orphan_ms.set(v.int()))
+        .doc("Time a script goes on after its client has gone, unless its place is needed; 0 is no limit."),
     memory("lua-memory-limit", 0, "1073741824")
         .live(|l, v| l.lua_memory_bytes.set(v.int()))
         .doc("Memory one script may take before it fails with \"not enough memory\"; 0 is no limit."),
@@ -473,7 +474,7 @@ const EVENTS: &[Directive] = &[
         .doc("Give scripts Lua's unsafe functions."),
     special("notify-keyspace-events", Kind::Notify, "")
         .live(|l, v| l.notify.set(v.int()))
-        .doc("Published events: K and E choose the channels; g $ l s h z x e t d m n, or A, choose the events."),
+        .doc("Published events: K and E choose the channels, g $ l s h z x e t d m n or A the events."),
     special("hz", Clamped { min: 1, max: 500 }, "10")
         .live(|l, v| l.hz.set(v.int()))
         .unit("per second")

@@ -111,8 +111,8 @@ impl Directive {
         self
     }
 
-    /// Parses the words after the name; `now` is the current value as shown. Returns the value, and the form in which
-    /// it is kept. An error is a sentence for the user.
+    /// Parses the words after the name; `now` is the current value as shown. Returns the value, and the form
+    /// in which it is kept. An error is a sentence for the user.
     pub fn accept(&self, args: &[Vec<u8>], now: &[u8]) -> Result<(Parsed, Vec<u8>), String> {
         let value = self.kind.parse(args, now)?;
         let shown = self.kind.shown(&value);

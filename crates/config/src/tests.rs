@@ -416,7 +416,8 @@ fn replies_are_pairs_and_errors() {
     assert!(text.starts_with("-ERR CONFIG SET failed"), "{text}");
 }
 
-/// Compares with the answer of Redis 7.0 to `CONFIG GET *`, started without a file. The differences are listed.
+/// Compares with the answer of Redis 7.0 to `CONFIG GET *`, started without a file. The differences are
+/// listed.
 #[test]
 fn config_get_agrees_with_redis() {
     const DIFFERENT: [(&str, &str); 2] =

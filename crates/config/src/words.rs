@@ -1,7 +1,7 @@
 //! Splits a configuration line into words, with quotes and escapes, and quotes words for a file.
 //!
-//! A line is words separated by blanks. A word may be quoted. `"..."` knows the escapes `\n \r \t \b \a \xHH`, and
-//! takes any other escaped byte as itself; `'...'` knows only `\'`. A closing quote must end the word.
+//! A line is words separated by blanks. A word may be quoted, and a closing quote must end it. `"..."` knows
+//! the escapes `\n \r \t \b \a \xHH`, and takes any other escaped byte as itself; `'...'` knows only `\'`.
 //!
 //! - W1: [`split`] turns [`quote`]d text back into the text, for any bytes.
 //!

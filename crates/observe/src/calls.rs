@@ -1,7 +1,7 @@
 //! Records every command that ran or was refused: counters, run times, SLOWLOG, LATENCY.
 //!
-//! Counters belong to the loop that ran the command ([`stats`](crate::stats)). The logs are shared, and touched
-//! only when something was slow.
+//! Counters belong to the loop that ran the command ([`stats`](crate::stats)). The logs are shared, and
+//! touched only when something was slow.
 
 use crate::TurnLog;
 use crate::client::ClientInfo;
@@ -154,7 +154,8 @@ impl Calls {
         self.add_slow(log, live, info, ran.ns + waited_ns, words, request);
     }
 
-    /// Logs a transaction's command that ran on its loop, if it was slow. SLOWLOG shows such commands, not EXEC.
+    /// Logs a transaction's command that ran on its loop, if it was slow. SLOWLOG shows such commands, not
+    /// EXEC.
     #[inline]
     pub fn queued(
         &self,

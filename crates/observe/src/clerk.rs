@@ -27,8 +27,8 @@ fn start() -> Option<Sender<Errand>> {
     let (send, errands) = channel::<Errand>();
     let work = move || {
         stdx::threads::yielding();
-        // A panic ends one errand, not the thread. The sender makes sure that an answer comes all the same, and
-        // the next sample replaces figures that were written in part.
+        // A panic ends one errand, not the thread. The sender makes sure that an answer comes all the same,
+        // and the next sample replaces figures that were written in part.
         errands.iter().for_each(|errand| _ = stdx::panics::contain(errand));
     };
     std::thread::Builder::new().name("clerk".into()).spawn(work).ok().map(|_| send)

@@ -32,9 +32,11 @@ pub struct ClientInfo {
     pub query_bytes: AtomicU64,
     pub query_free: AtomicU64,
     pub reply_bytes: AtomicU64,
-    /// Bytes of the commands queued by MULTI, of watched keys, and of long work beside the data (mostly replies).
+    /// Bytes of the commands queued by MULTI.
     pub multi_bytes: AtomicU64,
+    /// Bytes of the watched keys.
     pub watch_bytes: AtomicU64,
+    /// Bytes that long work holds beside the data, mostly replies.
     pub work_bytes: AtomicU64,
     pub commands: AtomicU64,
     /// The last command, as one more than its number ([`command::places`]); 0 before the first.

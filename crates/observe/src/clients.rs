@@ -147,15 +147,15 @@ impl Clients {
         (subscribed, watching, keys)
     }
 
-    /// The next `max` clients after an id, oldest first. O(log clients + max); the lock is held while pointers are
-    /// copied.
+    /// The next `max` clients after an id, oldest first. O(log clients + max); the lock is held while
+    /// pointers are copied.
     pub fn page(&self, after: u64, max: usize) -> Vec<Arc<ClientInfo>> {
         let range = (Bound::Excluded(after), Bound::Unbounded);
         self.by_id.lock().range(range).take(max).map(|(_, info)| info.clone()).collect()
     }
 
-    /// All clients, oldest first. A client that comes or goes meanwhile may be missed. The lock is held for one
-    /// page at a time.
+    /// All clients, oldest first. A client that comes or goes meanwhile may be missed. The lock is held for
+    /// one page at a time.
     pub fn each(&self) -> impl Iterator<Item = Arc<ClientInfo>> {
         let mut page = Vec::new().into_iter();
         let mut after = 0;

@@ -1,19 +1,19 @@
 //! Decides whether other programs crowd the machine, and which priority threads of long work take then.
 //!
 //! Long work usually runs behind everything else ([`LAST`]): it gets what the event loops leave. Behind other
-//! programs that fill the cores it would get next to nothing, even when the loops are idle. While other programs
-//! fill the cores, new long work therefore ranks just behind them ([`BESIDE_OTHERS`]).
+//! programs that fill the cores it would get next to nothing, even when the loops are idle. While other
+//! programs fill the cores, new long work therefore ranks just behind them ([`BESIDE_OTHERS`]).
 //!
 //! ```text
 //!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own ──► more than 60 % of the cores: crowded
 //!                                                                                    less than 40 %: not any more
 //! ```
 //!
-//! - D1: a thread keeps its rank: without privileges Linux lets no thread rise. The pool (`pool.rs`) has threads of
-//!   both ranks, and running work keeps the rank it began with.
-//! - D2: only time at normal priority or above counts. Programs with nice 1 to 19 stand back by themselves, and the
-//!   server's own long work is nice in both ranks. Kernel time counts, also when the kernel works for long work;
-//!   long work may so crowd itself, and ranks higher.
+//! - D1: a thread keeps its rank: without privileges Linux lets no thread rise. The pool (`pool.rs`) has
+//!   threads of both ranks, and running work keeps the rank it began with.
+//! - D2: only time at normal priority or above counts. Programs with nice 1 to 19 stand back by themselves,
+//!   and the server's own long work is nice in both ranks. Kernel time counts, also when the kernel works for
+//!   long work; long work may so crowd itself, and ranks higher.
 //! - D3: cores that this process may not use do not count, nor does time that a hypervisor gives to others.
 
 use parking_lot::Mutex;
@@ -21,7 +21,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
 /// The usual nice value of long work. A loop and such a thread that want the same core share it 69 : 1.
 pub const LAST: i32 = 19;
-/// The nice value of long work on a crowded machine. It shares a core 4 : 5 with a program at normal priority.
+/// The nice value of long work on a crowded machine. It shares a core 4 : 5 with a program at normal
+/// priority.
 pub const BESIDE_OTHERS: i32 = 1;
 
 /// The share of all cores, in percent, from which a machine becomes crowded, and from which it stays crowded.
@@ -81,8 +82,8 @@ impl Cores {
         }
     }
 
-    /// The share of the cores, in percent, that all but this process's loops had since `then`. None: no time passed,
-    /// or a counter fell.
+    /// The share of the cores, in percent, that all but this process's loops had since `then`. None: no time
+    /// passed, or a counter fell.
     fn others(self, then: Cores, loops_ticks: f64) -> Option<f64> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)?;
         let busy = self.busy.checked_sub(then.busy)?;
@@ -98,9 +99,9 @@ pub struct Crowd {
     last: Mutex<Option<(Cores, f64)>>,
     /// The busy ticks of the last look, and its time. Only the clerk uses it.
     ticks: Mutex<(u64, u64)>,
-    /// Thousandths of a core that were busy between the last two looks; above [`MILLI_BITS`] bits, the time of the
-    /// last look in milliseconds. 0: not known. It is one word, so that loops need no lock: the clerk runs behind
-    /// all others, and might hold a lock for long.
+    /// Thousandths of a core that were busy between the last two looks; above [`MILLI_BITS`] bits, the time
+    /// of the last look in milliseconds. 0: not known. It is one word, so that loops need no lock: the clerk
+    /// runs behind all others, and might hold a lock for long.
     busy: AtomicU64,
 }
 
@@ -116,8 +117,8 @@ impl Crowd {
         if self.crowded.load(Relaxed) { Rank::BesideOthers } else { Rank::Last }
     }
 
-    /// Looks at the machine. The clerk calls it once a second; `loops_s` is the processor time of all loops so far.
-    /// Cost: O(cores), and a read of `/proc/stat`.
+    /// Looks at the machine. The clerk calls it once a second; `loops_s` is the processor time of all loops
+    /// so far. Cost: O(cores), and a read of `/proc/stat`.
     pub fn look(&self, loops_s: f64) {
         let ticks_per_second = rustix::param::clock_ticks_per_second();
         let cores = Cores::now();
@@ -135,8 +136,8 @@ impl Crowd {
         self.busy.store(told.map_or(0, word), Relaxed);
     }
 
-    /// How many cores were busy in the last second, in thousandths. It counts the cores this process may use, time at
-    /// normal priority or above, and this process's loops. None: not known. Cost: one load.
+    /// How many cores were busy in the last second, in thousandths. It counts the cores this process may use,
+    /// time at normal priority or above, and this process's loops. None: not known. Cost: one load.
     pub fn busy_milli(&self, now_ns: u64) -> Option<u64> {
         let word = self.busy.load(Relaxed);
         let age_ms = (now_ns / 1_000_000).saturating_sub(word >> MILLI_BITS);

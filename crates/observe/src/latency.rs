@@ -1,7 +1,7 @@
 //! LATENCY: keeps the longest delays by kind of event and by second, and draws and explains them.
 //!
-//! An event of some kind (`command`, ...) is anything that took at least `latency-monitor-threshold` ms. Each kind
-//! keeps the latest [`SAMPLES_MAX`] seconds with an event, each with its longest delay.
+//! An event of some kind (`command`, ...) is anything that took at least `latency-monitor-threshold` ms. Each
+//! kind keeps the latest [`SAMPLES_MAX`] seconds with an event, each with its longest delay.
 //!
 //! - E1: samples of a kind are in order of time, at most one per second.
 //! - E2: kinds are names in the source code, so there are few. The lock is held to add, copy or drop samples.
@@ -147,8 +147,8 @@ pub fn graph(events: &Events, args: Args<'_>, now_unix_s: u64, out: &mut Reply) 
     }
 }
 
-/// Draws one column for each second with an event: its delay between the lowest (bottom) and the highest (top).
-/// Below it stands its age, to be read downwards.
+/// Draws one column for each second with an event: its delay between the lowest (bottom) and the highest
+/// (top). Below it stands its age, to be read downwards.
 fn drawing(kind: &str, series: &Series, now_unix_s: u64) -> String {
     let (low, high) = (series.delays().min().unwrap_or(0), series.delays().max().unwrap_or(0));
     let all = series.max_ms;
@@ -231,10 +231,11 @@ fn report(all: &BTreeMap<&'static str, Series>, threshold_ms: i64, slowlog_slowe
     out
 }
 
-/// `LATENCY HISTOGRAM [command ...]`: calls and run times by doubling bounds, for the named commands or for all.
+/// `LATENCY HISTOGRAM [command ...]`: calls and run times by doubling bounds, for the named commands or for
+/// all.
 ///
-/// `names` are the names in the command table, sub-commands written `config|get`. A container's name stands for all
-/// of its sub-commands. Cost: O(commands · buckets · threads); too long for an event loop.
+/// `names` are the names in the command table, sub-commands written `config|get`. A container's name stands
+/// for all of its sub-commands. Cost: O(commands · buckets · threads); too long for an event loop.
 pub fn histogram(registry: &Registry, names: &[&str], args: Args<'_>, out: &mut Reply) {
     let wanted = |name: &str| {
         args.len() <= 2

@@ -6,8 +6,8 @@
 //!                    INFO, LATENCY, SLOWLOG, CLIENT LIST, EVENKEEL WAITS, metrics
 //! ```
 //!
-//! Nothing here changes what a command does. A loop writes its own counters ([`stats`]). The logs are shared, and
-//! touched only when something was slow.
+//! Nothing here changes what a command does. A loop writes its own counters ([`stats`]). The logs are shared,
+//! and touched only when something was slow.
 #![forbid(unsafe_code)]
 
 pub mod calls;

@@ -1,14 +1,13 @@
-//! Figures about this process from the system and the allocator. The clerk collects them ten times a second, so
-//! that no loop waits for them.
+//! Figures about this process from the system and the allocator. The clerk collects them ten times a second,
+//! so that no loop waits for them.
 //!
 //! ```text
 //!   first loop, every 100 ms ──errand──▶ clerk: look, sample ──▶ atomics ──▶ INFO, on any loop
 //! ```
 //!
 //! - M1: reading takes no lock: the clerk runs behind all others, and might hold a lock for long.
-//! - M2: the figures are not from one moment, and as old as the clerk's last errand. The split of processor time
-//!   needs a file of every thread, and may be [`CPU_MS`] older.
-
+//! - M2: the figures are not from one moment, and as old as the clerk's last errand. The split of processor
+//!   time needs a file of every thread, and may be [`CPU_MS`] older.
 
 use crate::crowd::Crowd;
 use crate::info::{self, Allocator, Cpu};
@@ -61,8 +60,8 @@ impl Measured {
         self.speeds.iter().zip(all).for_each(|(kept, now)| kept.set(now));
     }
 
-    /// Reads the system's figures, and lets `crowd` look at the machine. Reads files; cost: microseconds, and every
-    /// [`CPU_MS`] O(threads + cores).
+    /// Reads the system's figures, and lets `crowd` look at the machine. Reads files; cost: microseconds, and
+    /// every [`CPU_MS`] O(threads + cores).
     pub fn sample(&self, now_ms: u64, crowd: &Crowd) {
         self.process.store(info::resident_bytes(), Relaxed);
         let then_ms = self.cpu_ms.load(Relaxed);

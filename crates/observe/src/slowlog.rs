@@ -1,8 +1,8 @@
 //! SLOWLOG: the latest commands that took long, and why.
 //!
-//! An entry has the form of Redis: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note of how
-//! much was left out. It also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields, since some client
-//! libraries read exactly those.
+//! An entry has the form of Redis: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note
+//! of how much was left out. It also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields,
+//! since some client libraries read exactly those.
 //!
 //! - Q1: the lock is held for a bounded number of entries at a time, however long the log is.
 //! - Q2: entries are numbered from 0 without gaps, newest first; numbers are never used twice.
@@ -51,8 +51,8 @@ struct Ring {
 }
 
 impl Slowlog {
-    /// Numbers and adds an entry, and drops the oldest beyond `max_len`. One call drops at most [`BATCH`] entries,
-    /// so a log whose limit was lowered shrinks over the next calls.
+    /// Numbers and adds an entry, and drops the oldest beyond `max_len`. One call drops at most [`BATCH`]
+    /// entries, so a log whose limit was lowered shrinks over the next calls.
     pub fn add(&self, mut entry: Entry, max_len: usize) {
         let mut gone = Vec::new();
         let mut ring = self.ring.lock();
@@ -118,14 +118,14 @@ fn shortened_word(word: &[u8]) -> Vec<u8> {
     short
 }
 
-/// `SLOWLOG GET [count]`: id, time, µs, words, client and client's name of each entry. The default count is 10; -1
-/// means all. O(count).
+/// `SLOWLOG GET [count]`: id, time, µs, words, client and client's name of each entry. The default count is
+/// 10; -1 means all. O(count).
 pub fn get(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
     answer(log, args, out, false);
 }
 
-/// `SLOWLOG WHY [count]`: the fields of GET, then the cause, then command, address and name of the client it waited
-/// for. The last three are empty if it waited for no client.
+/// `SLOWLOG WHY [count]`: the fields of GET, then the cause, then command, address and name of the client it
+/// waited for. The last three are empty if it waited for no client.
 pub fn why(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
     answer(log, args, out, true);
 }

@@ -6,13 +6,15 @@
 //! worker: Recorder ──writes──▶ Cells ┘
 //! ```
 //!
-//! A cell has one writer, which loads, adds and stores; readers may see the value a moment late. A reset only starts
-//! a new generation: cells of an older one read as zero, and their writer clears them before its next write.
+//! A cell has one writer, which loads, adds and stores; readers may see the value a moment late. A reset only
+//! starts a new generation: cells of an older one read as zero, and their writer clears them before its next
+//! write.
 //!
 //! - N1: only the [`Recorder`] that owns cells stores into them, and it is not shared between threads.
 //! - N2: cells carry the generation they count for; a reader ignores cells of any other.
 //! - N3: a histogram allocates 1 KB per power of two of run time that was seen, at most 24 times.
-//! - N4: a command that counted anything is marked as used, so that a reader skips the hundreds that never ran.
+//! - N4: a command that counted anything is marked as used, so that a reader skips the hundreds that never
+//!   ran.
 //!
 //! Costs: recording a command is about three plain additions. Reading is O(threads) for a figure, O(threads ·
 //! commands used) for a sum over commands, and O(threads · 3072) for a histogram.
@@ -201,7 +203,8 @@ impl Registry {
         current.map(Arc::as_ref).map(each).collect()
     }
 
-    /// The value of a counter over all threads. O(threads); O(threads · commands used) for a sum over commands.
+    /// The value of a counter over all threads. O(threads); O(threads · commands used) for a sum over
+    /// commands.
     pub fn counter(&self, counter: Counter) -> u64 {
         match counter {
             Counter::CommandsProcessed => self.sum(|cell| &cell.calls),
@@ -235,7 +238,8 @@ impl Registry {
         totals
     }
 
-    /// How many commands ran or were refused, on the thread with the most of them. O(threads · commands used).
+    /// How many commands ran or were refused, on the thread with the most of them. O(threads · commands
+    /// used).
     pub fn commands_used(&self) -> usize {
         self.read(|cells| cells.used().count()).into_iter().max().unwrap_or(0)
     }
@@ -360,7 +364,8 @@ impl Recorder {
         self.errors(error_name(text), 1);
     }
 
-    /// Counts `n` error replies of a name. Beyond [`ERROR_KINDS_MAX`] names, a new one counts in the total only.
+    /// Counts `n` error replies of a name. Beyond [`ERROR_KINDS_MAX`] names, a new one counts in the total
+    /// only.
     pub fn errors(&self, name: &str, n: u64) {
         let cells = self.current();
         add(&cells.counters[Counter::ErrorReplies as usize], n);
@@ -558,8 +563,8 @@ impl Histogram {
         self.total() == 0
     }
 
-    /// The run time in ns that `percent` of the runs did not exceed, rounded up to its bucket. 0 if there were no
-    /// runs.
+    /// The run time in ns that `percent` of the runs did not exceed, rounded up to its bucket. 0 if there
+    /// were no runs.
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (percent / 100.0 * self.total() as f64 + 0.5) as u64;
         let mut left = rank.max(1);
@@ -614,7 +619,8 @@ const SAMPLES: usize = 16;
 const RATES: usize = 5;
 
 impl Rates {
-    /// Takes a sample of the counters; to be called about ten times a second. Ignored unless `now_ms` has grown.
+    /// Takes a sample of the counters; to be called about ten times a second. Ignored unless `now_ms` has
+    /// grown.
     pub fn sample(&mut self, now_ms: u64, registry: &Registry) {
         let counters = [
             Counter::CommandsProcessed,

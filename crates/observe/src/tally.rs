@@ -1,13 +1,14 @@
 //! Counts the commands that run inside a script or a transaction, each like one that a client sent.
 //!
-//! The counters get them when the script or transaction is done: a run that is dropped and repeated counts once
-//! (scripts C1). Until then, the commands of a short run stand in a list, and those of a long run in sums.
+//! The counters get them when the script or transaction is done: a run that is dropped and repeated counts
+//! once (scripts C1). Until then, the commands of a short run stand in a list, and those of a long run in
+//! sums.
 //!
-//! Slow commands of a transaction are noted for the slow log one by one, as in Redis. Those of a script are part of
-//! their script.
+//! Slow commands of a transaction are noted for the slow log one by one, as in Redis. Those of a script are
+//! part of their script.
 //!
-//! Cost: two readings of a tick counter and a few stores per command. The counters cost O(commands listed), or
-//! O(3072) for each command that has a sum.
+//! Cost: two readings of a tick counter and a few stores per command. The counters cost O(commands listed),
+//! or O(3072) for each command that has a sum.
 
 use crate::stats::{ERROR_KINDS_MAX, Recorder, Times, error_name};
 use command::Command;

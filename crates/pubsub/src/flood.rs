@@ -1,12 +1,13 @@
-//! A shared limit, as for messages under way. While it is exceeded, only the clients that add much have to wait.
+//! A shared limit, as for messages under way. While it is exceeded, only the clients that add much have to
+//! wait.
 //!
 //! ```text
 //! level above max ──► full, the n-th time ──► level at half of max ──► not full
 //!                       └─ a client that adds SHARE or more meanwhile waits before its next command
 //! ```
 //!
-//! - C1: a client that added less than [`SHARE`] while it was full never waits. So the level is at most `max`, and
-//!   for each client [`SHARE`] and the additions of one command.
+//! - C1: a client that added less than [`SHARE`] while it was full never waits. So the level is at most
+//!   `max`, and for each client [`SHARE`] and the additions of one command.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 

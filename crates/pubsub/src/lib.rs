@@ -4,14 +4,15 @@
 //! PUBLISH ── counts per loop (here, one short lock) ──► one letter per loop ──► that loop's own table ──► its clients
 //! ```
 //!
-//! - B1: the shared table holds only the number of subscribers per loop; each loop has a table of the clients. So
-//!   PUBLISH costs O(loops + patterns) (see B5), and the fan-out is each loop's work, in slices.
+//! - B1: the shared table holds only the number of subscribers per loop; each loop has a table of the
+//!   clients. So PUBLISH costs O(loops + patterns) (see B5), and the fan-out is each loop's work, in slices.
 //! - B2: the count answered is the number of subscriptions that matched when the message was sent.
-//! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest number of
-//!   its begin, so it can stop anywhere. A client that left meanwhile gets nothing more; a later one gets nothing.
+//! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest
+//!   number of its begin, so it can stop anywhere. A client that left meanwhile gets nothing more; a later
+//!   one gets nothing.
 //! - B4: a fan-out encodes its message once per protocol version; the subscribers share the bytes.
-//! - B5: a message passes patterns for some 10 µs at a time: there may be very many, and each may take long. A client
-//!   that subscribes meanwhile may get the message or not.
+//! - B5: a message passes patterns for some 10 µs at a time: there may be very many, and each may take long.
+//!   A client that subscribes meanwhile may get the message or not.
 
 #![forbid(unsafe_code)]
 
@@ -35,8 +36,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::glob::Match;
 
-/// Deliveries under way above which it is [`Flood::full`]. Without a limit, clients that publish faster than messages
-/// are delivered would fill the memory.
+/// Deliveries under way above which it is [`Flood::full`]. Without a limit, clients that publish faster than
+/// messages are delivered would fill the memory.
 const BACKLOG: usize = 100_000;
 /// The weight of an announced message while it waits for its turn, in deliveries.
 const WAITING: usize = 10;
@@ -346,7 +347,8 @@ impl PubSub {
         }
     }
 
-    /// Publishes keyspace events as `notify-keyspace-events` asks. O(events · loops), and some 10 µs for patterns.
+    /// Publishes keyspace events as `notify-keyspace-events` asks. O(events · loops), and some 10 µs for
+    /// patterns.
     pub fn notify(&self, events: &[Event]) {
         notify::notify(self, events);
     }
@@ -373,8 +375,8 @@ impl PubSub {
         }
     }
 
-    /// Publishes a message; returns how many subscriptions it matched. `Err`: there are more patterns, or slow ones, and
-    /// [`PubSub::pass`] has to go on. O(loops) per matching name, and some 10 µs for patterns.
+    /// Publishes a message; returns how many subscriptions it matched. `Err`: there are more patterns, or
+    /// slow ones, and [`PubSub::pass`] has to go on. O(loops) per matching name, and some 10 µs for patterns.
     pub fn publish(
         &self,
         shard: bool,
@@ -423,8 +425,9 @@ impl PubSub {
         (!more).then_some(passing.sent)
     }
 
-    /// Publishes a message whose count is not needed. If patterns remain, the first loop goes on in slices; until it is
-    /// done, later announcements go there as a whole. So announcements keep their order. A PUBLISH may overtake them.
+    /// Publishes a message whose count is not needed. If patterns remain, the first loop goes on in slices;
+    /// until it is done, later announcements go there as a whole. So announcements keep their order. A
+    /// PUBLISH may overtake them.
     pub fn announce(&self, shard: bool, channel: &[u8], payload: impl FnOnce() -> Shared) {
         // Pairs with the Release in `advance`: at 0, all letters of earlier announcements have been sent.
         let passing = if self.announced.load(Ordering::Acquire) == 0 {
@@ -481,8 +484,8 @@ impl PubSub {
         Some(found)
     }
 
-    /// The active channels that match (PUBSUB CHANNELS, SHARDCHANNELS). A channel that comes or goes meanwhile may be
-    /// missed. O(channels); the lock is held for [`PAGE`] of them at a time.
+    /// The active channels that match (PUBSUB CHANNELS, SHARDCHANNELS). A channel that comes or goes
+    /// meanwhile may be missed. O(channels); the lock is held for [`PAGE`] of them at a time.
     pub fn channels(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let mut found: Vec<Arc<[u8]>> = Vec::new();
         let mut last: Option<Arc<[u8]>> = None;

@@ -4,9 +4,9 @@
 //! exec fills Snapshot ──▶ Sections::wanted(args) ──▶ text: "# Section\r\n" and "name:value\r\n" lines
 //! ```
 //!
-//! Names and forms are those of Redis 7.2, which redis_exporter and client libraries look for. Features that do not
-//! exist here (snapshots on disk, replicas) show the figures of a server that never used them. Figures of our own
-//! stand mostly in the section `evenkeel`.
+//! Names and forms are those of Redis 7.2, which redis_exporter and client libraries look for. Features that
+//! do not exist here (snapshots on disk, replicas) show the figures of a server that never used them. Figures
+//! of our own stand mostly in the section `evenkeel`.
 //!
 //! Cost: O(commands + errors + databases).
 
@@ -107,7 +107,8 @@ pub struct Memory {
     pub clients: u64,
     /// Bytes of keys of sources' changed rows that wait to be removed.
     pub source_changes: u64,
-    /// Memory held by long work beside the data; then its limit (0: none), and how often the limit refused more.
+    /// Memory held by long work beside the data; then its limit (0: none), and how often the limit refused
+    /// more.
     pub work: u64,
     pub work_max: u64,
     pub work_refused: u64,
@@ -205,7 +206,8 @@ impl Stats {
 impl Snapshot {
     /// Fills commands, latencies and errors from the counters. `names` are those of the command table.
     ///
-    /// Cost: O(threads · commands used). With `percentiles`, also some microseconds for each command's histogram.
+    /// Cost: O(threads · commands used). With `percentiles`, also some microseconds for each command's
+    /// histogram.
     pub fn count_commands(&mut self, registry: &Registry, names: &[&str], percentiles: Option<&[f64]>) {
         for (at, (name, totals)) in names.iter().zip(registry.commands()).enumerate() {
             if totals == CommandTotals::default() {
@@ -248,8 +250,8 @@ const SECTIONS: [(&str, &str, bool, Writer); 14] = [
 pub struct Sections(u16);
 
 impl Sections {
-    /// Reads the words after INFO: names of sections, `all`, `everything`, `default`. No word means `default`;
-    /// unknown names are ignored.
+    /// Reads the words after INFO: names of sections, `all`, `everything`, `default`. No word means
+    /// `default`; unknown names are ignored.
     pub fn wanted<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Sections {
         let unasked =
             |mask, (at, (_, _, shown, _)): (usize, &(_, _, bool, _))| mask | u16::from(*shown) << at;
@@ -268,8 +270,8 @@ impl Sections {
         }))
     }
 
-    /// Whether a section is asked for. The figures of `commandstats`, `latencystats` and `keyspace` cost enough to
-    /// be collected only then.
+    /// Whether a section is asked for. The figures of `commandstats`, `latencystats` and `keyspace` cost
+    /// enough to be collected only then.
     pub fn has(self, name: &str) -> bool {
         SECTIONS.iter().enumerate().any(|(at, (known, ..))| *known == name && self.0 >> at & 1 == 1)
     }

@@ -7,17 +7,19 @@
 //!                             └── neighbours: the threads that had the processor, if the system took it
 //! ```
 //!
-//! A loop keeps the longest pieces of work of its current turn that took a quantum or more, each with its client
-//! ([`turn::Turn`]). A client that is served late in such a turn, or at the begin of the next, waited behind them:
-//! that makes a [`Wait`]. The loop cannot know when the client's bytes came. It counts from the begin of the turn in
-//! which they came, so the time given is an upper bound.
+//! A loop keeps the longest pieces of work of its current turn that took a quantum or more, each with its
+//! client ([`turn::Turn`]). A client that is served late in such a turn, or at the begin of the next, waited
+//! behind them: that makes a [`Wait`]. The loop cannot know when the client's bytes came. It counts from the
+//! begin of the turn in which they came, so the time given is an upper bound.
 //!
-//! - H1: a request that did not wait pays two stores and two comparisons; a turn pays one reading of the clock. All
-//!   else happens only when something was slow.
+//! - H1: a request that did not wait pays two stores and two comparisons; a turn pays one reading of the
+//!   clock. All else happens only when something was slow.
 //! - H2: everything is bounded: [`RECENT`] waits and stalls per loop, [`CULPRITS_MAX`] culprits in the sums,
-//!   [`HISTORY`] requests per client, and [`PER_TURN`] waits of one turn kept one by one (all of them are counted).
+//!   [`HISTORY`] requests per client, and [`PER_TURN`] waits of one turn kept one by one (all of them are
+//!   counted).
 //! - H3: a culprit keeps a client's record; the client may be long gone.
-//! - H4: "the operating system" and "unknown" are counted like any other cause, so that their share can be seen.
+//! - H4: "the operating system" and "unknown" are counted like any other cause, so that their share can be
+//!   seen.
 //!
 //! Cost: noting a wait takes some 100 ns under locks that loops hold for that long only.
 
@@ -68,8 +70,8 @@ pub enum What {
     Race,
     /// All workers, or all threads for scripts, were busy.
     Thread,
-    /// The client had removed more than may wait to be freed. Or it wrote above `maxmemory`, and other keys had to
-    /// be evicted first.
+    /// The client had removed more than may wait to be freed. Or it wrote above `maxmemory`, and other keys
+    /// had to be evicted first.
     Reclaim,
     /// The client had published more than may be under way.
     Messages,
@@ -120,7 +122,8 @@ pub struct Culprit {
     pub ns: u64,
     /// The part of that in which the thread did not run, since the system ran something else.
     pub os_ns: u64,
-    /// The threads that ran instead, longest first. The watchdog adds them to a stall, if it is allowed to look.
+    /// The threads that ran instead, longest first. The watchdog adds them to a stall, if it is allowed to
+    /// look.
     pub ran: OnceLock<Box<[Neighbour]>>,
 }
 
@@ -300,7 +303,8 @@ impl Waits {
         log.pieces.push_back((began_ns, ended_ns, culprit));
     }
 
-    /// The long piece of work that a client had on a loop in that time, if any: its length and its words. O(loops).
+    /// The long piece of work that a client had on a loop in that time, if any: its length and its words.
+    /// O(loops).
     pub fn piece_of(&self, client: u64, began_ns: u64, now_ns: u64) -> Option<(u64, Vec<Vec<u8>>)> {
         self.logs.iter().find_map(|log| {
             let log = log.lock();

@@ -1,22 +1,23 @@
-//! Names what had a processor that an event loop waited for: other programs, the server's own threads, the limit of
-//! its control group, the host of a virtual machine.
+//! Names what had a processor that an event loop waited for: other programs, the server's own threads, the
+//! limit of its control group, the host of a virtual machine.
 //!
 //! ```text
 //! a turn of 0.3 ms ──suspect()──► stdx::sched notes the switches ──it was a stall──► who() ──► Neighbour…
 //! ```
 //!
-//! - N1: the kernel's record is opened only when a long turn waits, or has waited, for a processor. It is closed
-//!   [`KEPT_NS`] after the last such turn, so a server that runs undisturbed pays nothing. For the first stall, and
-//!   for a short one, the names are often incomplete.
-//! - N2: switches are noted while a turn lasts longer than [`SUSPECT_NS`]. Above [`SUSPECTS`] such turns a second,
-//!   only those that wait for a processor are watched. `watch-neighbours always` notes all switches at all times.
+//! - N1: the kernel's record is opened only when a long turn waits, or has waited, for a processor. It is
+//!   closed [`KEPT_NS`] after the last such turn, so a server that runs undisturbed pays nothing. For the
+//!   first stall, and for a short one, the names are often incomplete.
+//! - N2: switches are noted while a turn lasts longer than [`SUSPECT_NS`]. Above [`SUSPECTS`] such turns a
+//!   second, only those that wait for a processor are watched. `watch-neighbours always` notes all switches
+//!   at all times.
 //! - N3: where watching is not allowed, no names are given, and the log says so once.
-//! - N4: this misses most of a short stall. After a turn waited for a processor, or lost one and not all takers are
-//!   known, all switches are noted for [`FULL_NS`], renewed by every further stall. More than [`FULL_RATE`] switches
-//!   a second end it.
+//! - N4: this misses most of a short stall. After a turn waited for a processor, or lost one and not all
+//!   takers are known, all switches are noted for [`FULL_NS`], renewed by every further stall. More than
+//!   [`FULL_RATE`] switches a second end it.
 //! - N5: a thread that was not switched off its processor, and yet did not run, lost it to the host or to
-//!   interrupts. Where a host has never taken time, it was interrupts. Elsewhere the two are not told apart: the
-//!   system counts them in steps of 10 ms only.
+//!   interrupts. Where a host has never taken time, it was interrupts. Elsewhere the two are not told apart:
+//!   the system counts them in steps of 10 ms only.
 //!
 //! Cost: that of [`stdx::sched`], and a file read each second for the control group.
 
@@ -112,7 +113,8 @@ impl Full {
         }
     }
 
-    /// Whether all switches are to be noted. Called once a round; `noted` is the number of switches noted so far.
+    /// Whether all switches are to be noted. Called once a round; `noted` is the number of switches noted so
+    /// far.
     fn is_on(&mut self, noted: u64, now_ns: u64) -> bool {
         let (at_ns, before) = self.counted;
         if at_ns == 0 {
@@ -151,7 +153,8 @@ impl Neighbours {
         }
     }
 
-    /// Opens and closes the kernel's record as the setting and the last stalls ask (N1, N4). Called once a round.
+    /// Opens and closes the kernel's record as the setting and the last stalls ask (N1, N4). Called once a
+    /// round.
     pub(super) fn look(&mut self, now_ns: u64, when: When) {
         if let Some(group) = &mut self.group {
             group.look(now_ns);
@@ -209,8 +212,8 @@ impl Neighbours {
         }
     }
 
-    /// Names what had a loop's processor during a stall, longest first, as far as that is known. `lost_ns` is the time
-    /// for which the loop did not run.
+    /// Names what had a loop's processor during a stall, longest first, as far as that is known. `lost_ns` is
+    /// the time for which the loop did not run.
     pub(super) fn who(
         &mut self,
         thread: i32,
@@ -251,8 +254,8 @@ fn open(now_ns: u64) -> Eyes {
     }
 }
 
-/// Names the threads that were seen, the limit of the control group, and the host or interrupts. The loop did not run
-/// for `lost_ns` of `turn_ns`.
+/// Names the threads that were seen, the limit of the control group, and the host or interrupts. The loop did
+/// not run for `lost_ns` of `turn_ns`.
 fn named(absence: Option<Absence>, throttled_ns: u64, (lost_ns, turn_ns): (u64, u64)) -> Vec<Neighbour> {
     let absence = absence.unwrap_or_default();
     // The host or interrupts (N5), if the whole turn was seen.
@@ -345,7 +348,8 @@ impl Group {
     }
 }
 
-/// Ticks for which a host kept this machine's processors from running, ever: the eighth figure of `/proc/stat`.
+/// Ticks for which a host kept this machine's processors from running, ever: the eighth figure of
+/// `/proc/stat`.
 fn stolen(stat: &str) -> u64 {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     all.and_then(|figures| figures.split_ascii_whitespace().nth(7)?.parse().ok()).unwrap_or(0)

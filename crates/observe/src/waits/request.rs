@@ -78,7 +78,8 @@ impl Request {
         Request { command, unix_ms, inline_ns, ..Request::default() }
     }
 
-    /// How long the command was held before it ran. Waits for the loop, a lock, a key or a snapshot do not count.
+    /// How long the command was held before it ran. Waits for the loop, a lock, a key or a snapshot do not
+    /// count.
     pub fn held_ns(&self) -> u64 {
         self.guard_ns + self.reclaim_ns + self.messages_ns + self.source_ns + self.pause_ns + self.queued_ns
     }
@@ -263,8 +264,8 @@ impl Away {
     }
 }
 
-/// Records the job of a blocked request that found nothing to take. The request waits on, and is counted when it is
-/// over.
+/// Records the job of a blocked request that found nothing to take. The request waits on, and is counted when
+/// it is over.
 pub fn waits_on(
     observe: &Observe,
     log: &mut TurnLog,
@@ -366,7 +367,8 @@ pub fn ended(
         log.note_nobody(observe, info, (What::Pause, pause_ns));
     }
     request.behind = note_waits(observe, log, info, away.command.name, waits);
-    // Work without a thread is done in slices of the loop; its run time is that from the first slice to the last.
+    // Work without a thread is done in slices of the loop; its run time is that from the first slice to the
+    // last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
     info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
     let slow_ns = if blocks { ns } else { total_ns };

@@ -4,10 +4,10 @@
 //! begin ─► client, client, EVAL 12 ms, client (late) … ─► mail ─► writing ─► end ─► wait ─► begin ─► client (late) …
 //! ```
 //!
-//! - T1: the time of a turn has no gaps: a command's time begins where the one before ended. The time between them
-//!   (receiving, parsing) counts for the client that is served next.
-//! - T2: the time in which the thread did not run is wall time less CPU time, since the last reading of both. The
-//!   CPU clock is read when a piece took long, and at the begin of a turn if [`CPU_BASE_NS`] have passed.
+//! - T1: the time of a turn has no gaps: a command's time begins where the one before ended. The time between
+//!   them (receiving, parsing) counts for the client that is served next.
+//! - T2: the time in which the thread did not run is wall time less CPU time, since the last reading of both.
+//!   The CPU clock is read when a piece took long, and at the begin of a turn if [`CPU_BASE_NS`] have passed.
 //! - T3: the pulse has one writer, the loop; the watchdog may see a word of it a moment late.
 
 use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
@@ -107,8 +107,8 @@ pub fn works_for(client: u64) {
     stdx::doing::set(client << 16 | Part::Works.number());
 }
 
-/// The client and the command in a word of `stdx::doing`; for a part of a turn, the client's last command. None: the
-/// word is 0.
+/// The client and the command in a word of `stdx::doing`; for a part of a turn, the client's last command.
+/// None: the word is 0.
 pub fn doer(observe: &Observe, doing: u64) -> Option<(u64, &'static str)> {
     if doing == 0 {
         return None;
@@ -307,7 +307,8 @@ impl TurnLog {
         }
     }
 
-    /// Ends the turn: reads the clock. The loop waits for events next; `taken` is the number of events taken so far.
+    /// Ends the turn: reads the clock. The loop waits for events next; `taken` is the number of events taken
+    /// so far.
     #[inline]
     pub fn end_turn(&mut self, observe: &Observe, taken: u64) {
         let now = self.lap();
@@ -381,8 +382,9 @@ impl TurnLog {
         Mark(self.clock_ns, self.turn.noted_ns)
     }
 
-    /// Ends a part of the turn: reads the clock. Long pieces within the part were noted on their own, and its time is
-    /// the rest; in [`Part::Continue`] they also stand for the rest. Work done for a client counts as its quantum.
+    /// Ends a part of the turn: reads the clock. Long pieces within the part were noted on their own, and its
+    /// time is the rest; in [`Part::Continue`] they also stand for the rest. Work done for a client counts as
+    /// its quantum.
     #[inline]
     pub fn leave(&mut self, observe: &Observe, part: Part, client: u64, mark: Mark) -> u64 {
         let now = self.lap();
@@ -399,8 +401,8 @@ impl TurnLog {
         now
     }
 
-    /// Notes a piece of work of [`BIG_NS`] or longer that just ended. Returns its culprit (the holder of a lock, if
-    /// half of the time was a wait for it), and the time it waited for locks.
+    /// Notes a piece of work of [`BIG_NS`] or longer that just ended. Returns its culprit (the holder of a
+    /// lock, if half of the time was a wait for it), and the time it waited for locks.
     #[cold]
     pub fn piece(
         &mut self,

@@ -1,17 +1,19 @@
 //! A thread that watches the loops from outside: it sees a long turn even if the loop never reports it.
 //!
-//! Every millisecond, or less often while the loops are idle, it reads every loop's [`Pulse`](super::Pulse). A turn
-//! of [`STALL_NS`] or longer is a stall, for which the loop must name a culprit. The watchdog compares its own
-//! samples with the loop's answer, so the share of wrong answers is measured.
+//! Every millisecond, or less often while the loops are idle, it reads every loop's [`Pulse`](super::Pulse).
+//! A turn of [`STALL_NS`] or longer is a stall, for which the loop must name a culprit. The watchdog compares
+//! its own samples with the loop's answer, so the share of wrong answers is measured.
 //!
-//! - D1: the watchdog holds locks that loops use only for a moment. It writes the log line of a stall; the loop does
-//!   not.
+//! - D1: the watchdog holds locks that loops use only for a moment. It writes the log line of a stall; the
+//!   loop does not.
 //! - D2: the loop has [`GRACE`] rounds to name the culprit; then the stall counts as unknown.
-//! - D3: at most one line a second is logged, with the number of lines left out. A thread of low priority writes it,
-//!   since names of functions can take 100 ms to find.
-//! - D4: at the begin of a stall a signal asks the loop which functions are under way (`stdx::stacks`). The answer is
-//!   fetched a round later, and belongs to the stall if it was given during it. One question at a time.
-//! - D5: if the system took the processor, the watchdog looks up the threads that had it ([`super::neighbours`]).
+//! - D3: at most one line a second is logged, with the number of lines left out. A thread of low priority
+//!   writes it, since names of functions can take 100 ms to find.
+//! - D4: at the begin of a stall a signal asks the loop which functions are under way (`stdx::stacks`). The
+//!   answer is fetched a round later, and belongs to the stall if it was given during it. One question at a
+//!   time.
+//! - D5: if the system took the processor, the watchdog looks up the threads that had it
+//!   ([`super::neighbours`]).
 
 use super::neighbours::{Neighbour, Neighbours, SUSPECT_NS, When};
 use super::turn::decode;
@@ -96,7 +98,7 @@ struct Open {
 pub fn start(observe: &Arc<Observe>) -> std::io::Result<()> {
     let (observe, waits) = (Arc::downgrade(observe), observe.waits.clone());
     if !stacks::install() {
-        log::warn!("stalls of event loops will be logged without functions: the signal handler could not be set");
+        log::warn!("stalls of event loops will be logged without functions: no signal handler");
     }
     let (lines, told) = mpsc::sync_channel(LINES);
     std::thread::Builder::new().name("watchdog-log".into()).spawn(move || {
@@ -352,7 +354,8 @@ fn within(stack: &[u64]) -> String {
     if names.is_empty() { String::new() } else { format!("; in {}", names.join(", called by ")) }
 }
 
-/// Nanoseconds for which a thread was ready to run and had no processor, ever; 0 where the system does not say.
+/// Nanoseconds for which a thread was ready to run and had no processor, ever; 0 where the system does not
+/// say.
 fn runnable_ns(thread: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
     text.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
