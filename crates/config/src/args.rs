@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::PathBuf;
 
-/// What a command line asks for.
+/// The action a command line asks for.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Invocation {
     Serve(Sources),

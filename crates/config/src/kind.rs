@@ -1,4 +1,4 @@
-//! The kinds of values that directives take: their parsing, their limits, and the form in which they are shown.
+//! The kinds of values that directives take: their parsing, their limits, and the form in which they show.
 //!
 //! ```text
 //! words of a line, or the one value of CONFIG SET ──parse──▶ Parsed ──▶ Live      (what runs)

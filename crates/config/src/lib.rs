@@ -2,8 +2,8 @@
 //! shows and changes them, and all other code reads them through [`Live`].
 //!
 //! ```text
-//! args ──▶ Sources ──load──▶ Draft ──▶ Config ── values: bytes by row, as CONFIG GET shows them  (one lock, CONFIG only)
-//! rows ─(kind, default, effect)──┘        └───── live:   typed atomics                           (no lock, everybody)
+//! args ──▶ Sources ──load──▶ Draft ──▶ Config ── values: bytes by row, for CONFIG alone  (one lock)
+//! rows ─(kind, default, effect)──┘        └───── live:   typed atomics, for all threads  (no lock)
 //! ```
 //!
 //! To add a directive, add a row to `rows.rs`, and a field to [`Live`] if it works. A directive that is not
@@ -166,7 +166,7 @@ impl Config {
         text.split_whitespace().map(address).collect()
     }
 
-    /// Directives without effect that were configured to other than the default: name and reason.
+    /// Directives without effect that were configured to other than the default: name and reason. O(rows).
     pub fn without_effect(&self) -> Vec<(&'static str, &'static str)> {
         let values = self.values.read();
         let rows = table().iter().enumerate();
@@ -316,7 +316,7 @@ fn refused(name: &[u8], reason: &str) -> String {
     format!("ERR CONFIG SET failed (possibly related to argument '{name}') - {reason}")
 }
 
-/// `CONFIG GET pattern [pattern ...]` as a reply.
+/// `CONFIG GET pattern [pattern ...]` as a reply. Cost: as [`Config::get`].
 pub fn get(config: &Config, args: Args<'_>, out: &mut Reply) {
     let found = config.get(args.from(2).iter());
     out.map(found.len());
@@ -326,7 +326,8 @@ pub fn get(config: &Config, args: Args<'_>, out: &mut Reply) {
     }
 }
 
-/// `CONFIG SET name value [name value ...]` as a reply. `local`: the client is on this machine.
+/// `CONFIG SET name value [name value ...]` as a reply. `local`: the client is on this machine. Errors: those
+/// of [`Config::set`].
 pub fn set(config: &Config, args: Args<'_>, local: bool, out: &mut Reply) {
     let words: Vec<&[u8]> = args.from(2).iter().collect();
     match config.set(&words, local) {

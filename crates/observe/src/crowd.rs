@@ -5,8 +5,9 @@
 //! programs fill the cores, new long work therefore ranks just behind them ([`BESIDE_OTHERS`]).
 //!
 //! ```text
-//!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own ──► more than 60 % of the cores: crowded
-//!                                                                                    less than 40 %: not any more
+//!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own
+//!                             ├──► 60 % of the cores or more: crowded
+//!                             └──► less than 40 %: not any more
 //! ```
 //!
 //! - D1: a thread keeps its rank: without privileges Linux lets no thread rise. The pool (`pool.rs`) has
@@ -47,7 +48,7 @@ impl Rank {
     }
 }
 
-/// What the cores this process may use have done since the machine started, in ticks.
+/// The time of the cores this process may use since the machine started, in ticks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Cores {
     /// Time at normal priority or above: programs, the kernel, interrupts.
@@ -99,9 +100,9 @@ pub struct Crowd {
     last: Mutex<Option<(Cores, f64)>>,
     /// The busy ticks of the last look, and its time. Only the clerk uses it.
     ticks: Mutex<(u64, u64)>,
-    /// Thousandths of a core that were busy between the last two looks; above [`MILLI_BITS`] bits, the time
-    /// of the last look in milliseconds. 0: not known. It is one word, so that loops need no lock: the clerk
-    /// runs behind all others, and might hold a lock for long.
+    /// Thousandths of a core that were busy between the last two looks. The bits above [`MILLI_BITS`] are the
+    /// time of the last look, in milliseconds. 0: not known. It is one word, so that loops need no lock: the
+    /// clerk runs behind all others, and might hold a lock for long.
     busy: AtomicU64,
 }
 

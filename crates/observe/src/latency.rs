@@ -100,6 +100,7 @@ impl Series {
 }
 
 /// `LATENCY LATEST`: for each kind its name, the time and delay of the latest event, and the longest delay.
+/// O(samples of all kinds).
 pub fn latest(events: &Events, out: &mut Reply) {
     let all = events.all();
     out.array(all.len());
@@ -113,7 +114,7 @@ pub fn latest(events: &Events, out: &mut Reply) {
     }
 }
 
-/// `LATENCY HISTORY event`: time and delay of each remembered second.
+/// `LATENCY HISTORY event`: time and delay of each kept second; empty if there is no such kind. O(samples).
 pub fn history(events: &Events, args: Args<'_>, out: &mut Reply) {
     let samples = events.series(args.at(2)).map(|(_, series)| series.samples).unwrap_or_default();
     out.array(samples.len());
@@ -124,7 +125,7 @@ pub fn history(events: &Events, args: Args<'_>, out: &mut Reply) {
     }
 }
 
-/// `LATENCY RESET [event ...]`: removes kinds, all by default; answers how many.
+/// `LATENCY RESET [event ...]`: removes kinds, all by default; answers how many. O(kinds · names).
 pub fn reset(events: &Events, args: Args<'_>, out: &mut Reply) {
     let mut kinds = events.kinds.lock();
     let before = kinds.len();
@@ -136,7 +137,7 @@ pub fn reset(events: &Events, args: Args<'_>, out: &mut Reply) {
     out.int((before - kinds.len()) as i64);
 }
 
-/// `LATENCY GRAPH event`: draws the kept delays. An error if there is no such kind.
+/// `LATENCY GRAPH event`: draws the kept delays. O(samples). An error if there is no such kind.
 pub fn graph(events: &Events, args: Args<'_>, now_unix_s: u64, out: &mut Reply) {
     match events.series(args.at(2)) {
         Some((kind, series)) => out.verbatim("txt", drawing(kind, &series, now_unix_s).as_bytes()),
@@ -191,7 +192,7 @@ fn age(seconds: u64) -> String {
     }
 }
 
-/// `LATENCY DOCTOR`: describes the kept delays in sentences, with advice.
+/// `LATENCY DOCTOR`: describes the kept delays in sentences, with advice. O(samples of all kinds).
 pub fn doctor(events: &Events, threshold_ms: i64, slowlog_slower_us: i64, out: &mut Reply) {
     out.verbatim("txt", report(&events.all(), threshold_ms, slowlog_slower_us).as_bytes());
 }

@@ -1,7 +1,7 @@
 //! Records what the server did, and which client waited for which.
 //!
 //! ```text
-//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk, 10 × a second: memory, processors, rates
+//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk: memory, processors, rates
 //!                                                     │
 //!                    INFO, LATENCY, SLOWLOG, CLIENT LIST, EVENKEEL WAITS, metrics
 //! ```

@@ -172,12 +172,12 @@ fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
     out.bulk(&culprit.name());
 }
 
-/// `SLOWLOG LEN`.
+/// `SLOWLOG LEN`: the number of entries. O(1).
 pub fn len(log: &Slowlog, out: &mut Reply) {
     out.int(log.len() as i64);
 }
 
-/// `SLOWLOG RESET`.
+/// `SLOWLOG RESET`: removes all entries. O(1); they are freed elsewhere.
 pub fn reset(log: &Slowlog, out: &mut Reply) {
     log.reset();
     out.ok();

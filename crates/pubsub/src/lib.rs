@@ -1,7 +1,7 @@
 //! Channels: the subscribers of each loop, and the way of a message to them.
 //!
 //! ```text
-//! PUBLISH ── counts per loop (here, one short lock) ──► one letter per loop ──► that loop's own table ──► its clients
+//! PUBLISH ── counts per loop (a short lock) ──► a letter per loop ──► that loop's table ──► its clients
 //! ```
 //!
 //! - B1: the shared table holds only the number of subscribers per loop; each loop has a table of the

@@ -15,8 +15,7 @@
 //! - H1: a request that did not wait pays two stores and two comparisons; a turn pays one reading of the
 //!   clock. All else happens only when something was slow.
 //! - H2: everything is bounded: [`RECENT`] waits and stalls per loop, [`CULPRITS_MAX`] culprits in the sums,
-//!   [`HISTORY`] requests per client, and [`PER_TURN`] waits of one turn kept one by one (all of them are
-//!   counted).
+//!   [`HISTORY`] requests per client. [`PER_TURN`] waits of one turn are kept one by one; all are counted.
 //! - H3: a culprit keeps a client's record; the client may be long gone.
 //! - H4: "the operating system" and "unknown" are counted like any other cause, so that their share can be
 //!   seen.

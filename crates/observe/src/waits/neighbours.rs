@@ -1,8 +1,8 @@
-//! Names what had a processor that an event loop waited for: other programs, the server's own threads, the
-//! limit of its control group, the host of a virtual machine.
+//! Names what took a processor from an event loop: other programs, the server's own threads, the limit of its
+//! control group, the host of a virtual machine, or interrupts.
 //!
 //! ```text
-//! a turn of 0.3 ms ──suspect()──► stdx::sched notes the switches ──it was a stall──► who() ──► Neighbour…
+//! turn of 0.3 ms ──suspect()──► stdx::sched notes switches ──it was a stall──► who() ──► Neighbour…
 //! ```
 //!
 //! - N1: the kernel's record is opened only when a long turn waits, or has waited, for a processor. It is
@@ -12,8 +12,8 @@
 //!   second, only those that wait for a processor are watched. `watch-neighbours always` notes all switches
 //!   at all times.
 //! - N3: where watching is not allowed, no names are given, and the log says so once.
-//! - N4: this misses most of a short stall. After a turn waited for a processor, or lost one and not all
-//!   takers are known, all switches are noted for [`FULL_NS`], renewed by every further stall. More than
+//! - N4: this misses most of a short stall. After a turn waited for a processor, or lost one to threads not
+//!   all known, all switches are noted for [`FULL_NS`]. Every further stall renews that; more than
 //!   [`FULL_RATE`] switches a second end it.
 //! - N5: a thread that was not switched off its processor, and yet did not run, lost it to the host or to
 //!   interrupts. Where a host has never taken time, it was interrupts. Elsewhere the two are not told apart:
@@ -26,7 +26,9 @@ use stdx::sched::{Absence, Task, Witness, is_kept_waiting};
 
 /// The length from which a turn may become a stall.
 pub(super) const SUSPECT_NS: u64 = 300_000;
+/// Turns per second that are watched in any case (N2).
 const SUSPECTS: u32 = 200;
+/// The time for which the kernel's record stays open after the last stall (N1).
 const KEPT_NS: u64 = 300_000_000_000;
 /// The time for which all switches are noted, and the rate that ends it (N4): 1.5 % of a processor.
 const FULL_NS: u64 = 10_000_000_000;

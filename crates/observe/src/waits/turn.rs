@@ -1,7 +1,7 @@
 //! A loop's current turn: its long pieces of work, and the clients that are served late because of them.
 //!
 //! ```text
-//! begin ─► client, client, EVAL 12 ms, client (late) … ─► mail ─► writing ─► end ─► wait ─► begin ─► client (late) …
+//! begin ─► client, EVAL 12 ms, client (late) … ─► mail ─► writing ─► end ─► wait ─► begin ─► client (late) …
 //! ```
 //!
 //! - T1: the time of a turn has no gaps: a command's time begins where the one before ended. The time between
