@@ -290,8 +290,8 @@ impl Config {
             self.sources.iter().filter(|(_, in_file)| !in_file).map(|(spec, _)| spec).collect();
         for spec in elsewhere.iter().filter(|spec| !served.contains(spec)) {
             log::warn!(
-                "CONFIG REWRITE: source '{}' has changed, but is defined in an included file or on the command \
-                 line; the next start will use that definition",
+                "CONFIG REWRITE: source '{}' was changed or removed, but is defined in an included file or on the \
+                 command line; the next start will use that definition",
                 spec.name
             );
         }

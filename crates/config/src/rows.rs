@@ -76,7 +76,7 @@ const NETWORK: &[Directive] = &[
     int("http-timeout", 0, INT, "60")
         .unit("seconds")
         .live(|l, v| l.http_timeout_s.set(v.int()))
-        .doc("Time an HTTP client may take for a request, or not read its reply, until disconnected; 0 is no limit."),
+        .doc("Time without a whole request or any reading, to disconnect an HTTP client; 0 is no limit."),
     flag("http-access-log", "no")
         .live(|l, v| l.http_access_log.set(v.is_yes()))
         .doc("Write a line to the log for each HTTP request."),
@@ -95,7 +95,7 @@ const NETWORK: &[Directive] = &[
     int("tcp-backlog", 0, INT, "511")
         .startup()
         .live(|l, v| l.tcp_backlog.set(v.int()))
-        .doc("Connections that may wait to be accepted; at least 4096, as far as the kernel's limit permits."),
+        .doc("Connections that may wait to be accepted; at least 4096, if the kernel's limit permits."),
     int("tcp-keepalive", 0, INT, "300")
         .unit("seconds")
         .live(|l, v| l.tcp_keepalive_s.set(v.int()))

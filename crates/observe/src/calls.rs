@@ -49,7 +49,7 @@ pub struct Finished<'a> {
     pub command: &'static Command,
     /// Run time, on the loop and on a thread together.
     pub ns: u64,
-    /// The time SLOWLOG judges it by: the run time and, except for commands that wait by request, the waits.
+    /// The time SLOWLOG judges it by: with all waits, or the run time alone if the command blocks on keys.
     pub slow_ns: u64,
     pub words: Vec<Vec<u8>>,
     /// The error it answered.

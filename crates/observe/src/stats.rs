@@ -1,4 +1,4 @@
-//! Counters of every thread, by command. Writing never waits; reading adds the threads up.
+//! Counters of every thread, by command. Writing takes no lock, except for errors; reading adds threads up.
 //!
 //! ```text
 //! loop 0: Recorder ──writes──▶ Cells ┐
@@ -37,7 +37,7 @@ const ERROR_NAME_BYTES_MAX: usize = 64;
 pub enum Counter {
     ConnectionsReceived,
     ConnectionsRejected,
-    /// The sum over all commands. Nothing is stored under this name itself.
+    /// Read as the sum over all commands.
     CommandsProcessed,
     NetInputBytes,
     NetOutputBytes,
@@ -53,7 +53,7 @@ pub enum Counter {
     OutputBufferDisconnections,
     LoopCycles,
     LoopDurationNs,
-    /// The run times of all commands, less [`Counter::AwayNs`]. Nothing is stored under this name itself.
+    /// Read as the run times of all commands, less [`Counter::AwayNs`].
     LoopCommandsNs,
     /// Run times of commands that ran away from their loop's turn.
     AwayNs,

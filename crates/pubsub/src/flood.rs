@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! level above max ──► full, the n-th time ──► level at half of max ──► not full
-//!                       └─ a client that adds SHARE or more meanwhile waits before its next command
+//!                       └─ a client that adds SHARE or more meanwhile waits before it adds again
 //! ```
 //!
 //! - C1: a client that added less than [`SHARE`] while it was full never waits. So the level is at most

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! loop 0: Turn ──long pieces of work──► Culprit ◄── Wait: client, cause, time ──┐     EVENKEEL WAITS,
-//! loop 1: Turn ────────────────────────────────────────────────────────────────┼─► Waits ─► WHY, SLOWLOG
+//! loop 1: Turn ─────────────────────────────────────────────────────────────────┼─► Waits ─► WHY, SLOWLOG
 //!    └── Pulse ◄──samples── watchdog ──every turn over 1 ms: has it a culprit?──┘
 //!                             └── neighbours: the threads that had the processor, if the system took it
 //! ```

@@ -1,5 +1,5 @@
-//! Names what took a processor from an event loop: other programs, the server's own threads, the limit of its
-//! control group, the host of a virtual machine, or interrupts.
+//! Names the takers of a processor that an event loop lost: other programs, the server's own threads, the
+//! limit of its control group, the host, interrupts.
 //!
 //! ```text
 //! turn of 0.3 ms ──suspect()──► stdx::sched notes switches ──it was a stall──► who() ──► Neighbour…

@@ -56,13 +56,13 @@ pub struct Request {
     pub parked_ns: u64,
     /// Wait for a worker or a script's thread.
     pub queued_ns: u64,
-    /// Wait for a snapshot, whose number is limited.
+    /// Wait for a snapshot; their number is limited.
     pub snapshot_ns: u64,
     /// Run time on the event loop.
     pub inline_ns: u64,
     /// Run time on a thread, all attempts together.
     pub thread_ns: u64,
-    /// The part of that in which the system ran something else.
+    /// The part of the run time in which the system ran something else.
     pub os_ns: u64,
     /// Reading keys and committing, in slices of the loop.
     pub commit_ns: u64,
@@ -378,7 +378,7 @@ pub fn ended(
     info.remember(request);
 }
 
-/// Notes the waits of a request of [`STALL_NS`] or longer; returns the culprit of the longest.
+/// Notes each wait of a request that took [`STALL_NS`] or longer; returns the culprit of the longest.
 fn note_waits(
     observe: &Observe,
     log: &mut TurnLog,

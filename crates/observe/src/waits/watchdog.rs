@@ -4,8 +4,8 @@
 //! A turn of [`STALL_NS`] or longer is a stall, for which the loop must name a culprit. The watchdog compares
 //! its own samples with the loop's answer, so the share of wrong answers is measured.
 //!
-//! - D1: the watchdog holds locks that loops use only for a moment. It writes the log line of a stall; the
-//!   loop does not.
+//! - D1: the watchdog only reads, and holds no lock for long. It writes the log line of a stall, so the loop
+//!   need not.
 //! - D2: the loop has [`GRACE`] rounds to name the culprit; then the stall counts as unknown.
 //! - D3: at most one line a second is logged, with the number of lines left out. A thread of low priority
 //!   writes it, since names of functions can take 100 ms to find.
