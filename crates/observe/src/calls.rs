@@ -1,7 +1,7 @@
-//! What is noted about every command that ran or was refused: counters, run times, SLOWLOG, LATENCY.
+//! Records every command that ran or was refused: counters, run times, SLOWLOG, LATENCY.
 //!
-//! Counters belong to the loop that ran the command ([`stats`](crate::stats)); the logs are shared and only touched when
-//! something was slow.
+//! Counters belong to the loop that ran the command ([`stats`](crate::stats)). The logs are shared, and
+//! touched only when something was slow.
 
 use crate::TurnLog;
 use crate::client::ClientInfo;
@@ -20,13 +20,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Counters and logs of one server.
 pub struct Calls {
-    /// Commands held back because their client had given too much to be freed.
+    /// Commands held back because their client had removed more than may wait to be freed.
     pub reclaim_delays: AtomicU64,
     pub registry: Arc<Registry>,
     pub slowlog: Slowlog,
     pub events: Events,
     rates: Mutex<Rates>,
-    /// The most memory ever in use, in bytes, and how much it was at the start.
+    /// The most memory ever in use, and the memory in use at the start, in bytes.
     pub peak_bytes: AtomicU64,
     pub startup_bytes: AtomicU64,
 }
@@ -34,32 +34,32 @@ pub struct Calls {
 /// One command's run.
 pub struct Ran<'a> {
     pub command: &'static Command,
-    /// Its place.
+    /// The command's place in the command table.
     pub number: usize,
     pub ns: u64,
     pub args: Args<'a>,
-    /// Its reply, as far as it was written at once.
+    /// The part of the reply that was written at once.
     pub reply: &'a [u8],
-    /// How it was spent, if that was long.
+    /// Where the time went, if the command was long.
     pub spent: Option<&'a Request>,
 }
 
-/// One command that was elsewhere, and is done.
+/// One command whose work was done away from its loop, and is over.
 pub struct Finished<'a> {
     pub command: &'static Command,
-    /// On its loop and on a thread together.
+    /// Run time, on the loop and on a thread together.
     pub ns: u64,
-    /// With all it waited for.
+    /// The time SLOWLOG judges it by: with all waits, or the run time alone if the command blocks on keys.
     pub slow_ns: u64,
     pub words: Vec<Vec<u8>>,
     /// The error it answered.
     pub failed: Option<&'a [u8]>,
     pub request: &'a Request,
-    /// It waited for keys, and was done by loops.
+    /// The command waited for keys, and its work was done on loops.
     pub on_loop: bool,
 }
 
-/// The words of a command as logs show them.
+/// The words of a command as logs show them: shortened, and without passwords.
 pub fn words(command: &Command, args: Args<'_>) -> Vec<Vec<u8>> {
     slowlog::shortened(args, |at| is_secret(command, args, at))
 }
@@ -77,12 +77,12 @@ impl Calls {
         }
     }
 
-    /// Counters for one more loop.
+    /// Creates the counters of one more loop.
     pub fn recorder(&self) -> Recorder {
         self.registry.recorder()
     }
 
-    /// A command ran.
+    /// Records a command that ran on its loop.
     #[inline]
     pub fn called(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Ran<'_>) {
         let failed = ran.reply.first() == Some(&b'-');
@@ -100,7 +100,7 @@ impl Calls {
         self.add_event(log, live, ran.command, ran.ns);
     }
 
-    /// A command that was elsewhere is done.
+    /// Records a command that ran away from its loop and is done.
     pub fn finished(&self, log: &TurnLog, live: &Live, info: &ClientInfo, ran: Finished<'_>) {
         let (place, timed) = (places::of(ran.command), live.latency_tracking.get());
         match ran.on_loop {
@@ -138,7 +138,7 @@ impl Calls {
     ) {
         let late = log.turn.late.as_ref();
         let slower_us = live.slowlog_slower_us.get().max(0) as u64;
-        // Of those who waited for one long piece of work only the first are logged: it is one event, not hundreds.
+        // One long piece of work can delay hundreds of clients. Only the first few are logged.
         let first = late.is_none_or(|late| log.turn.is_among_first() && !late.logged.replace(true));
         if ran.command.has(table::SKIP_SLOWLOG) || !first && ran.ns / 1000 < slower_us {
             return;
@@ -154,7 +154,8 @@ impl Calls {
         self.add_slow(log, live, info, ran.ns + waited_ns, words, request);
     }
 
-    /// A command of a transaction ran on its loop. EXEC itself is not in the slow log, which has what is slow in it.
+    /// Logs a transaction's command that ran on its loop, if it was slow. SLOWLOG shows such commands, not
+    /// EXEC.
     #[inline]
     pub fn queued(
         &self,
@@ -171,7 +172,7 @@ impl Calls {
         }
     }
 
-    /// The same of one that ran elsewhere.
+    /// Logs a slow command of a transaction that ran away from its loop.
     #[cold]
     pub fn queued_elsewhere(&self, log: &TurnLog, live: &Live, info: &ClientInfo, slow: Slow) {
         let request = Request { thread_ns: slow.ns, ..Request::default() };
@@ -187,7 +188,7 @@ impl Calls {
         args: Vec<Vec<u8>>,
         request: &Request,
     ) {
-        // Taken before: the culprit may be this client, and its name is behind the same lock.
+        // The name is read first: `sentence` may lock the same text again, if the culprit is this client.
         let client_name = info.text.lock().name.clone();
         let entry = Entry {
             id: 0,
@@ -202,7 +203,7 @@ impl Calls {
         self.slowlog.add(entry, live.slowlog_max_len.size());
     }
 
-    /// A command was refused before it ran.
+    /// Counts a command that was refused before it ran, and its error.
     pub fn rejected(&self, log: &TurnLog, command: Option<&'static Command>, error: &str) {
         if let Some(command) = command {
             log.recorder.rejected(places::of(command));
@@ -210,17 +211,18 @@ impl Calls {
         log.recorder.error(error.as_bytes());
     }
 
-    /// Ten times a second, on the clerk's thread: how much is in use; gives how fast things go.
+    /// Samples the counters and the memory in use; returns the rates. The clerk's thread calls it ten times a
+    /// second.
     pub fn sample(&self, now_ms: u64, used_bytes: u64) -> Speeds {
         let mut rates = self.rates.lock();
         rates.sample(now_ms, &self.registry);
         self.peak_bytes.fetch_max(used_bytes, Ordering::Relaxed);
-        // The first figure is the one of a server that has not served anybody yet.
+        // The first sample is of a server that has not served a client yet.
         let _ = self.startup_bytes.compare_exchange(0, used_bytes, Ordering::Relaxed, Ordering::Relaxed);
         rates.speeds()
     }
 
-    /// CONFIG RESETSTAT.
+    /// Sets all counters to zero (CONFIG RESETSTAT). The logs stay.
     pub fn reset(&self) {
         self.registry.reset();
     }

@@ -1,11 +1,13 @@
-//! What is known of a client to others than its loop.
+//! The part of a client that threads other than its loop can see.
 
 use crate::waits::Request;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, Ordering};
 
-/// What others may see and set of a client (CLIENT LIST, CLIENT KILL). Written by its loop, relaxed.
+/// A client as other threads see it (CLIENT LIST, CLIENT KILL).
+///
+/// The client's loop and its long work write the fields, relaxed. Others only set [`ClientInfo::killed`].
 #[derive(Debug)]
 pub struct ClientInfo {
     pub id: u64,
@@ -30,21 +32,23 @@ pub struct ClientInfo {
     pub query_bytes: AtomicU64,
     pub query_free: AtomicU64,
     pub reply_bytes: AtomicU64,
-    /// What its MULTI has queued; the keys it watches; and its long work beside the data, replies above all.
+    /// Bytes of the commands queued by MULTI.
     pub multi_bytes: AtomicU64,
+    /// Bytes of the watched keys.
     pub watch_bytes: AtomicU64,
+    /// Bytes that long work holds beside the data, mostly replies.
     pub work_bytes: AtomicU64,
     pub commands: AtomicU64,
     /// The last command, as one more than its number ([`command::places`]); 0 before the first.
     pub last_command: AtomicU32,
     pub net_in: AtomicU64,
     pub net_out: AtomicU64,
-    /// CLIENT KILL and the output limits set it; the loop then closes the connection.
+    /// Set by CLIENT KILL and by the output limits; the loop then closes the connection.
     pub killed: AtomicBool,
     pub text: Mutex<ClientText>,
     /// How long the last command ran, in nanoseconds.
     pub last_ns: AtomicU64,
-    /// The latest requests that were slow.
+    /// The latest slow requests, at most [`HISTORY`](crate::waits::HISTORY).
     pub history: Mutex<VecDeque<Request>>,
 }
 
@@ -95,13 +99,13 @@ impl ClientInfo {
 }
 
 impl ClientInfo {
-    /// Name of the command that was run last.
+    /// Name of the last command; `NULL` before the first.
     pub fn command(&self) -> &'static str {
         let number = self.last_command.load(Ordering::Relaxed) as usize;
         number.checked_sub(1).and_then(|at| command::places::all().get(at)).map_or("NULL", |c| c.name)
     }
 
-    /// Called by the client's loop before it runs a command.
+    /// Notes which command runs next. Only the client's loop may call it.
     #[inline]
     pub fn runs(&self, number: usize) {
         self.last_command.store(number as u32 + 1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! All clients by id.
+//! The registry of all connected clients, by id.
 
 use crate::client::{ClientInfo, flag};
 use parking_lot::Mutex;
@@ -7,7 +7,7 @@ use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// Clients looked at under one lock.
+/// Clients copied under one lock.
 const PAGE: usize = 64;
 
 /// Every connected client.
@@ -17,7 +17,7 @@ pub struct Clients {
     last_id: AtomicU64,
     pub accepted: AtomicU64,
     pub refused: AtomicU64,
-    /// Those that subscribed to anything, those that watch keys, and how many keys.
+    /// Clients with subscriptions, clients that watch keys, and the keys they watch.
     subscribed: AtomicUsize,
     watching: AtomicUsize,
     watched_keys: AtomicUsize,
@@ -25,7 +25,7 @@ pub struct Clients {
     buffers: Box<[Buffers]>,
 }
 
-/// What the clients of a loop had in their buffers when it last looked at all of them, in bytes.
+/// Bytes in the buffers of one loop's clients, as of the loop's last look at all of them.
 #[derive(Default)]
 struct Buffers {
     all: AtomicU64,
@@ -33,7 +33,7 @@ struct Buffers {
     output_max: AtomicU64,
 }
 
-/// Bytes in the buffers of some clients, and the most that one had unread or unsent.
+/// Bytes in the buffers of several clients, and the most that one client had unread or unsent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Buffered {
     pub all: u64,
@@ -42,7 +42,7 @@ pub struct Buffered {
 }
 
 impl Buffered {
-    /// One client more: what it sent and nobody read, what it was not sent yet, and room kept for it.
+    /// Adds one client: bytes received and not yet run, bytes not yet sent, and free room in its buffers.
     pub fn add(&mut self, input: u64, output: u64, free: u64) {
         self.all += input + output + free;
         self.input_max = self.input_max.max(input);
@@ -51,7 +51,7 @@ impl Buffered {
 }
 
 impl Clients {
-    /// Of a server with so many loops.
+    /// Creates an empty registry for a server with `loops` loops.
     pub fn new(loops: usize) -> Clients {
         Clients {
             by_id: Mutex::default(),
@@ -86,7 +86,7 @@ impl Clients {
         self.by_id.lock().get(&id).cloned()
     }
 
-    /// How many there are.
+    /// The number of connected clients. O(1).
     pub fn len(&self) -> usize {
         self.connected.load(Ordering::Relaxed)
     }
@@ -95,7 +95,7 @@ impl Clients {
         self.len() == 0
     }
 
-    /// A client has subscribed to something, or to nothing any more. Its loop says so.
+    /// Notes whether a client has any subscription. Only its loop may call it; repeated calls count once.
     pub fn note_subscribed(&self, info: &ClientInfo, now: bool) {
         let before = match now {
             true => info.flags.fetch_or(flag::PUBSUB, Ordering::Relaxed),
@@ -108,7 +108,7 @@ impl Clients {
         };
     }
 
-    /// A client watches so many keys from now on. Its loop says so.
+    /// Notes how many keys a client watches from now on. Only its loop may call it.
     pub fn note_watching(&self, info: &ClientInfo, keys: usize) {
         let before = info.watching.swap(keys as u32, Ordering::Relaxed) as usize;
         match (before, keys) {
@@ -117,11 +117,11 @@ impl Clients {
             (_, 0) => self.watching.fetch_sub(1, Ordering::Relaxed),
             _ => 0,
         };
-        // Modulo 2^64, in which a difference below zero is one as well.
+        // Wrapping arithmetic: a negative difference works, too.
         self.watched_keys.fetch_add(keys.wrapping_sub(before), Ordering::Relaxed);
     }
 
-    /// A loop has looked at the buffers of all its clients.
+    /// Stores what a loop found in the buffers of all its clients.
     pub fn note_buffers(&self, loop_id: usize, found: Buffered) {
         let buffers = &self.buffers[loop_id];
         buffers.all.store(found.all, Ordering::Relaxed);
@@ -129,7 +129,7 @@ impl Clients {
         buffers.output_max.store(found.output_max, Ordering::Relaxed);
     }
 
-    /// What loops found when they last looked: a tenth of a second ago, with many clients a second. O(loops).
+    /// The loops' last findings added up. They are some 100 ms old, with many clients a second. O(loops).
     pub fn buffered(&self) -> Buffered {
         let mut sum = Buffered::default();
         for buffers in &self.buffers {
@@ -140,20 +140,22 @@ impl Clients {
         sum
     }
 
-    /// Clients that subscribed to anything, those that watch keys, and how many keys they watch.
+    /// Clients with subscriptions, clients that watch keys, and the number of keys they watch. O(1).
     pub fn engaged(&self) -> (usize, usize, usize) {
         let [subscribed, watching, keys] =
             [&self.subscribed, &self.watching, &self.watched_keys].map(|n| n.load(Ordering::Relaxed));
         (subscribed, watching, keys)
     }
 
-    /// The next clients by number, oldest first, up to `max` of them. O(max); the lock is held for copying pointers only.
+    /// The next `max` clients after an id, oldest first. O(log clients + max); the lock is held while
+    /// pointers are copied.
     pub fn page(&self, after: u64, max: usize) -> Vec<Arc<ClientInfo>> {
         let range = (Bound::Excluded(after), Bound::Unbounded);
         self.by_id.lock().range(range).take(max).map(|(_, info)| info.clone()).collect()
     }
 
-    /// All clients, oldest first, page by page: who comes or goes meanwhile may be missed. Never holds the lock for long.
+    /// All clients, oldest first. A client that comes or goes meanwhile may be missed. The lock is held for
+    /// one page at a time.
     pub fn each(&self) -> impl Iterator<Item = Arc<ClientInfo>> {
         let mut page = Vec::new().into_iter();
         let mut after = 0;
@@ -195,7 +197,7 @@ mod tests {
         clients.note_watching(&both[0], 0);
         clients.note_watching(&both[0], 0);
         assert_eq!(clients.engaged(), (1, 1, 5));
-        // One that never came in does not go either.
+        // An id that was never added cannot be removed.
         clients.remove(3);
         clients.remove(1);
         clients.remove(1);

@@ -1,33 +1,36 @@
-//! Whether other programs keep the machine's cores busy, and which rank the threads of long work take then.
+//! Decides whether other programs crowd the machine, and which priority threads of long work take then.
 //!
-//! Long work runs behind everything else ([`LAST`]): it gets what the event loops leave, and where loops are busy that is how
-//! it should be. But behind other programs that fill the cores it would get next to nothing, whatever the loops do. So
-//! while those do, long work that begins ranks just behind them ([`BESIDE_OTHERS`]).
+//! Long work usually runs behind everything else ([`LAST`]): it gets what the event loops leave. Behind other
+//! programs that fill the cores it would get next to nothing, even when the loops are idle. While other
+//! programs fill the cores, new long work therefore ranks just behind them ([`BESIDE_OTHERS`]).
 //!
 //! ```text
-//!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own ──► more than 60 % of the cores: crowded
-//!                                                                                    less than 40 %: not any more
+//!   clerk, every second ──► /proc/stat: busy at normal priority - the loops' own
+//!                             ├──► 60 % of the cores or more: crowded
+//!                             └──► less than 40 %: not any more
 //! ```
 //!
-//! - D1: a thread's rank is for ever: without privileges Linux lets nobody rise. So there are threads of both ranks
-//!   (`pool.rs`), and what runs already keeps its own.
-//! - D2: programs that stand back themselves (nice 1 to 19) crowd nobody out, and are not counted; our own long work is not
-//!   either, for it is nice in both ranks. What the kernel does for long work counts: it may crowd itself, and ranks higher.
+//! - D1: a thread keeps its rank: without privileges Linux lets no thread rise. The pool (`pool.rs`) has
+//!   threads of both ranks, and running work keeps the rank it began with.
+//! - D2: only time at normal priority or above counts. Programs with nice 1 to 19 stand back by themselves,
+//!   and the server's own long work is nice in both ranks. Kernel time counts, also when the kernel works for
+//!   long work; long work may so crowd itself, and ranks higher.
 //! - D3: cores that this process may not use do not count, nor does time that a hypervisor gives to others.
 
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 
-/// The nice value of long work. One core's loop and such a thread that both want it share it 69 : 1.
+/// The usual nice value of long work. A loop and such a thread that want the same core share it 69 : 1.
 pub const LAST: i32 = 19;
-/// The nice value of long work on a crowded machine: 5 : 4 beside a program at normal priority.
+/// The nice value of long work on a crowded machine. It shares a core 4 : 5 with a program at normal
+/// priority.
 pub const BESIDE_OTHERS: i32 = 1;
 
-/// Parts of all cores, in percent, that others must have for a machine to be crowded, and to stay so.
+/// The share of all cores, in percent, from which a machine becomes crowded, and from which it stays crowded.
 const ENTER: f64 = 60.0;
 const STAY: f64 = 40.0;
 
-/// Which of the two ranks. See the module.
+/// The priority of a thread of long work.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Rank {
     Last,
@@ -45,16 +48,16 @@ impl Rank {
     }
 }
 
-/// What the cores of this process have done since the machine started, in ticks.
+/// The time of the cores this process may use since the machine started, in ticks.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 struct Cores {
-    /// At normal priority or above: programs, the kernel, interrupts.
+    /// Time at normal priority or above: programs, the kernel, interrupts.
     busy: u64,
     all: u64,
 }
 
 impl Cores {
-    /// Reads `/proc/stat`. Source: proc_stat(5).
+    /// Adds up the lines of `/proc/stat` whose core is `mine`. Source: proc_stat(5).
     fn parse(text: &str, mine: impl Fn(usize) -> bool) -> Cores {
         let mut sum = Cores::default();
         for line in text.lines() {
@@ -80,7 +83,8 @@ impl Cores {
         }
     }
 
-    /// What part of the cores, in percent, others than this process's loops had since `then`, if any time has passed.
+    /// The share of the cores, in percent, that all but this process's loops had since `then`. None: no time
+    /// passed, or a counter fell.
     fn others(self, then: Cores, loops_ticks: f64) -> Option<f64> {
         let all = self.all.checked_sub(then.all).filter(|all| *all > 0)?;
         let busy = self.busy.checked_sub(then.busy)?;
@@ -88,32 +92,34 @@ impl Cores {
     }
 }
 
-/// See the module.
+/// How busy the machine is, as the clerk last saw it.
 #[derive(Default)]
 pub struct Crowd {
     crowded: AtomicBool,
-    /// The last look, and the processor time of all loops then, in ticks. For the clerk alone.
+    /// The last look, and the processor time of all loops then, in ticks. Only the clerk uses it.
     last: Mutex<Option<(Cores, f64)>>,
-    /// The ticks of the last look, and when that was. For the clerk alone.
+    /// The busy ticks of the last look, and its time. Only the clerk uses it.
     ticks: Mutex<(u64, u64)>,
-    /// Thousandths of a core that were busy between the last two looks, and in the bits above [`MILLI_BITS`] the milliseconds of
-    /// the last one; 0: not known. In one word, since loops read it: the clerk runs behind all others, and might hold a lock for long.
+    /// Thousandths of a core that were busy between the last two looks. The bits above [`MILLI_BITS`] are the
+    /// time of the last look, in milliseconds. 0: not known. It is one word, so that loops need no lock: the
+    /// clerk runs behind all others, and might hold a lock for long.
     busy: AtomicU64,
 }
 
-/// Room for sixteen thousand cores; the rest for thirty years.
+/// Bits for busy cores: enough for sixteen thousand. The other bits last for thirty years.
 const MILLI_BITS: u32 = 24;
 
-/// How old a look may be to say anything of now.
+/// The age up to which a look still describes the present.
 const FRESH_MS: u64 = 1500;
 
 impl Crowd {
-    /// The rank of long work that begins now. Cost: one load.
+    /// The rank for long work that begins now. Cost: one load.
     pub fn rank(&self) -> Rank {
         if self.crowded.load(Relaxed) { Rank::BesideOthers } else { Rank::Last }
     }
 
-    /// Looks at the machine; `loops_s`: the processor time of all loops so far. On the clerk's thread, once a second.
+    /// Looks at the machine. The clerk calls it once a second; `loops_s` is the processor time of all loops
+    /// so far. Cost: O(cores), and a read of `/proc/stat`.
     pub fn look(&self, loops_s: f64) {
         let ticks_per_second = rustix::param::clock_ticks_per_second();
         let cores = Cores::now();
@@ -131,8 +137,8 @@ impl Crowd {
         self.busy.store(told.map_or(0, word), Relaxed);
     }
 
-    /// How many of the cores this process may use were busy in the last second, at normal priority or above, this process's loops
-    /// included; in thousandths. None: not known. Cost: one load.
+    /// How many cores were busy in the last second, in thousandths. It counts the cores this process may use,
+    /// time at normal priority or above, and this process's loops. None: not known. Cost: one load.
     pub fn busy_milli(&self, now_ns: u64) -> Option<u64> {
         let word = self.busy.load(Relaxed);
         let age_ms = (now_ns / 1_000_000).saturating_sub(word >> MILLI_BITS);
@@ -171,7 +177,7 @@ mod tests {
         assert_eq!(crowd.busy_milli(second), None);
         crowd.note_busy(5150, 2 * second, 100);
         assert_eq!((crowd.busy_milli(3 * second), crowd.busy_milli(4 * second)), (Some(1500), None));
-        // Counters that fall say nothing.
+        // A counter that falls proves nothing.
         crowd.note_busy(10, 3 * second, 100);
         assert_eq!(crowd.busy_milli(3 * second), None);
     }
@@ -186,9 +192,9 @@ mod tests {
             crowd.note(cores, loops);
             crowd.rank()
         };
-        // One look tells nothing.
+        // One look proves nothing.
         assert_eq!(second(200, 0.0), Rank::Last);
-        // The loops' own work crowds nobody out.
+        // The loops' own work does not make the machine crowded.
         assert_eq!(second(200, 150.0), Rank::Last);
         assert_eq!(second(119, 0.0), Rank::Last);
         assert_eq!(second(120, 0.0), Rank::BesideOthers);
@@ -196,7 +202,7 @@ mod tests {
         assert_eq!(second(79, 0.0), Rank::Last);
         assert_eq!(second(140, 30.0), Rank::Last);
         assert_eq!(second(150, 30.0), Rank::BesideOthers);
-        // Nothing was counted, or counters fell: it stays as it is.
+        // No time was counted, or counters fell: the state stays.
         crowd.note(Cores { busy: 0, all: 0 }, 0.0);
         assert_eq!(crowd.rank(), Rank::BesideOthers);
         crowd.note(Cores { busy: 0, all: 0 }, 0.0);

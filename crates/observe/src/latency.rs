@@ -1,10 +1,10 @@
-//! LATENCY: delays by kind of event, second by second, and what to make of them.
+//! LATENCY: keeps the longest delays by kind of event and by second, and draws and explains them.
 //!
-//! Something that took at least `latency-monitor-threshold` ms is an event of some kind (`command`, ...). Of each kind
-//! the latest [`SAMPLES_MAX`] seconds with an event are kept, each with its longest delay.
+//! An event of some kind (`command`, ...) is anything that took at least `latency-monitor-threshold` ms. Each
+//! kind keeps the latest [`SAMPLES_MAX`] seconds with an event, each with its longest delay.
 //!
 //! - E1: samples of a kind are in order of time, at most one per second.
-//! - E2: kinds are names in the program's text, so there are few; the lock is held for one kind's samples.
+//! - E2: kinds are names in the source code, so there are few. The lock is held to add, copy or drop samples.
 
 use crate::stats::Registry;
 use parking_lot::Mutex;
@@ -12,7 +12,7 @@ use resp::{Args, Reply};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-/// Seconds remembered of one kind of event.
+/// Seconds kept for one kind of event.
 pub const SAMPLES_MAX: usize = 160;
 
 /// Columns of a graph.
@@ -26,11 +26,11 @@ pub struct Sample {
     pub ms: u64,
 }
 
-/// One kind of event.
+/// The samples of one kind of event.
 #[derive(Clone, Debug, Default)]
 pub struct Series {
     samples: VecDeque<Sample>,
-    /// The longest ever, also if its second is forgotten.
+    /// The longest delay ever, also of a second that is no longer kept.
     max_ms: u64,
 }
 
@@ -41,7 +41,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Remembers that something of this kind took `ms`, if `threshold_ms` is set and reached.
+    /// Adds an event of `ms`, if `threshold_ms` is above 0 and reached.
     pub fn add(&self, kind: &'static str, unix_s: u64, ms: u64, threshold_ms: i64) {
         if threshold_ms <= 0 || (ms as i64) < threshold_ms {
             return;
@@ -63,7 +63,7 @@ impl Series {
     fn add(&mut self, new: Sample) {
         self.max_ms = self.max_ms.max(new.ms);
         match self.samples.back_mut() {
-            // The clock may step back; such a sample counts for the latest second (E1).
+            // The clock may step back; the sample then counts for the latest second (E1).
             Some(last) if new.unix_s <= last.unix_s => last.ms = last.ms.max(new.ms),
             _ => {
                 if self.samples.len() == SAMPLES_MAX {
@@ -82,13 +82,13 @@ impl Series {
         self.delays().sum::<u64>() / self.samples.len().max(1) as u64
     }
 
-    /// How far delays are from their mean, on average.
+    /// The mean deviation of the delays from their mean.
     fn spread_ms(&self) -> u64 {
         let mean = self.mean_ms();
         self.delays().map(|ms| ms.abs_diff(mean)).sum::<u64>() / self.samples.len().max(1) as u64
     }
 
-    /// Seconds between events, on average.
+    /// Seconds between events, on average; 0 with fewer than two.
     fn period_s(&self) -> f64 {
         match (self.samples.front(), self.samples.back()) {
             (Some(first), Some(last)) if first != last => {
@@ -99,7 +99,8 @@ impl Series {
     }
 }
 
-/// `LATENCY LATEST`: kind, time and delay of its latest event, its longest delay.
+/// `LATENCY LATEST`: for each kind its name, the time and delay of the latest event, and the longest delay.
+/// O(samples of all kinds).
 pub fn latest(events: &Events, out: &mut Reply) {
     let all = events.all();
     out.array(all.len());
@@ -113,7 +114,7 @@ pub fn latest(events: &Events, out: &mut Reply) {
     }
 }
 
-/// `LATENCY HISTORY event`: time and delay of each remembered second.
+/// `LATENCY HISTORY event`: time and delay of each kept second; empty if there is no such kind. O(samples).
 pub fn history(events: &Events, args: Args<'_>, out: &mut Reply) {
     let samples = events.series(args.at(2)).map(|(_, series)| series.samples).unwrap_or_default();
     out.array(samples.len());
@@ -124,7 +125,7 @@ pub fn history(events: &Events, args: Args<'_>, out: &mut Reply) {
     }
 }
 
-/// `LATENCY RESET [event ...]`: how many kinds were forgotten.
+/// `LATENCY RESET [event ...]`: removes kinds, all by default; answers how many. O(kinds · names).
 pub fn reset(events: &Events, args: Args<'_>, out: &mut Reply) {
     let mut kinds = events.kinds.lock();
     let before = kinds.len();
@@ -136,7 +137,7 @@ pub fn reset(events: &Events, args: Args<'_>, out: &mut Reply) {
     out.int((before - kinds.len()) as i64);
 }
 
-/// `LATENCY GRAPH event`: the remembered delays as a drawing.
+/// `LATENCY GRAPH event`: draws the kept delays. O(samples). An error if there is no such kind.
 pub fn graph(events: &Events, args: Args<'_>, now_unix_s: u64, out: &mut Reply) {
     match events.series(args.at(2)) {
         Some((kind, series)) => out.verbatim("txt", drawing(kind, &series, now_unix_s).as_bytes()),
@@ -147,8 +148,8 @@ pub fn graph(events: &Events, args: Args<'_>, now_unix_s: u64, out: &mut Reply) 
     }
 }
 
-/// Each column is a second with an event: its delay between the lowest (bottom) and highest (top), and below it how
-/// long ago it was, to be read downwards.
+/// Draws one column for each second with an event: its delay between the lowest (bottom) and the highest
+/// (top). Below it stands its age, to be read downwards.
 fn drawing(kind: &str, series: &Series, now_unix_s: u64) -> String {
     let (low, high) = (series.delays().min().unwrap_or(0), series.delays().max().unwrap_or(0));
     let all = series.max_ms;
@@ -171,7 +172,7 @@ fn drawing(kind: &str, series: &Series, now_unix_s: u64) -> String {
     out
 }
 
-/// What stands in a row, counted from below, of a column for `ms`: three heights of a top, a stem, or nothing.
+/// The character for `ms` in a row counted from below: a top in one of three heights, a stem, or a blank.
 fn mark(ms: u64, low: u64, high: u64, row: usize) -> char {
     const TOPS: [char; 3] = ['_', 'o', '#'];
     let steps = (TOPS.len() * GRAPH_ROWS) as u64;
@@ -191,7 +192,7 @@ fn age(seconds: u64) -> String {
     }
 }
 
-/// `LATENCY DOCTOR`: the same in sentences, with advice.
+/// `LATENCY DOCTOR`: describes the kept delays in sentences, with advice. O(samples of all kinds).
 pub fn doctor(events: &Events, threshold_ms: i64, slowlog_slower_us: i64, out: &mut Reply) {
     out.verbatim("txt", report(&events.all(), threshold_ms, slowlog_slower_us).as_bytes());
 }
@@ -231,11 +232,11 @@ fn report(all: &BTreeMap<&'static str, Series>, threshold_ms: i64, slowlog_slowe
     out
 }
 
-/// `LATENCY HISTOGRAM [command ...]`: calls and run times by doubling bounds, of all commands or of those named.
-/// `names` are the names of the command table, sub-commands as `config|get`. A container's name stands for all of its
-/// sub-commands.
+/// `LATENCY HISTOGRAM [command ...]`: calls and run times by doubling bounds, for the named commands or for
+/// all.
 ///
-/// Cost: O(commands · buckets · threads); not for a loop that others wait for.
+/// `names` are the names in the command table, sub-commands written `config|get`. A container's name stands
+/// for all of its sub-commands. Cost: O(commands · buckets · threads); too long for an event loop.
 pub fn histogram(registry: &Registry, names: &[&str], args: Args<'_>, out: &mut Reply) {
     let wanted = |name: &str| {
         args.len() <= 2

@@ -1,13 +1,13 @@
-//! What happened, and who waited for whom.
+//! Records what the server did, and which client waited for which.
 //!
 //! ```text
-//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk, ten times a second: memory, processors, speeds
+//! loop: TurnLog ── commands, turns, late clients ──► Observe ◄── clerk: memory, processors, rates
 //!                                                     │
 //!                    INFO, LATENCY, SLOWLOG, CLIENT LIST, EVENKEEL WAITS, metrics
 //! ```
 //!
-//! Nothing here changes what a command does. A loop writes its own counters ([`stats`]); logs are shared and touched only when
-//! something was slow.
+//! Nothing here changes what a command does. A loop writes its own counters ([`stats`]). The logs are shared,
+//! and touched only when something was slow.
 #![forbid(unsafe_code)]
 
 pub mod calls;
@@ -31,28 +31,28 @@ pub use turn_log::TurnLog;
 use config::Config;
 use std::sync::{Arc, OnceLock};
 
-/// All that is noted of one server, shared by its threads.
+/// All records of one server, shared by its threads.
 pub struct Observe {
     pub config: Arc<Config>,
     pub clients: Clients,
     pub stats: calls::Calls,
-    /// Who made whom wait.
+    /// Which client's work made which client wait.
     pub waits: Arc<waits::Waits>,
     pub measured: measured::Measured,
-    /// Which rank threads of long work take.
+    /// The priority for threads of long work.
     pub crowd: Arc<crowd::Crowd>,
     pub clerk: clerk::Clerk,
     holders: OnceLock<Box<dyn Holders>>,
 }
 
-/// Knows who holds places for long work.
+/// A lookup of the clients that hold places for long work.
 pub trait Holders: Send + Sync {
-    /// The holder of a place, also after its client has gone: what was known of it, and the words of its command.
+    /// The holder of a place, also after its client has gone: its record, and the words of its command.
     fn whose(&self, client: u64) -> Option<(Option<Arc<ClientInfo>>, Vec<Vec<u8>>)>;
 }
 
 impl Observe {
-    /// For a server with so many loops.
+    /// Creates empty records for a server with `loops` loops.
     pub fn new(config: Arc<Config>, loops: usize) -> Observe {
         Observe {
             config,
@@ -66,7 +66,7 @@ impl Observe {
         }
     }
 
-    /// Names the holders of places from now on. The first call counts.
+    /// Sets the lookup of holders. Only the first call counts.
     pub fn set_holders(&self, holders: Box<dyn Holders>) {
         let _ = self.holders.set(holders);
     }

@@ -1,25 +1,23 @@
-//! What the system and the allocator say of this process: asked by the clerk ten times a second, so that nobody else waits
-//! for their answers.
+//! Figures about this process from the system and the allocator. The clerk collects them ten times a second,
+//! so that no loop waits for them.
 //!
 //! ```text
 //!   first loop, every 100 ms ──errand──▶ clerk: look, sample ──▶ atomics ──▶ INFO, on any loop
 //! ```
 //!
-//! - M1: whoever reads takes no lock: the clerk runs behind all others, and might hold one for long.
-//! - M2: the figures are not of one moment, and as old as the clerk's last errand; those of processor time, for which files of
-//!   all threads are read, up to [`CPU_MS`] more.
-//!
-//! Cost: reading is a few loads.
+//! - M1: reading takes no lock: the clerk runs behind all others, and might hold a lock for long.
+//! - M2: the figures are not from one moment, and as old as the clerk's last errand. The split of processor
+//!   time needs a file of every thread, and may be [`CPU_MS`] older.
 
 use crate::crowd::Crowd;
 use crate::info::{self, Allocator, Cpu};
 use crate::stats::Speeds;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Between two looks at the processor time of all threads, in milliseconds.
+/// Milliseconds between two looks at the processor time of all threads.
 const CPU_MS: u64 = 1000;
 
-/// A number that is not an integer.
+/// An atomic `f64`.
 #[derive(Default)]
 struct Float(AtomicU64);
 
@@ -33,24 +31,24 @@ impl Float {
     }
 }
 
-/// See the module.
+/// The latest figures. Cost of reading: a few loads.
 #[derive(Default)]
 pub struct Measured {
     allocated: AtomicU64,
     active: AtomicU64,
     resident: AtomicU64,
-    /// Of the process.
+    /// Memory of the process that is in RAM, in bytes.
     process: AtomicU64,
     speeds: [Float; 5],
     cpu_ms: AtomicU64,
-    /// The part of the processor time that the kernel used for this process.
+    /// The share of the processor time that was spent in the kernel.
     system_share: Float,
     loops_system_s: Float,
     loops_user_s: Float,
 }
 
 impl Measured {
-    /// What the allocator just said.
+    /// Stores the allocator's figures.
     pub fn note_allocator(&self, now: Allocator) {
         self.allocated.store(now.allocated, Relaxed);
         self.active.store(now.active, Relaxed);
@@ -62,7 +60,8 @@ impl Measured {
         self.speeds.iter().zip(all).for_each(|(kept, now)| kept.set(now));
     }
 
-    /// Asks the system; `crowd` learns of it. Cost: microseconds, and every [`CPU_MS`] O(threads + cores); files are read.
+    /// Reads the system's figures, and lets `crowd` look at the machine. Reads files; cost: microseconds, and
+    /// every [`CPU_MS`] O(threads + cores).
     pub fn sample(&self, now_ms: u64, crowd: &Crowd) {
         self.process.store(info::resident_bytes(), Relaxed);
         let then_ms = self.cpu_ms.load(Relaxed);
@@ -97,7 +96,7 @@ impl Measured {
         Speeds { commands, input_kb, output_kb, cycles, cycle_us }
     }
 
-    /// Processor time: the sum is that of this moment, how it is split is older.
+    /// Processor time. The sum is exact; its split is up to [`CPU_MS`] older.
     pub fn cpu(&self) -> Cpu {
         let (all_s, system) = (info::process_cpu_s(), self.system_share.value());
         Cpu {

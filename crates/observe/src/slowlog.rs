@@ -1,10 +1,10 @@
 //! SLOWLOG: the latest commands that took long, and why.
 //!
-//! Entries are kept as clients know them: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note
-//! of how much was left out. Beside them stands the cause, which `SLOWLOG WHY` shows; GET keeps its six fields, since
-//! some client libraries read exactly those.
+//! An entry has the form of Redis: at most [`ARGS_MAX`] words of at most [`ARG_BYTES_MAX`] bytes, with a note
+//! of how much was left out. It also has the cause, which `SLOWLOG WHY` shows. GET keeps its six fields,
+//! since some client libraries read exactly those.
 //!
-//! - Q1: the lock is held for a bounded number of entries at a time, however long the log may be.
+//! - Q1: the lock is held for a bounded number of entries at a time, however long the log is.
 //! - Q2: entries are numbered from 0 without gaps, newest first; numbers are never used twice.
 
 use crate::waits::Culprit;
@@ -24,16 +24,16 @@ const BATCH: usize = 128;
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub id: u64,
-    /// When it ended, in seconds since 1970.
+    /// The end of the command, in seconds since 1970.
     pub unix_s: u64,
     pub us: u64,
-    /// Shortened.
+    /// The words, shortened.
     pub args: Vec<Vec<u8>>,
     pub client_address: String,
     pub client_name: Vec<u8>,
     /// Where the time went, in words; may be empty.
     pub cause: String,
-    /// For whom it waited, if it did.
+    /// The work the command waited for, if it did.
     pub culprit: Option<Arc<Culprit>>,
 }
 
@@ -51,8 +51,8 @@ struct Ring {
 }
 
 impl Slowlog {
-    /// Adds an entry, numbers it, and drops what is beyond `max_len`. At most a batch is dropped at a time, so a log
-    /// that was made shorter shrinks with the next entries.
+    /// Numbers and adds an entry, and drops the oldest beyond `max_len`. One call drops at most [`BATCH`]
+    /// entries, so a log whose limit was lowered shrinks over the next calls.
     pub fn add(&self, mut entry: Entry, max_len: usize) {
         let mut gone = Vec::new();
         let mut ring = self.ring.lock();
@@ -79,7 +79,7 @@ impl Slowlog {
         while found.len() < count {
             let ring = self.ring.lock();
             let newest = ring.entries.front().map_or(0, |e| e.id);
-            // Q2: an entry's place follows from its number.
+            // An entry's place follows from its number (Q2).
             let skip = found.last().map_or(0, |last| (newest + 1).saturating_sub(last.id)) as usize;
             let batch = (count - found.len()).min(BATCH);
             let before = found.len();
@@ -91,14 +91,14 @@ impl Slowlog {
         found
     }
 
-    /// Forgets all entries. Numbers go on.
+    /// Removes all entries; they are freed elsewhere. The numbering goes on.
     pub fn reset(&self) {
         let entries = std::mem::take(&mut self.ring.lock().entries);
         stdx::reclaim::defer(entries.len() * size_of::<Entry>(), move || drop(entries));
     }
 }
 
-/// The words of a command as the log keeps them. `secret` says which places hold passwords.
+/// The words of a command as the log keeps them: shortened, and redacted where `secret` says so.
 pub fn shortened(args: Args<'_>, secret: impl Fn(usize) -> bool) -> Vec<Vec<u8>> {
     let kept = if args.len() > ARGS_MAX { ARGS_MAX - 1 } else { args.len() };
     let word = |at: usize| if secret(at) { b"(redacted)".to_vec() } else { shortened_word(args.at(at)) };
@@ -118,13 +118,14 @@ fn shortened_word(word: &[u8]) -> Vec<u8> {
     short
 }
 
-/// `SLOWLOG GET [count]`: id, time, µs, words, client, client's name of each entry. Default 10, -1 is all.
+/// `SLOWLOG GET [count]`: id, time, µs, words, client and client's name of each entry. The default count is
+/// 10; -1 means all. O(count).
 pub fn get(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
     answer(log, args, out, false);
 }
 
-/// `SLOWLOG WHY [count]`: as GET, and then the cause, and the command, address and name of the client it waited for (empty
-/// if for nobody).
+/// `SLOWLOG WHY [count]`: the fields of GET, then the cause, then command, address and name of the client it
+/// waited for. The last three are empty if it waited for no client.
 pub fn why(log: &Slowlog, args: Args<'_>, out: &mut Reply) {
     answer(log, args, out, true);
 }
@@ -171,12 +172,12 @@ fn write_culprit(culprit: Option<&Culprit>, out: &mut Reply) {
     out.bulk(&culprit.name());
 }
 
-/// `SLOWLOG LEN`.
+/// `SLOWLOG LEN`: the number of entries. O(1).
 pub fn len(log: &Slowlog, out: &mut Reply) {
     out.int(log.len() as i64);
 }
 
-/// `SLOWLOG RESET`.
+/// `SLOWLOG RESET`: removes all entries. O(1); they are freed elsewhere.
 pub fn reset(log: &Slowlog, out: &mut Reply) {
     log.reset();
     out.ok();

@@ -1,4 +1,4 @@
-//! Counters: what every thread did, by command, kept without waiting for anybody and added up when somebody asks.
+//! Counters of every thread, by command. Writing takes no lock, except for errors; reading adds threads up.
 //!
 //! ```text
 //! loop 0: Recorder ──writes──▶ Cells ┐
@@ -6,16 +6,18 @@
 //! worker: Recorder ──writes──▶ Cells ┘
 //! ```
 //!
-//! A cell has one writer, which loads, adds and stores; readers may see it a moment late. A reset only starts a new
-//! generation: cells of an older one read as zero, and their writer clears them before it next writes.
+//! A cell has one writer, which loads, adds and stores; readers may see the value a moment late. A reset only
+//! starts a new generation: cells of an older one read as zero, and their writer clears them before its next
+//! write.
 //!
 //! - N1: only the [`Recorder`] that owns cells stores into them, and it is not shared between threads.
-//! - N2: cells count for the generation they carry; a reader ignores any other.
-//! - N3: a histogram allocates 1 KB per power of two of run time that was seen, never more than 24 of them.
-//! - N4: a command that counted anything is marked as used, so that a reader passes over the hundreds that never ran.
+//! - N2: cells carry the generation they count for; a reader ignores cells of any other.
+//! - N3: a histogram allocates 1 KB per power of two of run time that was seen, at most 24 times.
+//! - N4: a command that counted anything is marked as used, so that a reader skips the hundreds that never
+//!   ran.
 //!
-//! Costs: recording a command is three plain additions; reading a figure is O(threads), sums over commands O(threads · commands
-//! used), a histogram O(threads · 3072).
+//! Costs: recording a command is about three plain additions. Reading is O(threads) for a figure, O(threads ·
+//! commands used) for a sum over commands, and O(threads · 3072) for a histogram.
 
 use parking_lot::{Mutex, RwLock};
 use std::cell::Cell;
@@ -24,18 +26,18 @@ use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, OnceLock};
 
-/// Kinds of errors counted by name; as in Redis, so that scripts cannot invent names without end.
+/// Error names counted per thread. The limit is that of Redis: scripts cannot invent names without end.
 pub const ERROR_KINDS_MAX: usize = 128;
-/// The longest name of an error that is counted under its own name.
+/// The longest error name that is counted as such; longer ones count as `ERR`.
 const ERROR_NAME_BYTES_MAX: usize = 64;
 
-/// Things counted as they happen. The names are those of INFO stats.
+/// A figure that every thread keeps. The names follow INFO stats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Counter {
     ConnectionsReceived,
     ConnectionsRejected,
-    /// Not kept: the sum over all commands.
+    /// Read as the sum over all commands.
     CommandsProcessed,
     NetInputBytes,
     NetOutputBytes,
@@ -51,18 +53,19 @@ pub enum Counter {
     OutputBufferDisconnections,
     LoopCycles,
     LoopDurationNs,
-    /// Not kept: the sum over all commands, less [`Counter::AwayNs`].
+    /// Read as the run times of all commands, less [`Counter::AwayNs`].
     LoopCommandsNs,
-    /// Run times of commands that went elsewhere.
+    /// Run times of commands that ran away from their loop's turn.
     AwayNs,
     ExpireCycleUs,
     /// Commands whose work went on in a later slice or on a worker.
     Sliced,
-    /// Commits repeated because somebody else had changed what they read.
+    /// Commits repeated because another writer had changed keys they read.
     CommitRetries,
     /// Turns of a loop that served one client for longer than a quantum.
     Stalls,
-    /// Not counted but measured ([`Recorder::set`]): bytes Lua holds for scripts, and for libraries of functions.
+    /// Bytes that Lua holds for scripts; the next is that for libraries of functions. Both are measured, not
+    /// counted ([`Recorder::set`]).
     LuaBytes,
     LuaFunctionBytes,
     /// HTTP responses by class of status.
@@ -70,17 +73,17 @@ pub enum Counter {
     Http3xx,
     Http4xx,
     Http5xx,
-    /// Connections that went to another loop.
+    /// Connections that moved to another loop.
     ConnectionsMoved,
 }
 
 const COUNTERS: usize = Counter::ConnectionsMoved as usize + 1;
 
-/// Phases of a request that have histograms of their own.
+/// A phase of a request that has a histogram of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(usize)]
 pub enum Phase {
-    /// Waited for the loop, if that took a quarter of a millisecond or more.
+    /// The wait for the loop, if it took a quarter of a millisecond or more.
     Loop,
     Lock,
     Guard,
@@ -94,7 +97,7 @@ pub enum Phase {
     Reclaim,
     Messages,
     Pause,
-    /// The system ran something else while a thread had long work.
+    /// Time in which a thread with long work did not run, since the system ran something else.
     Os,
 }
 
@@ -116,7 +119,7 @@ pub const PHASES: [(Phase, &str); 14] = [
     (Phase::Os, "descheduled"),
 ];
 
-/// All threads' counters.
+/// The counters of all threads.
 #[derive(Debug)]
 pub struct Registry {
     commands: usize,
@@ -130,10 +133,10 @@ struct Cells {
     generation: AtomicU64,
     counters: [AtomicU64; COUNTERS],
     commands: Box<[CommandCells]>,
-    /// N4: a bit per command.
+    /// A bit per command that counted anything (N4).
     used: Box<[AtomicU64]>,
     phases: [Cellgram; PHASES.len()],
-    /// Errors are rare enough for a lock that only a reader of INFO contends.
+    /// Errors by name. They are rare enough for a lock, which only a reader contends.
     errors: Mutex<BTreeMap<Box<str>, u64>>,
 }
 
@@ -151,9 +154,9 @@ struct CommandCells {
 pub struct CommandTotals {
     pub calls: u64,
     pub ns: u64,
-    /// Refused before it ran: wrong arguments, no permission.
+    /// Commands refused before they ran: wrong arguments, no permission.
     pub rejected: u64,
-    /// Ran and answered an error.
+    /// Commands that ran and answered an error.
     pub failed: u64,
 }
 
@@ -168,12 +171,12 @@ impl CommandTotals {
 }
 
 impl Registry {
-    /// For a table of so many commands (sub-commands have their own places).
+    /// Creates counters for a table of `commands` commands, in which sub-commands have places of their own.
     pub fn new(commands: usize) -> Arc<Registry> {
         Arc::new(Registry { commands, generation: AtomicU64::new(0), cells: RwLock::default() })
     }
 
-    /// Counters for one more thread. What it counted stays when the recorder is gone.
+    /// Creates the counters of one more thread. They stay in the sums when the recorder is dropped.
     pub fn recorder(self: &Arc<Registry>) -> Recorder {
         let cells = Arc::new(Cells {
             generation: AtomicU64::new(self.generation.load(Acquire)),
@@ -187,12 +190,12 @@ impl Registry {
         Recorder { registry: self.clone(), cells, one_thread: PhantomData }
     }
 
-    /// Everything counts from zero again.
+    /// Sets all counters to zero. O(1).
     pub fn reset(&self) {
         self.generation.fetch_add(1, Release);
     }
 
-    /// The cells of this generation (N2).
+    /// Reads the cells of this generation (N2).
     fn read<R>(&self, each: impl FnMut(&Cells) -> R) -> Vec<R> {
         let generation = self.generation.load(Acquire);
         let cells = self.cells.read();
@@ -200,7 +203,8 @@ impl Registry {
         current.map(Arc::as_ref).map(each).collect()
     }
 
-    /// Cost: O(threads), O(threads · commands used) for the sums.
+    /// The value of a counter over all threads. O(threads); O(threads · commands used) for a sum over
+    /// commands.
     pub fn counter(&self, counter: Counter) -> u64 {
         match counter {
             Counter::CommandsProcessed => self.sum(|cell| &cell.calls),
@@ -212,14 +216,14 @@ impl Registry {
         }
     }
 
-    /// Over all commands.
+    /// The sum of one cell over all commands.
     fn sum(&self, of: impl Fn(&CommandCells) -> &AtomicU64) -> u64 {
         self.read(|cells| cells.used().map(|at| of(&cells.commands[at]).load(Relaxed)).sum::<u64>())
             .iter()
             .sum()
     }
 
-    /// By place in the command table.
+    /// The totals of all commands, by place in the command table. O(commands + threads · commands used).
     pub fn commands(&self) -> Vec<CommandTotals> {
         let mut totals = vec![CommandTotals::default(); self.commands];
         self.read(|cells| {
@@ -234,12 +238,13 @@ impl Registry {
         totals
     }
 
-    /// How many commands have run or were refused, on the thread that knows most of them. O(threads).
+    /// How many commands ran or were refused, on the thread with the most of them. O(threads · commands
+    /// used).
     pub fn commands_used(&self) -> usize {
         self.read(|cells| cells.used().count()).into_iter().max().unwrap_or(0)
     }
 
-    /// Run times of one command. Empty if it was never timed.
+    /// Run times of one command; empty if it was never timed. O(threads · 3072).
     pub fn histogram(&self, command: usize) -> Histogram {
         let mut merged = Histogram::default();
         self.read(|cells| {
@@ -250,7 +255,7 @@ impl Registry {
         merged
     }
 
-    /// Run times of all commands together.
+    /// Run times of all commands together. O(threads · commands used · 3072).
     pub fn all_commands(&self) -> Histogram {
         let mut merged = Histogram::default();
         self.read(|cells| cells.used().for_each(|at| cells.commands[at].histogram.add_to(&mut merged)));
@@ -263,7 +268,7 @@ impl Registry {
         merged
     }
 
-    /// Error replies by name, in order of names.
+    /// Error replies by name, in order of names. O(threads · names).
     pub fn errors(&self) -> BTreeMap<Box<str>, u64> {
         let mut merged = BTreeMap::new();
         self.read(|cells| {
@@ -284,7 +289,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// A command ran for so long. `timed`: also into its histogram (`latency-tracking`).
+    /// Counts a command that ran on its loop. `timed`: also in its histogram (`latency-tracking`).
     #[inline]
     pub fn command(&self, command: usize, ns: u64, failed: bool, timed: bool) {
         let Some(cell) = self.current().command(command) else { return };
@@ -298,7 +303,7 @@ impl Recorder {
         }
     }
 
-    /// A command that went elsewhere is done, after so long on its loop and elsewhere together.
+    /// Counts a command that ran away from its loop. `ns` is the time on the loop and elsewhere together.
     pub fn finished(&self, command: usize, ns: u64, failed: bool, timed: bool) {
         let cells = self.current();
         add(&cells.counters[Counter::AwayNs as usize], ns);
@@ -314,7 +319,7 @@ impl Recorder {
         }
     }
 
-    /// A command ran within a script or a transaction, whose own time contains this.
+    /// Counts a command that ran within a script or a transaction, whose own time includes `ns`.
     pub fn within(&self, command: usize, ns: u64, failed: bool, timed: bool) {
         let cells = self.current();
         add(&cells.counters[Counter::CommandsProcessed as usize], 1);
@@ -329,7 +334,7 @@ impl Recorder {
         }
     }
 
-    /// `within` for many runs of one command: how many, how many of them failed, and how long they took together.
+    /// Counts many runs of one command as [`Recorder::within`] does. `ns` is the time of all runs together.
     pub fn within_many(&self, command: usize, (calls, failed, ns): (u64, u64, u64), times: Option<&Times>) {
         let cells = self.current();
         add(&cells.counters[Counter::CommandsProcessed as usize], calls);
@@ -342,24 +347,25 @@ impl Recorder {
         }
     }
 
-    /// A request was in a phase for so long.
+    /// Adds the time a request spent in a phase.
     pub fn phase(&self, phase: Phase, ns: u64) {
         self.current().phases[phase as usize].record(ns);
     }
 
-    /// A command was refused before it ran.
+    /// Counts a command that was refused before it ran.
     pub fn rejected(&self, command: usize) {
         if let Some(cell) = self.current().command(command) {
             add(&cell.rejected, 1);
         }
     }
 
-    /// An error was answered; `text` is the reply without its '-'.
+    /// Counts an error reply; `text` is the reply without its '-'.
     pub fn error(&self, text: &[u8]) {
         self.errors(error_name(text), 1);
     }
 
-    /// So many errors of a name were answered.
+    /// Counts `n` error replies of a name. Beyond [`ERROR_KINDS_MAX`] names, a new one counts in the total
+    /// only.
     pub fn errors(&self, name: &str, n: u64) {
         let cells = self.current();
         add(&cells.counters[Counter::ErrorReplies as usize], n);
@@ -375,19 +381,19 @@ impl Recorder {
         add(&self.current().counters[counter as usize], n);
     }
 
-    /// A turn of this thread's loop ended.
+    /// Counts a turn of this thread's loop.
     pub fn turn(&self, ns: u64) {
         let cells = self.current();
         add(&cells.counters[Counter::LoopCycles as usize], 1);
         add(&cells.counters[Counter::LoopDurationNs as usize], ns);
     }
 
-    /// What is measured and not counted: this thread's part of it.
+    /// Sets this thread's part of a figure that is measured, not counted.
     pub fn set(&self, measure: Counter, now: u64) {
         self.current().counters[measure as usize].store(now, Relaxed);
     }
 
-    /// The cells, cleared first if there was a reset since they were last written.
+    /// The cells, cleared first if there was a reset since the last write.
     #[inline]
     fn current(&self) -> &Cells {
         let generation = self.registry.generation.load(Relaxed);
@@ -405,7 +411,7 @@ impl Recorder {
 }
 
 impl Cells {
-    /// A command's cells, to be written (N1).
+    /// A command's cells, for writing (N1). Marks the command as used (N4).
     #[inline]
     fn command(&self, command: usize) -> Option<&CommandCells> {
         let cell = self.commands.get(command)?;
@@ -445,7 +451,7 @@ fn add(cell: &AtomicU64, n: u64) {
     cell.store(cell.load(Relaxed).wrapping_add(n), Relaxed);
 }
 
-/// The word before the first blank, if it looks like the name of an error.
+/// The name of an error: the word before the first blank, or `ERR` if that does not look like a name.
 pub fn error_name(text: &[u8]) -> &str {
     let name = text.split(|&b| b == b' ').next().filter(|name| name.len() < text.len());
     let plain = |b: &u8| b.is_ascii_alphanumeric() || b"_-".contains(b);
@@ -457,7 +463,7 @@ pub fn error_name(text: &[u8]) -> &str {
 //
 //   level 0: 0..128, width 1     level 1: 128..256, width 1     level n: 2^(n+6)..2^(n+7), width 2^(n-1)
 //
-// Values beyond a second count as a second.
+// Values above a second count as a second.
 const LEVELS: usize = 24;
 const BUCKETS: usize = 128;
 const NS_MAX: u64 = 1_000_000_000;
@@ -502,7 +508,7 @@ impl Cellgram {
     }
 }
 
-/// Run times one thread collects before they are counted. O(1) per run time.
+/// Run times that one thread collects before they are counted. O(1) per run time.
 #[derive(Debug, Default)]
 pub struct Times([Option<Box<[u64; BUCKETS]>>; LEVELS]);
 
@@ -540,7 +546,7 @@ impl PartialEq for Histogram {
 impl Eq for Histogram {}
 
 impl Histogram {
-    /// By level and bucket, so in order of values; no zeros.
+    /// The counts above zero by level and bucket, which is the order of values.
     fn counts(&self) -> impl Iterator<Item = ((usize, usize), u64)> {
         let levels = self.0.iter().enumerate().filter_map(|(level, counts)| Some((level, counts.as_ref()?)));
         let all = levels.flat_map(|(level, counts)| {
@@ -557,7 +563,8 @@ impl Histogram {
         self.total() == 0
     }
 
-    /// The run time in ns that `percent` of the runs did not exceed, rounded up to its bucket. 0 if there were none.
+    /// The run time in ns that `percent` of the runs did not exceed, rounded up to its bucket. 0 if there
+    /// were no runs.
     pub fn percentile(&self, percent: f64) -> u64 {
         let rank = (percent / 100.0 * self.total() as f64 + 0.5) as u64;
         let mut left = rank.max(1);
@@ -578,7 +585,7 @@ impl Histogram {
         0
     }
 
-    /// Bounds in µs that double, and how many runs stayed within each; only bounds where the number grows.
+    /// Doubling bounds in µs, and how many runs stayed within each. A bound that adds no run is left out.
     ///
     /// The bounds are the tops of the buckets of 1024, 2048, ... ns, in whole µs: 1, 2, 4, 8, 16, 33, 66, ...
     pub fn doubling(&self) -> Vec<(u64, u64)> {
@@ -600,7 +607,7 @@ impl Histogram {
     }
 }
 
-/// Figures per second, from counters that only grow: the mean over the last [`SAMPLES`] samples.
+/// Rates per second of some counters: the mean over the last [`SAMPLES`] samples.
 #[derive(Debug, Default)]
 pub struct Rates {
     last: Option<(u64, [u64; RATES])>,
@@ -612,7 +619,8 @@ const SAMPLES: usize = 16;
 const RATES: usize = 5;
 
 impl Rates {
-    /// Looks at the counters; call about ten times a second. `now_ms` never runs backwards.
+    /// Takes a sample of the counters; to be called about ten times a second. Ignored unless `now_ms` has
+    /// grown.
     pub fn sample(&mut self, now_ms: u64, registry: &Registry) {
         let counters = [
             Counter::CommandsProcessed,
@@ -635,7 +643,7 @@ impl Rates {
         self.last = Some((now_ms, now));
     }
 
-    /// The rates now.
+    /// The current rates. O(1).
     pub fn speeds(&self) -> Speeds {
         let mean = |rate: usize| self.samples.iter().map(|s| s[rate]).sum::<f64>() / SAMPLES as f64;
         let (cycles, loops_ns) = (mean(3), mean(4));
@@ -649,14 +657,14 @@ impl Rates {
     }
 }
 
-/// So many in a second.
+/// Rates per second.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Speeds {
     pub commands: f64,
     pub input_kb: f64,
     pub output_kb: f64,
     pub cycles: f64,
-    /// How long one took.
+    /// The mean time of a cycle, in microseconds.
     pub cycle_us: f64,
 }
 
@@ -710,7 +718,7 @@ mod tests {
         assert_eq!(registry.commands()[0].calls, 1);
         assert_eq!(registry.histogram(0).total(), 1);
         busy.finished(0, 300, false, true);
-        // Not in the table.
+        // A command that is not in the table is ignored.
         busy.command(7, 500, false, true);
         assert_eq!(registry.counter(Counter::CommandsProcessed), 2);
         assert_eq!(registry.counter(Counter::LoopCommandsNs), 500);
@@ -773,7 +781,7 @@ mod tests {
             (1_082_130, 11),
         ];
         assert_eq!(histogram.doubling(), expect);
-        // As a real server printed it for a run of 5 µs and of 200 µs.
+        // The bounds that a real Redis server prints for runs of 5 µs and of 200 µs.
         assert_eq!(top(place(5000)), 5023);
         assert_eq!(top(place(200_000)), 200_703);
         assert!(Histogram::default().doubling().is_empty());

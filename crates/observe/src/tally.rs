@@ -1,32 +1,33 @@
-//! Commands that run inside a script or a transaction: each is counted like one that a client sent.
+//! Counts the commands that run inside a script or a transaction, each like one that a client sent.
 //!
-//! They are counted when what they belong to is done: a run that is dropped and repeated counts once (scripts C1). Until then
-//! the few of a short run stand in a list, and the many of a long one in sums.
+//! The counters get them when the script or transaction is done: a run that is dropped and repeated counts
+//! once (scripts C1). Until then, the commands of a short run stand in a list, and those of a long run in
+//! sums.
 //!
-//! The slow ones among a transaction's own commands are noted for the slow log, each for itself as in Redis; those of scripts
-//! are part of their script.
+//! Slow commands of a transaction are noted for the slow log one by one, as in Redis. Those of a script are
+//! part of their script.
 //!
-//! Cost: two readings of a tick counter and a few stores per command; telling the counters O(commands listed), or
-//! O(3072) for each command that has a sum.
+//! Cost: two readings of a tick counter and a few stores per command. The counters cost O(commands listed),
+//! or O(3072) for each command that has a sum.
 
 use crate::stats::{ERROR_KINDS_MAX, Recorder, Times, error_name};
 use command::Command;
 use resp::Args;
 
-/// So many are listed before they are summed up.
+/// Commands listed before they are summed up.
 const LISTED_MAX: usize = 256;
 
-/// So many slow commands of one transaction are noted: as many as the slow log has by default.
+/// Slow commands noted per transaction: as many as the slow log keeps by default.
 const SLOW_MAX: usize = 128;
 
-/// See the module.
+/// The commands of one script or transaction, not yet in the counters.
 #[derive(Default)]
 pub struct Tally {
     listed: Vec<Ran>,
     sums: Vec<Sum>,
-    /// Errors they answered, by name.
+    /// Errors the commands answered, by name.
     errors: Vec<(Box<str>, u64)>,
-    /// From how many microseconds on a transaction's command is slow; none is by default.
+    /// Run time in microseconds from which a transaction's command is slow. None: no command is.
     slower_us: Option<u64>,
     slow: Vec<Slow>,
 }
@@ -37,7 +38,7 @@ pub struct Slow {
     pub ns: u64,
 }
 
-/// One command, by its number in the table, as it ran.
+/// One run of a command, which is given by its number in the table.
 struct Ran {
     command: usize,
     ns: u64,
@@ -61,12 +62,12 @@ impl Tally {
         }
     }
 
-    /// What is slow from now on, as `slowlog-log-slower-than` says it.
+    /// Sets the run time from which commands are slow, in the form of `slowlog-log-slower-than`.
     pub fn notes_from(&mut self, slower_us: i64) {
         self.slower_us = u64::try_from(slower_us).ok();
     }
 
-    /// A command of a transaction ran for so long: notes it if that was slow.
+    /// Notes a transaction's command if it was slow.
     #[inline]
     pub fn queued(&mut self, command: &'static Command, args: Args<'_>, ns: u64) {
         let slow = self.slower_us.is_some_and(|from_us| ns / 1000 >= from_us) && self.slow.len() < SLOW_MAX;
@@ -75,7 +76,7 @@ impl Tally {
         }
     }
 
-    /// Those noted, in their order.
+    /// Takes the noted slow commands, in the order in which they ran.
     pub fn take_slow(&mut self) -> Vec<Slow> {
         std::mem::take(&mut self.slow)
     }
@@ -90,7 +91,7 @@ impl Tally {
         }
     }
 
-    /// So many that took equally long.
+    /// Adds `calls` runs of a command that took `each_ns` each.
     pub fn add_many(&mut self, command: usize, calls: u64, each_ns: u64) {
         let sum = sum_of(&mut self.sums, command);
         sum.calls += calls;
@@ -98,7 +99,7 @@ impl Tally {
         sum.times.record(each_ns, calls);
     }
 
-    /// An error was answered; `text` is the reply without its '-'. Cost: O(names of errors so far).
+    /// Counts an error; `text` is the reply without its '-'. Cost: O(names of errors so far).
     pub fn error(&mut self, text: &[u8]) {
         let name = error_name(text);
         match self.errors.iter().position(|(known, _)| **known == *name) {
@@ -108,7 +109,7 @@ impl Tally {
         }
     }
 
-    /// One of the errors is the answer of what contains the command, and counted there.
+    /// Takes one error back: it is also the reply of the script or transaction, and is counted there.
     pub fn passes_on(&mut self, text: &[u8]) {
         let name = error_name(text);
         if let Some((_, count)) = self.errors.iter_mut().find(|(known, _)| **known == *name) {
@@ -116,7 +117,7 @@ impl Tally {
         }
     }
 
-    /// Nothing of it happened.
+    /// Drops everything: the run is not to be counted.
     pub fn clear(&mut self) {
         self.listed.clear();
         self.sums.clear();
@@ -124,7 +125,7 @@ impl Tally {
         self.slow.clear();
     }
 
-    /// All of it happened: counts it and is empty then. `timed`: into the histograms, too.
+    /// Moves everything but slow commands into the counters. `timed`: into the histograms, too.
     pub fn tell(&mut self, recorder: &Recorder, timed: bool) {
         for ran in self.listed.drain(..) {
             recorder.within(ran.command, ran.ns, ran.failed, timed);

@@ -1,4 +1,4 @@
-//! What one loop notes: its clocks, its turn, its counters.
+//! The record of one loop: its clocks, its turn, its counters.
 
 use crate::Observe;
 use crate::stats::Recorder;
@@ -6,28 +6,28 @@ use crate::tally::Tally;
 use crate::waits::{Turn, Waits};
 use std::sync::Arc;
 
-/// One loop's own part of [`Observe`].
+/// One loop's own part of [`Observe`]. Only that loop uses it.
 pub struct TurnLog {
     /// The loop's number.
     pub id: usize,
-    /// Wall clock of the current turn.
+    /// The wall clock at the begin of the current turn.
     pub now_ms: u64,
-    /// Monotonic clock at the end of the last command: the start of the next.
+    /// The monotonic clock at the end of the last command, which is the start of the next.
     pub clock_ns: u64,
-    /// Monotonic clock at which this turn began.
+    /// The monotonic clock at the begin of this turn.
     turn_ns: u64,
     ticker: stdx::clock::Ticker,
-    /// What took long in this turn.
+    /// The long pieces of work of this turn.
     pub turn: Turn,
     pub waits: Arc<Waits>,
-    /// What this loop counts.
+    /// This loop's counters.
     pub recorder: Recorder,
 }
 
 impl TurnLog {
     pub fn new(id: usize, observe: &Observe) -> TurnLog {
         let ticker = stdx::clock::Ticker::new();
-        // The first reading measures the counter for milliseconds: not in a turn of the loop.
+        // The first reading calibrates the counter for milliseconds, so it happens here and not in a turn.
         ticker.now_ns();
         TurnLog {
             id,
@@ -41,11 +41,11 @@ impl TurnLog {
         }
     }
 
-    /// Reads both clocks; at the begin of every turn.
+    /// Begins a turn: reads both clocks and counts the turn before.
     #[inline]
     pub fn tick(&mut self) {
         if self.turn_ns != 0 {
-            // The last lap was the end of a turn; what passed since was sleep.
+            // The last lap was the end of the turn; the time since then was sleep.
             self.recorder.turn(self.clock_ns.saturating_sub(self.turn_ns));
         }
         self.now_ms = stdx::clock::wall_ms();
@@ -54,14 +54,14 @@ impl TurnLog {
         self.begin_turn();
     }
 
-    /// Reads the monotonic clock the cheap way; after every command and piece of a stream.
+    /// Reads the monotonic clock the cheap way. Called after every command and every piece of a stream.
     #[inline]
     pub fn lap(&mut self) -> u64 {
         self.clock_ns = self.ticker.now_ns();
         self.clock_ns
     }
 
-    /// Counts the commands that ran within another one of that client, and logs the slow ones of them.
+    /// Counts the commands that ran within a script or transaction of `client`, and logs the slow ones.
     pub fn count_within(&self, observe: &Observe, tally: &mut Tally, client: u64) {
         let (slow, live) = (tally.take_slow(), &observe.config.live);
         if !slow.is_empty()

@@ -1,26 +1,28 @@
-//! Something bounded that many clients fill, as messages under way: when it is full, those wait who filled it, others do not.
+//! A shared limit, as for messages under way. While it is exceeded, only the clients that add much have to
+//! wait.
 //!
 //! ```text
-//! level ── max ──► full: the n-th time ─► who adds SHARE or more during it waits with the next ─► half of max ─► not full
+//! level above max ──► full, the n-th time ──► level at half of max ──► not full
+//!                       └─ a client that adds SHARE or more meanwhile waits before it adds again
 //! ```
 //!
-//! - C1: who added less than [`SHARE`] while it was full never waits. So it holds `max`, what one command of each client adds, and
-//!   `SHARE` of each client, at most.
+//! - C1: a client that added less than [`SHARE`] while it was full never waits. So the level is at most
+//!   `max`, and for each client [`SHARE`] and the additions of one command.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
-/// What a client may add while it is full.
+/// The amount from which a client that adds while it is full has to wait.
 pub const SHARE: usize = 10_000;
 
-/// See the module.
+/// The level, and whether it is full.
 #[derive(Default)]
 pub struct Flood {
     level: AtomicUsize,
-    /// How often it has become full or ceased to be: odd while it is.
+    /// The number of changes between full and not full; odd while it is full.
     times: AtomicU64,
 }
 
-/// What a client has added while it was full the n-th time.
+/// The amount one client has added while it was full the n-th time.
 #[derive(Clone, Copy, Default)]
 pub struct Added {
     time: u64,
@@ -32,7 +34,7 @@ impl Flood {
         self.level.load(Ordering::Relaxed)
     }
 
-    /// Which time it is full; 0: it is not.
+    /// The number of the current time it is full; 0 if it is not full. Cost: one load.
     #[inline]
     pub fn full(&self) -> u64 {
         let times = self.times.load(Ordering::Relaxed);
@@ -54,20 +56,20 @@ impl Flood {
     fn set(&self, full: bool) {
         let times = self.times.load(Ordering::Relaxed);
         if (times & 1 == 1) != full {
-            // Who is beaten to it has nothing to do any more.
+            // If another thread was first, nothing is left to do.
             let _ = self.times.compare_exchange(times, times + 1, Ordering::Relaxed, Ordering::Relaxed);
         }
     }
 }
 
 impl Added {
-    /// `time`: which time it was full.
+    /// Adds `count` for the time numbered `time`, a result of [`Flood::full`].
     pub fn add(&mut self, time: u64, count: usize) {
         let before = if self.time == time { self.sum } else { 0 };
         *self = Added { time, sum: before.saturating_add(count) };
     }
 
-    /// Whether who added this has to wait.
+    /// Whether the client that added this has to wait.
     pub fn is_too_much(&self, time: u64) -> bool {
         self.time == time && self.sum >= SHARE
     }

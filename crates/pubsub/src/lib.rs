@@ -1,17 +1,18 @@
-//! Channels: who listens, by loop, and the way of a message to them.
+//! Channels: the subscribers of each loop, and the way of a message to them.
 //!
 //! ```text
-//! PUBLISH ── counts per loop (here, one short lock) ──► one letter per loop ──► that loop's own table ──► its clients
+//! PUBLISH ── counts per loop (a short lock) ──► a letter per loop ──► that loop's table ──► its clients
 //! ```
 //!
-//! - B1: the shared table knows only how many subscribers each loop has; who they are each loop knows itself. So
-//!   PUBLISH costs O(loops + patterns) (see B5), and the fan-out is each loop's work, in slices.
+//! - B1: the shared table holds only the number of subscribers per loop; each loop has a table of the
+//!   clients. So PUBLISH costs O(loops + patterns) (see B5), and the fan-out is each loop's work, in slices.
 //! - B2: the count answered is the number of subscriptions that matched when the message was sent.
-//! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest there was when
-//!   it began, so it can stop anywhere: who left meanwhile gets nothing more, who came later gets nothing of it.
-//! - B4: a message is encoded once per protocol version; its subscribers share the bytes.
-//! - B5: patterns are gone through some 10 µs at a time, for there may be very many, and each may take long. Who comes to
-//!   listen meanwhile may get the message or not.
+//! - B3: subscriptions of a loop are numbered as they come. A fan-out goes by number and ends at the newest
+//!   number of its begin, so it can stop anywhere. A client that left meanwhile gets nothing more; a later
+//!   one gets nothing.
+//! - B4: a fan-out encodes its message once per protocol version; the subscribers share the bytes.
+//! - B5: a message passes patterns for some 10 µs at a time: there may be very many, and each may take long.
+//!   A client that subscribes meanwhile may get the message or not.
 
 #![forbid(unsafe_code)]
 
@@ -35,24 +36,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use stdx::glob::Match;
 
-/// Deliveries under way above which it is [`Flood::full`]: who publishes faster than messages can be delivered would fill the
-/// memory.
+/// Deliveries under way above which it is [`Flood::full`]. Without a limit, clients that publish faster than
+/// messages are delivered would fill the memory.
 const BACKLOG: usize = 100_000;
-/// What a message nobody waits for counts while it waits for its turn through the patterns, in deliveries, and each so many
-/// bytes of it.
+/// The weight of an announced message while it waits for its turn, in deliveries.
 const WAITING: usize = 10;
+/// Bytes of such a message that weigh as much as one more delivery.
 const WAITING_BYTES: usize = 64;
 /// Channels looked at under one lock.
 const PAGE: usize = 256;
-/// Bytes of patterns looked at under one lock (B5), and what a pattern costs besides, in such bytes.
+/// Bytes of patterns looked at under one lock (B5).
 const LOOKS: usize = 8 * 1024;
+/// The cost of a pattern besides its matching, in such bytes.
 const PATTERN_LOOKS: usize = 32;
-/// Patterns that are gone through in one go, about.
+/// Patterns that a message passes in one go, about.
 pub const FEW_PATTERNS: usize = LOOKS / PATTERN_LOOKS;
 
 /// Subscribers per loop.
 type Counts = Vec<u32>;
-/// A tree, for it never grows by leaps.
+/// Subscribers by name. It is a tree, since a hash table would have to grow as a whole.
 type Table = BTreeMap<Arc<[u8]>, Counts>;
 
 #[derive(Default)]
@@ -72,15 +74,15 @@ impl Tables {
     }
 }
 
-/// One loop's subscribers, by kind and channel or pattern. Nothing in it grows by leaps.
+/// One loop's subscribers, by kind and channel or pattern. All parts are trees, as in [`Table`].
 #[derive(Default)]
 pub struct Subscribers {
     names: BTreeMap<(Kind, Arc<[u8]>), Crowd>,
-    /// Number of the newest subscription (B3).
+    /// The number of the newest subscription (B3).
     last: u64,
 }
 
-/// Who subscribed to one name.
+/// The subscribers of one name.
 #[derive(Default)]
 struct Crowd {
     by_number: BTreeMap<u64, u64>,
@@ -106,7 +108,7 @@ impl Subscribers {
         }
     }
 
-    /// Begins to deliver a message.
+    /// Begins to deliver a message to the subscribers there are now. O(1).
     pub fn fan_out(&self, message: Published) -> FanOut {
         FanOut { message, encoded: [None, None], after: 0, to: self.last, delivered: 0 }
     }
@@ -115,31 +117,31 @@ impl Subscribers {
 /// A message on its way to a loop's subscribers.
 pub struct FanOut {
     message: Published,
-    /// For RESP2 and RESP3, once somebody needs it.
+    /// The message in RESP2 and RESP3, encoded when first needed.
     encoded: [Option<Encoded>; 2],
-    /// Number of the last subscription served, and of the last to be served.
+    /// The number of the last subscription served; `to` is that of the last to be served.
     after: u64,
     to: u64,
     delivered: u64,
 }
 
 impl FanOut {
-    /// How many subscribers there were when it was sent.
+    /// The number of the loop's subscribers when the message was sent.
     pub fn count(&self) -> usize {
         self.message.count
     }
 
-    /// Length of the payload.
+    /// The length of the payload.
     pub fn bytes(&self) -> usize {
         self.message.payload.len()
     }
 
-    /// How many subscribers it was delivered to so far.
+    /// The number of subscribers served so far.
     pub fn delivered(&self) -> u64 {
         self.delivered
     }
 
-    /// The next clients to deliver to, at most so many; they go to `clients`. O(log subscribers + count).
+    /// Appends the next clients to deliver to, at most `count`, to `clients`. O(log subscribers + count).
     pub fn next(&mut self, subscribers: &Subscribers, count: usize, clients: &mut Vec<u64>) {
         let name = self.message.pattern.as_ref().unwrap_or(&self.message.channel);
         let Some(crowd) = subscribers.names.get(&(self.message.kind, name.clone())) else { return };
@@ -154,13 +156,13 @@ impl FanOut {
         }
     }
 
-    /// What a subscriber is told.
+    /// The message in one protocol version. O(length) the first time, as [`encode`]; then O(1).
     pub fn encoded(&mut self, resp3: bool) -> &Encoded {
         let FanOut { message, encoded, .. } = self;
         encoded[usize::from(resp3)].get_or_insert_with(|| encode(message, resp3))
     }
 
-    /// Says that the message was delivered to all.
+    /// Ends the delivery: its deliveries are no longer under way.
     pub fn end(self, pubsub: &PubSub) {
         pubsub.flood.remove(self.message.count, BACKLOG);
         pubsub.sending.fetch_sub(self.message.count, Ordering::Relaxed);
@@ -171,18 +173,18 @@ impl FanOut {
     }
 }
 
-/// How far a message is on its way through the patterns (B5).
+/// The position of a message on its way through the patterns (B5).
 #[derive(Default)]
 struct Passage {
-    /// The last pattern it has passed.
+    /// The last pattern the message has passed.
     after: Option<Arc<[u8]>>,
-    /// The one it stopped in, if it did.
+    /// The pattern it stopped in, if it stopped in one.
     at: Option<Arc<[u8]>>,
     matching: Match,
 }
 
 impl Passage {
-    /// Goes on, and tells which patterns match. True if there are more. O(1): some 10 µs.
+    /// Passes some patterns, and calls `f` for those that match. True if there are more. O(1): some 10 µs.
     fn go_on<'t>(
         &mut self,
         patterns: &'t Table,
@@ -193,7 +195,7 @@ impl Passage {
         let from = start.clone().map_or(Bound::Unbounded, Bound::Excluded);
         for (pattern, counts) in patterns.range::<Arc<[u8]>, _>((from, Bound::Unbounded)) {
             if self.at.take().is_some_and(|at| at != *pattern) {
-                // Nobody has it any more.
+                // The pattern has no subscribers any more.
                 self.matching = Match::default();
             }
             let Some(verdict) = self.matching.go_on(pattern, channel, false, &mut looks) else {
@@ -216,10 +218,10 @@ impl Passage {
 pub struct Passing {
     channel: Arc<[u8]>,
     payload: Shared,
-    /// Who listens to the channel itself has not got it yet.
+    /// The kind of the channel, while its own subscribers have not got the message.
     direct: Option<Kind>,
     passage: Passage,
-    /// Subscriptions it matched so far.
+    /// Subscriptions matched so far.
     sent: usize,
 }
 
@@ -227,7 +229,7 @@ thread_local! {
     static MADE: Cell<usize> = const { Cell::new(0) };
 }
 
-/// What this thread has set on its way so far, in deliveries.
+/// The deliveries this thread has put under way, ever. Announced messages count with their weight.
 pub fn made() -> usize {
     MADE.get()
 }
@@ -238,7 +240,7 @@ fn make(pubsub: &PubSub, count: usize) {
 }
 
 impl Passing {
-    /// What it counts while it waits for its turn.
+    /// The weight of the message in deliveries while it waits for its turn.
     fn weight(&self) -> usize {
         WAITING + (self.channel.len() + self.payload.len()) / WAITING_BYTES
     }
@@ -255,15 +257,15 @@ impl Passing {
     }
 }
 
-/// What the first loop publishes in slices, one after the other.
+/// Work of the first loop, which publishes it in slices, one after the other.
 pub enum Announced {
     Message(Box<Passing>),
-    /// Events of a key.
+    /// The events of a key.
     Run(Box<run::Running>),
 }
 
 impl Announced {
-    /// What it counts while it waits for its turn.
+    /// The weight in deliveries while it waits for its turn.
     fn weight(&self) -> usize {
         match self {
             Announced::Message(passing) => passing.weight(),
@@ -271,9 +273,9 @@ impl Announced {
         }
     }
 
-    /// Does some 10 µs of it; true if it is over.
+    /// Publishes for some 10 µs. True if all is published.
     pub fn advance(&mut self, pubsub: &PubSub) -> bool {
-        // As it was when it was announced.
+        // The weight is the same as at the announcement.
         let weight = self.weight();
         let over = match self {
             Announced::Message(passing) => pubsub.pass(passing).is_some(),
@@ -287,16 +289,17 @@ impl Announced {
     }
 }
 
-/// What a client listens to.
+/// The subscriptions of one client.
 #[derive(Default)]
 pub struct Subscriptions {
-    // Trees, for they never grow by leaps.
+    // All are trees, since a hash table would have to grow as a whole.
     pub channels: BTreeSet<Arc<[u8]>>,
     pub patterns: BTreeSet<Arc<[u8]>>,
     pub shard_channels: BTreeSet<Arc<[u8]>>,
 }
 
 impl Subscriptions {
+    /// The number of subscriptions that SUBSCRIBE and PSUBSCRIBE answer: channels and patterns.
     pub fn count(&self) -> usize {
         self.channels.len() + self.patterns.len()
     }
@@ -306,28 +309,28 @@ impl Subscriptions {
     }
 }
 
-/// What other threads tell a loop.
+/// Mail to a loop.
 pub enum Letter {
     /// A message for the loop's subscribers.
     Publish(Published),
-    /// A message nobody waits for, for the first loop.
+    /// An announced message, for the first loop.
     Announce(Announced),
 }
 
 /// Sends a letter to the loop of that number.
 pub type Post = Box<dyn Fn(usize, Letter) + Send + Sync>;
 
-/// The shared part.
+/// The channels of one server, shared by its threads.
 pub struct PubSub {
     post: Post,
     config: Arc<Config>,
     keyspace: Arc<Keyspace>,
     tables: Mutex<Tables>,
-    /// Deliveries that are under way, and what waits for its turn.
+    /// Deliveries under way, and the weight of announced messages that wait for their turn.
     pub flood: Flood,
-    /// Deliveries that are under way.
+    /// Deliveries under way.
     sending: AtomicUsize,
-    /// Messages nobody waits for that have patterns to pass, and runs of events.
+    /// Announced messages and runs of events that are not yet published.
     announced: AtomicUsize,
 }
 
@@ -344,12 +347,13 @@ impl PubSub {
         }
     }
 
-    /// Publishes keyspace events as `notify-keyspace-events` asks. O(events · loops), and some 10 µs for patterns.
+    /// Publishes keyspace events as `notify-keyspace-events` asks. O(events · loops), and some 10 µs for
+    /// patterns.
     pub fn notify(&self, events: &[Event]) {
         notify::notify(self, events);
     }
 
-    /// One more subscriber on a loop.
+    /// Counts one more subscriber on a loop. O(log names).
     pub fn add(&self, kind: Kind, channel: &Arc<[u8]>, loop_id: usize) {
         let mut tables = self.tables.lock();
         let counts = tables.of(kind).entry(channel.clone()).or_default();
@@ -359,7 +363,7 @@ impl PubSub {
         counts[loop_id] += 1;
     }
 
-    /// One fewer.
+    /// Counts one subscriber less on a loop. O(log names + loops).
     pub fn remove(&self, kind: Kind, channel: &[u8], loop_id: usize) {
         let mut tables = self.tables.lock();
         let table = tables.of(kind);
@@ -371,8 +375,8 @@ impl PubSub {
         }
     }
 
-    /// Sends a message on its way and tells how many subscriptions it matched; with very many patterns, or slow ones, it has
-    /// to go on ([`PubSub::pass`]). O(loops), and some 10 µs for patterns.
+    /// Publishes a message; returns how many subscriptions it matched. `Err`: there are more patterns, or
+    /// slow ones, and [`PubSub::pass`] has to go on. O(loops) per matching name, and some 10 µs for patterns.
     pub fn publish(
         &self,
         shard: bool,
@@ -398,7 +402,8 @@ impl PubSub {
         if more { Err(Box::new(passing)) } else { Ok(passing.sent) }
     }
 
-    /// Lets a message pass some more patterns; how many subscriptions it matched when it has passed all. O(1).
+    /// Lets a message pass some more patterns, for some 10 µs. `Some`: it has passed all, and matched so many
+    /// subscriptions.
     pub fn pass(&self, passing: &mut Passing) -> Option<usize> {
         let tables = self.tables.lock();
         if let Some(kind) = passing.direct.take() {
@@ -420,10 +425,11 @@ impl PubSub {
         (!more).then_some(passing.sent)
     }
 
-    /// Publishes a message nobody waits for. What is left of it goes on in slices of the first loop, and what comes while
-    /// something is left goes there as a whole: such messages are heard in their order, if perhaps after a PUBLISH that came later.
+    /// Publishes a message whose count is not needed. If patterns remain, the first loop goes on in slices;
+    /// until it is done, later announcements go there as a whole. So announcements keep their order. A
+    /// PUBLISH may overtake them.
     pub fn announce(&self, shard: bool, channel: &[u8], payload: impl FnOnce() -> Shared) {
-        // With Release: the letters of those before have been sent then.
+        // Pairs with the Release in `advance`: at 0, all letters of earlier announcements have been sent.
         let passing = if self.announced.load(Ordering::Acquire) == 0 {
             let Err(passing) = self.publish(shard, channel, payload) else { return };
             passing
@@ -441,24 +447,24 @@ impl PubSub {
         (self.post)(0, Letter::Announce(announced));
     }
 
-    /// Publishes what happened to a key, in slices of the first loop, in the order that [`PubSub::announce`] keeps. O(1).
+    /// Publishes the events of a key in slices of the first loop, in order with [`PubSub::announce`]. O(1).
     pub fn announce_run(&self, run: keyspace::Run) {
         self.send_announced(Announced::Run(Box::new(run::Running::new(run))));
     }
 
-    /// True if so much is under way that who publishes without being waited for had better wait.
+    /// True if so many deliveries are under way that runs of events should pause.
     pub fn is_busy(&self) -> bool {
         self.sending.load(Ordering::Relaxed) > BACKLOG
     }
 
-    /// True if nobody listens to anything but shard channels.
+    /// True if no client is subscribed to a channel or a pattern. Shard channels do not count.
     fn is_unheard(&self) -> bool {
         let tables = self.tables.lock();
         tables.channels.is_empty() && tables.patterns.is_empty()
     }
 
-    /// How many subscriptions a message to this channel would match now. None if `may_go_on`, which is asked every 10 µs, says
-    /// no.
+    /// The number of subscriptions that a message to this channel would match now. O(loops + patterns).
+    /// `may_go_on` is called about every 10 µs; None if it returns false.
     pub fn matching(
         &self,
         shard: bool,
@@ -478,8 +484,8 @@ impl PubSub {
         Some(found)
     }
 
-    /// Active channels that match (PUBSUB CHANNELS, SHARDCHANNELS), as many as there are from beginning to end. O(channels);
-    /// the lock is held for [`PAGE`] of them at a time.
+    /// The active channels that match (PUBSUB CHANNELS, SHARDCHANNELS). A channel that comes or goes
+    /// meanwhile may be missed. O(channels); the lock is held for [`PAGE`] of them at a time.
     pub fn channels(&self, kind: Kind, pattern: Option<&[u8]>) -> Vec<Arc<[u8]>> {
         let mut found: Vec<Arc<[u8]>> = Vec::new();
         let mut last: Option<Arc<[u8]>> = None;
@@ -497,12 +503,12 @@ impl PubSub {
         }
     }
 
-    /// Subscribers of a channel.
+    /// The number of subscribers of a channel. O(log names + loops).
     pub fn count(&self, kind: Kind, channel: &[u8]) -> usize {
         self.tables.lock().of(kind).get(channel).map_or(0, |counts| counts.iter().sum::<u32>() as usize)
     }
 
-    /// Distinct channels or patterns with subscribers.
+    /// The number of distinct channels or patterns with subscribers. O(1).
     pub fn len(&self, kind: Kind) -> usize {
         self.tables.lock().of(kind).len()
     }
@@ -545,7 +551,7 @@ mod tests {
         patterns.into_iter().map(|pattern| (Arc::from(pattern.as_bytes()), vec![1])).collect()
     }
 
-    /// All pages of a message's way, and how many patterns matched on each.
+    /// The number of matching patterns on each page of a message's way.
     fn pages(patterns: &Table, channel: &str) -> Vec<usize> {
         let (mut passage, mut pages, mut more) = (Passage::default(), Vec::new(), true);
         while more {

@@ -1,10 +1,10 @@
-//! A published message, and how subscribers are told of it.
+//! A published message, and its encoding for subscribers.
 
 use resp::{OwnedArgs, Reply};
 use std::ops::Deref;
 use std::sync::Arc;
 
-/// Payloads above this are not copied to each subscriber's buffer but sent from where they are.
+/// The length above which a payload is not copied to each subscriber's buffer, but sent from where it is.
 pub(crate) const SHARED: usize = 16 * 1024;
 
 /// The three kinds of subscription.
@@ -24,15 +24,15 @@ pub struct Published {
     /// The pattern that matched it, for pattern subscribers.
     pub pattern: Option<Arc<[u8]>>,
     pub payload: Shared,
-    /// Subscriptions of the loop it matched.
+    /// The number of the loop's subscriptions that it matched.
     pub count: usize,
 }
 
-/// Bytes many may hold at once.
+/// Shared bytes. A clone copies a pointer.
 #[derive(Clone)]
 pub enum Shared {
     Own(Arc<[u8]>),
-    /// A word of a command of many bytes.
+    /// One word of a long command, which stays in memory as a whole.
     Word(Arc<OwnedArgs>, usize),
 }
 
@@ -51,7 +51,7 @@ impl Deref for Shared {
 #[derive(Clone)]
 pub enum Encoded {
     Short(Arc<[u8]>),
-    /// Its payload stays where it is.
+    /// Begin, payload and end. The payload stays where it is.
     Long([Shared; 3]),
 }
 
@@ -65,7 +65,7 @@ impl Encoded {
     }
 }
 
-/// Encodes a message for one protocol version. O(its length), at most some 16 KB.
+/// Encodes a message for one protocol version. O(channel + payload); a payload above 16 KB is not copied.
 pub fn encode(message: &Published, resp3: bool) -> Encoded {
     let mut out = Reply::new(resp3);
     match &message.pattern {

@@ -1,4 +1,4 @@
-//! Keyspace events: which are wanted, and on which channels they are told.
+//! Keyspace events: the configured classes, and the channels they are published on.
 
 use crate::PubSub;
 use crate::message::Shared;
@@ -20,19 +20,19 @@ pub(crate) fn notify(pubsub: &PubSub, events: &[Event]) {
     }
 }
 
-/// Where the events of a key are told.
+/// The channel for the events of a key.
 pub(crate) fn keyspace_channel(db: usize, key: &[u8]) -> Vec<u8> {
     let mut channel = format!("__keyspace@{db}__:").into_bytes();
     channel.extend_from_slice(key);
     channel
 }
 
-/// Where the keys of an event are told.
+/// The channel for the keys of an event.
 pub(crate) fn keyevent_channel(db: usize, name: &str) -> String {
     format!("__keyevent@{db}__:{name}")
 }
 
-/// The classes the keyspace has to collect, from the configured flags.
+/// The classes of events that the keyspace has to collect, as a set of bits, from the configured flags.
 pub fn wanted_classes(flags: u32) -> u32 {
     if flags & (notify::KEYSPACE | notify::KEYEVENT) == 0 {
         return 0;

@@ -1,6 +1,6 @@
-//! What happened to one key in a script or transaction, published in slices: it may have been millions of events.
+//! Publishes the events of one key in a script or transaction, in slices: there may be millions.
 //!
-//! It goes no faster than it is delivered: while as many deliveries are under way as may be, it waits.
+//! It goes no faster than the deliveries: it pauses while [`PubSub::is_busy`].
 
 use crate::message::Shared;
 use crate::notify::{keyevent_channel, keyspace_channel};
@@ -8,15 +8,15 @@ use crate::{Passing, PubSub};
 use config::notify;
 use keyspace::{Happening, Run};
 
-/// Messages in one step: some 10 µs.
+/// Messages per step: some 10 µs.
 const MESSAGES: usize = 16;
 
-/// See the module.
+/// A run of events that is being published.
 pub struct Running {
     run: Run,
-    /// Messages published: two of each event, of which some are not wanted.
+    /// Messages dealt with: two per event, also if they are not wanted.
     done: usize,
-    /// One that has patterns to pass.
+    /// The message that still has patterns to pass.
     passing: Option<Box<Passing>>,
 }
 
@@ -25,12 +25,12 @@ impl Running {
         Running { run, done: 0, passing: None }
     }
 
-    /// Bytes it takes while it waits, about.
+    /// The memory it takes while it waits, about, in bytes.
     pub(super) fn bytes(&self) -> usize {
         self.run.key.len() + self.run.happened.bytes()
     }
 
-    /// Publishes some; true if all are published, or nobody would hear of them.
+    /// Publishes up to [`MESSAGES`] messages. True if all are published, or there are no subscribers.
     pub(super) fn advance(&mut self, pubsub: &PubSub) -> bool {
         if self.passing.is_none() && pubsub.is_unheard() {
             return true;

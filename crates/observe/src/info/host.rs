@@ -1,12 +1,12 @@
-//! What INFO tells of the machine and this process. Reads `/proc`; costs tens of microseconds.
+//! Figures of the machine and this process for INFO. Reads `/proc`; costs tens of microseconds.
 
 use std::fs;
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// How the names of the threads of event loops begin.
+/// The prefix of the thread names of event loops.
 const LOOP_NAME: &str = "loop-";
 
-/// What stays the same while the process runs.
+/// Facts that stay the same while the process runs.
 #[derive(Clone, Debug)]
 pub struct Host {
     /// Forty hex digits, different for every start.
@@ -34,13 +34,13 @@ impl Host {
     }
 }
 
-/// Memory of the machine.
+/// Memory of the machine, in bytes.
 pub fn machine_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     (info.totalram as u64).saturating_mul(u64::from(info.mem_unit))
 }
 
-/// Forty random hex digits. Every hasher starts from fresh random keys.
+/// Forty random hex digits, from the random keys of fresh hashers. Not for secrets.
 pub fn random_id() -> String {
     let mut id: String =
         (0..3).map(|_| format!("{:016x}", RandomState::new().build_hasher().finish())).collect();
@@ -64,16 +64,17 @@ pub struct Cpu {
     pub loops_user_s: f64,
 }
 
-/// CPU time of this process so far, and of its event loops: what Redis does on its main thread. Cost: O(threads).
+/// CPU time of this process so far, and of its event loops (which INFO shows as the main thread's). Cost:
+/// O(threads), a file read for each.
 pub fn cpu() -> Cpu {
     let (user_s, system_s) = ticks("/proc/self/stat");
-    // The split is counted in ticks, the sum exactly.
+    // The split is known in ticks, the sum exactly.
     let exact = process_cpu_s();
     let user_share = if user_s + system_s > 0.0 { user_s / (user_s + system_s) } else { 0.5 };
     let mut cpu = Cpu { system_s: exact * (1.0 - user_share), user_s: exact * user_share, ..Cpu::default() };
     for thread in fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
         let path = thread.path();
-        // A thread may end at any moment: it reads as nothing then.
+        // A thread that ends meanwhile reads as zero.
         if fs::read_to_string(path.join("comm")).is_ok_and(|name| name.starts_with(LOOP_NAME)) {
             let (user_s, system_s) = ticks(path.join("stat"));
             cpu.loops_user_s += user_s;
@@ -92,7 +93,7 @@ pub fn process_cpu_s() -> f64 {
 /// User and system seconds from a `stat` file. Source: proc_pid_stat(5), fields 14 and 15.
 fn ticks(path: impl AsRef<std::path::Path>) -> (f64, f64) {
     let text = fs::read_to_string(path).unwrap_or_default();
-    // The second field is the name in parentheses, which may hold anything.
+    // The second field is the name in parentheses, which may hold any character.
     let fields: Vec<&str> = text.rsplit(')').next().unwrap_or("").split_whitespace().collect();
     let second = rustix::param::clock_ticks_per_second().max(1) as f64;
     let field = |at: usize| fields.get(at).and_then(|f| f.parse::<u64>().ok()).unwrap_or(0) as f64 / second;

@@ -1,12 +1,12 @@
-//! INFO: figures that were collected elsewhere, in the words monitoring tools read.
+//! INFO: writes figures collected elsewhere in the form that monitoring tools read.
 //!
 //! ```text
 //! exec fills Snapshot ──▶ Sections::wanted(args) ──▶ text: "# Section\r\n" and "name:value\r\n" lines
 //! ```
 //!
-//! Names and forms are those of Redis 7.2, which redis_exporter and client libraries look for. Figures of things that
-//! do not exist here (snapshots on disk, replicas) are shown as a server shows them that never had any. What is our own
-//! stands in the section `evenkeel`.
+//! Names and forms are those of Redis 7.2, which redis_exporter and client libraries look for. Features that
+//! do not exist here (snapshots on disk, replicas) show the figures of a server that never used them. Figures
+//! of our own stand mostly in the section `evenkeel`.
 //!
 //! Cost: O(commands + errors + databases).
 
@@ -22,7 +22,7 @@ use std::fmt::{Display, Write as _};
 pub const REDIS_VERSION: &str = "7.2.4";
 pub const EVENKEEL_VERSION: &str = env!("CARGO_PKG_VERSION");
 
-/// Everything INFO can tell, collected at one moment. Fields nobody fills show as zero.
+/// All figures of INFO. A field that is not filled shows as zero.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     pub server: Server,
@@ -30,17 +30,17 @@ pub struct Snapshot {
     pub memory: Memory,
     pub stats: Stats,
     pub cpu: Cpu,
-    /// Writes since the server started or data was last flushed.
+    /// Writes since the server started, or since the data was last flushed.
     pub dirty: u64,
     pub started_unix_s: u64,
-    /// Those that ever ran or were refused: name (sub-commands as `config|get`) and counters.
+    /// Commands that ran or were refused: name (sub-commands as `config|get`) and counters.
     pub commands: Vec<(String, CommandTotals)>,
-    /// Name and percentiles in µs as (percent, µs).
+    /// A command's name, and its percentiles as (percent, µs).
     pub latencies: Vec<(String, Vec<(f64, f64)>)>,
     pub errors: BTreeMap<Box<str>, u64>,
-    /// Those that hold keys.
+    /// Databases; those without keys are not shown.
     pub databases: Vec<Database>,
-    /// Our own figures, shown as they are.
+    /// Further lines for the section `evenkeel`.
     pub evenkeel: Vec<(&'static str, u64)>,
 }
 
@@ -58,7 +58,7 @@ pub struct Server {
     pub uptime_s: u64,
     pub hz: u64,
     pub event_loops: u64,
-    /// Deliveries to subscribers, and messages that wait for their turn.
+    /// Deliveries to subscribers under way, and messages that wait for their turn.
     pub messages_under_way: u64,
     pub multiplexing: &'static str,
 }
@@ -77,7 +77,7 @@ pub struct Clients {
     pub blocking_keys: u64,
     pub recent_max_input_bytes: u64,
     pub recent_max_output_bytes: u64,
-    /// CLIENT PAUSE: when it ends (milliseconds since 1970), and whether it holds writes only.
+    /// CLIENT PAUSE: its end in milliseconds since 1970, and whether it holds writes only.
     pub pause: Option<(u64, bool)>,
 }
 
@@ -87,9 +87,9 @@ pub struct Memory {
     /// Handed out by the allocator and not yet returned.
     pub used: u64,
     pub peak: u64,
-    /// Used when the server had just started.
+    /// Memory in use just after the start.
     pub startup: u64,
-    /// Used for other than keys and values.
+    /// Memory used for other than keys and values.
     pub overhead: u64,
     pub resident: u64,
     pub system: u64,
@@ -101,13 +101,14 @@ pub struct Memory {
     pub functions: u64,
     pub function_count: u64,
     pub library_count: u64,
-    /// What Lua holds for scripts, and for functions.
+    /// Memory that Lua holds for scripts; the next field is that for functions.
     pub lua: u64,
     pub lua_functions: u64,
     pub clients: u64,
-    /// Keys of sources' rows that changed and wait to be removed.
+    /// Bytes of keys of sources' changed rows that wait to be removed.
     pub source_changes: u64,
-    /// Held by long work beside the data, the most that may be (0: no limit), and how often there was no room for more.
+    /// Memory held by long work beside the data; then its limit (0: none), and how often the limit refused
+    /// more.
     pub work: u64,
     pub work_max: u64,
     pub work_refused: u64,
@@ -117,7 +118,7 @@ pub struct Memory {
     pub allocator: Allocator,
 }
 
-/// What the allocator says of itself, in bytes.
+/// The allocator's own figures, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Allocator {
     pub allocated: u64,
@@ -139,7 +140,7 @@ pub struct Stats {
     pub expired_fields: u64,
     pub expire_cycle_ms: u64,
     pub evicted_keys: u64,
-    /// How long `maxmemory` was exceeded, in milliseconds: now, and in all.
+    /// Milliseconds for which `maxmemory` has been exceeded: this time, and in all.
     pub exceeded_ms: (u64, u64),
     pub keyspace_hits: u64,
     pub keyspace_misses: u64,
@@ -168,7 +169,8 @@ pub struct Database {
 }
 
 impl Stats {
-    /// The counters of all threads; pub/sub figures are left for the caller.
+    /// Adds up the counters of all threads. The caller fills the figures of pub/sub and of eviction. Cost: as
+    /// [`Registry::counter`].
     pub fn of(registry: &Registry, speeds: Speeds) -> Stats {
         let count = |counter| registry.counter(counter);
         Stats {
@@ -202,8 +204,10 @@ impl Stats {
 }
 
 impl Snapshot {
-    /// Fills commands, latencies and errors from the counters. `names` are those of the command table. Cost: O(threads ·
-    /// commands used); with `percentiles` also the histogram of each of them, some microseconds each.
+    /// Fills commands, latencies and errors from the counters. `names` are those of the command table.
+    ///
+    /// Cost: O(threads · commands used). With `percentiles`, also some microseconds for each command's
+    /// histogram.
     pub fn count_commands(&mut self, registry: &Registry, names: &[&str], percentiles: Option<&[f64]>) {
         for (at, (name, totals)) in names.iter().zip(registry.commands()).enumerate() {
             if totals == CommandTotals::default() {
@@ -223,7 +227,7 @@ impl Snapshot {
 
 type Writer = fn(&Snapshot, &mut Lines);
 
-/// All sections in their order: name, heading, whether INFO shows it unasked, and how.
+/// All sections in their order: name, heading, whether INFO without words shows it, and its writer.
 const SECTIONS: [(&str, &str, bool, Writer); 14] = [
     ("server", "Server", true, server),
     ("clients", "Clients", true, clients),
@@ -241,13 +245,13 @@ const SECTIONS: [(&str, &str, bool, Writer); 14] = [
     ("keyspace", "Keyspace", true, keyspace),
 ];
 
-/// Which sections somebody asks for.
+/// The sections an INFO asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sections(u16);
 
 impl Sections {
-    /// By the words after INFO: names of sections, `all`, `everything`, `default`; nothing is `default`. Unknown names
-    /// stand for nothing.
+    /// Reads the words after INFO: names of sections, `all`, `everything`, `default`. No word means
+    /// `default`; unknown names are ignored.
     pub fn wanted<'a>(words: impl IntoIterator<Item = &'a [u8]>) -> Sections {
         let unasked =
             |mask, (at, (_, _, shown, _)): (usize, &(_, _, bool, _))| mask | u16::from(*shown) << at;
@@ -266,7 +270,8 @@ impl Sections {
         }))
     }
 
-    /// Whether a section is asked for; collecting `commandstats`, `latencystats` and `keyspace` is worth skipping.
+    /// Whether a section is asked for. The figures of `commandstats`, `latencystats` and `keyspace` cost
+    /// enough to be collected only then.
     pub fn has(self, name: &str) -> bool {
         SECTIONS.iter().enumerate().any(|(at, (known, ..))| *known == name && self.0 >> at & 1 == 1)
     }
@@ -293,18 +298,18 @@ impl Lines {
         let _ = write!(self.0, "{name}:{value}\r\n");
     }
 
-    /// Several figures of one unit of code; saves a line each.
+    /// Writes several integers, a line each.
     fn lines(&mut self, lines: &[(&str, u64)]) {
         lines.iter().for_each(|(name, value)| self.line(name, value));
     }
 
-    /// Bytes as a number, and again for people.
+    /// Writes bytes twice: as a number, and with a unit.
     fn bytes(&mut self, name: &str, bytes: u64) {
         self.line(name, bytes);
         let _ = write!(self.0, "{name}_human:{}\r\n", human(bytes));
     }
 
-    /// How many times `part` is `whole`, and by how many bytes it is more.
+    /// Writes the quotient of `part` and `whole`, and their difference in bytes.
     fn ratio(&mut self, name: &str, part: u64, whole: u64) {
         let _ = write!(self.0, "{name}_ratio:{:.2}\r\n", ratio(part, whole));
         let _ = write!(self.0, "{}_bytes:{}\r\n", name, part as i64 - whole as i64);
@@ -694,7 +699,7 @@ mod tests {
         assert!(lines.clone().count() > 150 && lines.clone().all(|l| l.contains(':')));
     }
 
-    /// INFO commandstats added up the histograms of all commands on its loop, to leave them out of its answer.
+    /// INFO commandstats needs no percentiles, so it must not pay for histograms.
     #[test]
     fn who_wants_counts_alone_has_no_histograms_added_up() {
         let registry = Registry::new(2);
@@ -714,7 +719,7 @@ mod tests {
         assert_eq!(human(u64::MAX), "16384.00P");
     }
 
-    /// The names a real server answered; each must be answered here, in a section of the same name.
+    /// Every name that a real Redis server answered must be answered here, in a section of the same name.
     #[test]
     fn every_field_of_redis_is_there() {
         let ours = fields(&Sections::wanted([&b"all"[..]]).text(&Snapshot::default()));

@@ -1,25 +1,26 @@
-//! Who made whom wait: what a slow request waited for, and whose work that was.
+//! Finds out what a slow request waited for, and whose work that was.
 //!
 //! ```text
-//! loop 0: Turn ──long pieces of work──► Culprit ◄── Wait (who, for what, how long) ──┐
-//! loop 1: Turn ─────────────────────────────────────────────────────────────────────┼─► Waits ─► EVENKEEL WAITS, WHY, SLOWLOG
-//!    └── Pulse ◄──samples── watchdog ──every turn over 1 ms: has it a culprit?───────┘
-//!                             └── neighbours: who had the processor, if the system took it
+//! loop 0: Turn ──long pieces of work──► Culprit ◄── Wait: client, cause, time ──┐     EVENKEEL WAITS,
+//! loop 1: Turn ─────────────────────────────────────────────────────────────────┼─► Waits ─► WHY, SLOWLOG
+//!    └── Pulse ◄──samples── watchdog ──every turn over 1 ms: has it a culprit?──┘
+//!                             └── neighbours: the threads that had the processor, if the system took it
 //! ```
 //!
-//! A loop keeps, for its current turn, the longest pieces of work that took a quantum or more, with the client they were
-//! done for ([`turn::Turn`]). A client that is served late in such a turn, or first thing after it, waited behind them:
-//! that makes a [`Wait`]. When its bytes came the loop cannot know, so such a wait is counted from the begin of the turn
-//! in which it became readable: the time given is what it waited at most.
+//! A loop keeps the longest pieces of work of its current turn that took a quantum or more, each with its
+//! client ([`turn::Turn`]). A client that is served late in such a turn, or at the begin of the next, waited
+//! behind them: that makes a [`Wait`]. The loop cannot know when the client's bytes came. It counts from the
+//! begin of the turn in which they came, so the time given is an upper bound.
 //!
-//! - H1: a request that did not wait pays two stores and two comparisons, a turn one reading of the clock. All else
-//!   happens only when something was slow.
+//! - H1: a request that did not wait pays two stores and two comparisons; a turn pays one reading of the
+//!   clock. All else happens only when something was slow.
 //! - H2: everything is bounded: [`RECENT`] waits and stalls per loop, [`CULPRITS_MAX`] culprits in the sums,
-//!   [`HISTORY`] requests per client, and [`PER_TURN`] waits of one turn kept one by one (all of them are counted).
-//! - H3: a culprit keeps what it says of a client; the client may be long gone.
-//! - H4: "the operating system" and "unknown" are counted like any other cause, so that their share can be seen.
+//!   [`HISTORY`] requests per client. [`PER_TURN`] waits of one turn are kept one by one; all are counted.
+//! - H3: a culprit keeps a client's record; the client may be long gone.
+//! - H4: "the operating system" and "unknown" are counted like any other cause, so that their share can be
+//!   seen.
 //!
-//! Costs: noting a wait is some 100 ns under a lock that only a reader of the log contends.
+//! Cost: noting a wait takes some 100 ns under locks that loops hold for that long only.
 
 pub mod neighbours;
 pub mod request;
@@ -38,48 +39,48 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 
-/// A piece of work from which on it is remembered: a loop's quantum.
+/// The length from which a piece of work is kept: a loop's quantum.
 pub const BIG_NS: u64 = 100_000;
-/// A wait from which on somebody is told of it.
+/// The length from which a wait for a loop is noted, and a request is slow.
 pub const SLOW_NS: u64 = 250_000;
-/// A turn from which on it counts as a stall.
+/// The length from which a turn is a stall.
 pub const STALL_NS: u64 = 1_000_000;
-/// Waits and stalls remembered per loop.
+/// Waits and stalls kept per loop.
 const RECENT: usize = 256;
-/// Culprits with sums of their own; further ones are added up as one.
+/// Culprits with sums of their own; further ones share a sum per cause.
 const CULPRITS_MAX: usize = 512;
-/// Slow requests remembered per client.
+/// Slow requests kept per client.
 pub const HISTORY: usize = 4;
 /// Waits of one turn that are kept one by one.
 const PER_TURN: u32 = 64;
 
-/// What was waited for.
+/// The cause of a wait.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 pub enum What {
-    /// The event loop, which was busy with the culprit.
+    /// The event loop was busy with the culprit.
     Loop,
-    /// The event loop, which had many short requests of many clients.
+    /// The event loop had many short requests of many clients.
     Crowd,
-    /// A lock the culprit held.
+    /// The culprit held a lock.
     Lock,
-    /// The keys of the culprit's long commit, which was protected or came first.
+    /// A long commit of the culprit needed the same keys, and was protected or came first.
     Commit,
-    /// Nobody: it had read what the culprit wrote before it could commit, and so much of its work was in vain.
+    /// The culprit wrote keys that the request had read but not committed, so that much work was in vain.
     Race,
-    /// A worker or a script's thread, all of which were busy.
+    /// All workers, or all threads for scripts, were busy.
     Thread,
-    /// The client itself, which gave the reclaimer more to free than may wait for that, or writes while more than `maxmemory` is
-    /// in use and others have to be evicted first.
+    /// The client had removed more than may wait to be freed. Or it wrote above `maxmemory`, and other keys
+    /// had to be evicted first.
     Reclaim,
-    /// The client itself, which published more than may be under way.
+    /// The client had published more than may be under way.
     Messages,
-    /// The client itself, which did not read.
+    /// The client did not read its replies.
     Socket,
-    /// The database its row was loaded from.
+    /// The database of a source had to answer first.
     Source,
-    /// The end of CLIENT PAUSE.
+    /// CLIENT PAUSE held the command.
     Pause,
-    /// The processor: the operating system ran something else.
+    /// The operating system ran something else on the processor.
     Os,
     Unknown,
 }
@@ -106,31 +107,32 @@ impl What {
     }
 }
 
-/// Whose work somebody waited for.
+/// The work that a client waited for.
 #[derive(Debug)]
 pub struct Culprit {
     pub what: What,
-    /// None: the server's own housekeeping, or a client that cannot be told any more.
+    /// The client the work was for. None: the server's own housekeeping, or a client that is no longer known.
     pub client: Option<Arc<ClientInfo>>,
-    /// The command, or what the loop did.
+    /// The command, or the part of the loop's turn.
     pub command: &'static str,
-    /// The command's words, shortened, if they are known.
+    /// The command's words, shortened; empty if they are not known.
     pub words: Vec<Vec<u8>>,
-    /// How long its work took.
+    /// How long the work took.
     pub ns: u64,
-    /// How much of that the thread did not run: the system ran something else.
+    /// The part of that in which the thread did not run, since the system ran something else.
     pub os_ns: u64,
-    /// Who ran instead, longest first: the watchdog adds it to a stall, as far as it may look.
+    /// The threads that ran instead, longest first. The watchdog adds them to a stall, if it is allowed to
+    /// look.
     pub ran: OnceLock<Box<[Neighbour]>>,
 }
 
 impl Culprit {
-    /// Somebody's work of which no more is known.
+    /// Creates a culprit whose words and lost time are not known.
     pub fn of((what, ns): (What, u64), client: Option<Arc<ClientInfo>>, command: &'static str) -> Culprit {
         Culprit { what, client, command, words: Vec::new(), ns, os_ns: 0, ran: OnceLock::new() }
     }
 
-    /// Who ran instead of a loop; nobody, if that is not known.
+    /// The threads that ran instead of a loop; empty if that is not known.
     pub fn neighbours(&self) -> &[Neighbour] {
         self.ran.get().map_or(&[], |ran| ran)
     }
@@ -147,7 +149,7 @@ impl Culprit {
         self.client.as_ref().map_or("", |client| &client.address)
     }
 
-    /// In words: `client 7 (10.0.0.9:4711, name "batch"), EVAL, 12034 us`.
+    /// The culprit in words: `client 7 (10.0.0.9:4711, name "batch"), EVAL, 12034 us`.
     pub fn sentence(&self) -> String {
         let command = self.command.to_uppercase();
         let us = self.ns / 1000;
@@ -177,35 +179,36 @@ impl Culprit {
     }
 }
 
-/// Somebody waited.
+/// One wait of a client.
 #[derive(Clone, Debug)]
 pub struct Wait {
     /// Numbered over all loops, from 1.
     pub id: u64,
     pub unix_ms: u64,
     pub client: Arc<ClientInfo>,
-    /// What the client wanted.
+    /// The command that waited.
     pub command: &'static str,
     pub what: What,
     pub ns: u64,
     pub culprit: Option<Arc<Culprit>>,
 }
 
-/// A turn of a loop over [`STALL_NS`].
+/// A turn of a loop that took [`STALL_NS`] or longer.
 #[derive(Clone, Debug)]
 pub struct Stall {
     pub unix_ms: u64,
     pub loop_id: usize,
-    /// When it began, by the monotonic clock.
+    /// The begin of the turn, by the monotonic clock.
     pub began_ns: u64,
     pub ns: u64,
     pub commands: u32,
     pub culprit: Arc<Culprit>,
-    /// The functions that were under way when the watchdog asked, innermost first: addresses for `stdx::stacks::name`.
+    /// The functions under way when the watchdog asked, innermost first. They are addresses for
+    /// `stdx::stacks::name`.
     pub stack: Arc<[u64]>,
 }
 
-/// What one culprit, or one kind of wait, added up to.
+/// The sum of the waits for one culprit, or of one cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sum {
     pub waits: u64,
@@ -225,13 +228,13 @@ impl Sum {
 struct Log {
     waits: VecDeque<Wait>,
     stalls: VecDeque<Stall>,
-    /// Pieces of work that took long, with when they began and ended.
+    /// Long pieces of work, each with its begin and end.
     pieces: VecDeque<(u64, u64, Arc<Culprit>)>,
 }
 
 type Sums = HashMap<(u64, &'static str, What), (Sum, Option<Arc<Culprit>>)>;
 
-/// All that is known, shared by all threads.
+/// All waits and stalls of a server, shared by its threads.
 #[derive(Debug)]
 pub struct Waits {
     pub pulses: Box<[Pulse]>,
@@ -254,7 +257,7 @@ impl Waits {
         }
     }
 
-    /// Notes a wait. `keep`: also one by one, not only in the sums (H2).
+    /// Adds a wait to the sums. `keep`: also to the log of single waits (H2).
     pub fn add(&self, loop_id: usize, mut wait: Wait, keep: bool) {
         wait.id = self.last_id.fetch_add(1, Relaxed) + 1;
         self.by_what[wait.what as usize].lock().add(wait.ns);
@@ -299,7 +302,8 @@ impl Waits {
         log.pieces.push_back((began_ns, ended_ns, culprit));
     }
 
-    /// What a client did on a loop at that time, if it took long: for how long, and with which words.
+    /// The long piece of work that a client had on a loop in that time, if any: its length and its words.
+    /// O(loops).
     pub fn piece_of(&self, client: u64, began_ns: u64, now_ns: u64) -> Option<(u64, Vec<Vec<u8>>)> {
         self.logs.iter().find_map(|log| {
             let log = log.lock();
@@ -310,7 +314,7 @@ impl Waits {
         })
     }
 
-    /// The latest waits of all loops, newest first.
+    /// The latest waits that fit, newest first. O(waits kept).
     pub fn recent(&self, count: usize, fits: impl Fn(&Wait) -> bool) -> Vec<Wait> {
         let mut found: Vec<Wait> = Vec::new();
         for log in &self.logs {
@@ -337,7 +341,7 @@ impl Waits {
         self.logs[loop_id].lock().stalls.iter().rev().find(|stall| stall.began_ns == began_ns).cloned()
     }
 
-    /// Adds what was seen of the loop in a stall.
+    /// Adds the functions that were under way to a stall, if it is still kept.
     pub fn add_stack(&self, loop_id: usize, began_ns: u64, stack: Arc<[u64]>) {
         let mut log = self.logs[loop_id].lock();
         if let Some(stall) = log.stalls.iter_mut().rev().find(|stall| stall.began_ns == began_ns) {
@@ -345,12 +349,12 @@ impl Waits {
         }
     }
 
-    /// By what was waited for.
+    /// The sums by cause.
     pub fn totals(&self) -> Vec<(What, Sum)> {
         WHATS.iter().map(|(what, _)| (*what, *self.by_what[*what as usize].lock())).collect()
     }
 
-    /// Whom clients waited for longest, all waits added up.
+    /// The culprits that clients waited for longest, all waits added up. O(culprits · log culprits).
     pub fn culprits(&self, count: usize) -> Vec<(What, Sum, Option<Arc<Culprit>>)> {
         let sums = self.sums.lock();
         let mut all: Vec<_> =
@@ -372,7 +376,7 @@ impl Waits {
     }
 }
 
-/// Name of a command by its number.
+/// The name of a command by its place in the command table.
 pub fn command_name(number: usize) -> &'static str {
     places::all().get(number).map_or("unknown", |command| command.name)
 }
@@ -432,14 +436,14 @@ mod tests {
             ..Request::default()
         };
         let told: Vec<&str> = request.phases().iter().map(|(name, _)| *name).collect();
-        // Commands that run on their loop have histograms of their own.
+        // The time on the loop has no phase: commands have histograms of their own.
         let counted = crate::stats::PHASES.iter().map(|(_, name)| *name).chain(["ran-on-loop"]);
         let mut counted: Vec<&str> = counted.collect();
         let mut sorted = told.clone();
         counted.sort_unstable();
         sorted.sort_unstable();
         assert_eq!(sorted, counted);
-        // Each in words of its own.
+        // Each phase has words of its own.
         let sentence = request.sentence();
         assert_eq!(sentence.matches("reading keys and committing").count(), 1, "{sentence}");
     }

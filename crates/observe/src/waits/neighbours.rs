@@ -1,54 +1,59 @@
-//! Who else had a processor that an event loop waited for: other programs, the server's own threads, the limit of its control
-//! group, the host of a virtual machine.
+//! Names the takers of a processor that an event loop lost: other programs, the server's own threads, the
+//! limit of its control group, the host, interrupts.
 //!
 //! ```text
-//! a turn of 0.3 ms ──suspect()──► stdx::sched: notes the switches ──the turn was a stall──► who() ──► Neighbour…
+//! turn of 0.3 ms ──suspect()──► stdx::sched notes switches ──it was a stall──► who() ──► Neighbour…
 //! ```
 //!
-//! - N1: nothing is opened before a long turn is found to wait for a processor, or to have done so, and it is closed [`KEPT_NS`]
-//!   after the last: whoever is left alone pays nothing. Of the first stall, and of a short one, names are often told in part.
-//! - N2: switches are noted while a turn looks long, from [`SUSPECT_NS`] on: of [`SUSPECTS`] turns a second, and of those of further ones
-//!   that are found to wait for a processor.
-//!   `watch-neighbours always` notes all of them all the time.
-//! - N3: what may not be watched is not told, and once said so in the log.
-//! - N4: too little of a short stall is seen so. Once a turn is found to wait for a processor, or had one taken by whom is not known in
-//!   full, all switches are noted for [`FULL_NS`], and as long as others follow, unless the machine has more than [`FULL_RATE`] of them.
-//! - N5: who stayed on a processor and did not run had it taken from below: nobody here had it, so it was the host or interrupts, the
-//!   latter for sure where a host never took anything. Which of the two the system counts in steps of 10 ms only.
+//! - N1: the kernel's record is opened only when a long turn waits, or has waited, for a processor. It is
+//!   closed [`KEPT_NS`] after the last such turn, so a server that runs undisturbed pays nothing. For the
+//!   first stall, and for a short one, the names are often incomplete.
+//! - N2: switches are noted while a turn lasts longer than [`SUSPECT_NS`]. Above [`SUSPECTS`] such turns a
+//!   second, only those that wait for a processor are watched. `watch-neighbours always` notes all switches
+//!   at all times.
+//! - N3: where watching is not allowed, no names are given, and the log says so once.
+//! - N4: this misses most of a short stall. After a turn waited for a processor, or lost one to threads not
+//!   all known, all switches are noted for [`FULL_NS`]. Every further stall renews that; more than
+//!   [`FULL_RATE`] switches a second end it.
+//! - N5: a thread that was not switched off its processor, and yet did not run, lost it to the host or to
+//!   interrupts. Where a host has never taken time, it was interrupts. Elsewhere the two are not told apart:
+//!   the system counts them in steps of 10 ms only.
 //!
-//! Cost: that of [`stdx::sched`]; a file read each second for the control group.
+//! Cost: that of [`stdx::sched`], and a file read each second for the control group.
 
 use std::path::{Path, PathBuf};
 use stdx::sched::{Absence, Task, Witness, is_kept_waiting};
 
-/// A turn so long may become a stall.
+/// The length from which a turn may become a stall.
 pub(super) const SUSPECT_NS: u64 = 300_000;
+/// Turns per second that are watched in any case (N2).
 const SUSPECTS: u32 = 200;
+/// The time for which the kernel's record stays open after the last stall (N1).
 const KEPT_NS: u64 = 300_000_000_000;
-/// See N4. So many switches a second cost 1.5 % of a processor.
+/// The time for which all switches are noted, and the rate that ends it (N4): 1.5 % of a processor.
 const FULL_NS: u64 = 10_000_000_000;
 const FULL_RATE: u64 = 20_000;
-/// How often they are counted.
+/// The interval at which switches are counted.
 const COUNTED_NS: u64 = 100_000_000;
-/// Named of one stall.
+/// Neighbours named per stall.
 const NAMED: usize = 4;
-/// Less is not worth a name.
+/// The time from which a thread is named.
 const SHORT_NS: u64 = 50_000;
-/// So much and more that a loop did not run on a processor it had is taken for another's.
+/// The time lost on a loop's own processor from which the host or interrupts are named (N5).
 const BELOW_NS: u64 = 200_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// Somebody had a processor that a loop waited for.
+/// A program or thread that had a processor a loop waited for.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Neighbour {
     pub name: String,
-    /// 0: no process that can be seen from here.
+    /// The process id; 0 if no process is visible from here.
     pub pid: u32,
     pub ns: u64,
 }
 
 impl Neighbour {
-    /// In words: `tar (pid 4711), 3100 us`.
+    /// The neighbour in words: `tar (pid 4711), 3100 us`.
     pub fn sentence(&self) -> String {
         let us = self.ns / 1000;
         match self.pid {
@@ -58,7 +63,7 @@ impl Neighbour {
     }
 }
 
-/// When somebody looks; of `watch-neighbours`.
+/// The setting `watch-neighbours`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum When {
     Auto,
@@ -67,7 +72,7 @@ pub(super) enum When {
 }
 
 impl When {
-    /// By the option's number.
+    /// The setting for the option's number.
     pub(super) fn of(number: i64) -> When {
         match number {
             0 => When::Auto,
@@ -84,7 +89,7 @@ enum Eyes {
         until_ns: u64,
         full: Full,
     },
-    /// Not allowed here.
+    /// Watching is not allowed here (N3).
     Blind,
 }
 
@@ -92,14 +97,14 @@ enum Eyes {
 #[derive(Default)]
 struct Full {
     until_ns: u64,
-    /// There were too many: not before then.
+    /// There were too many switches: it does not begin before this time.
     rests_ns: u64,
-    /// When they were counted last, and how many there had been.
+    /// The time of the last count, and the number of switches by then.
     counted: (u64, u64),
 }
 
 impl Full {
-    /// The system took a processor; `known`: from whom and for how long is known in full.
+    /// Notes that the system took a loop's processor. `known`: all that ran instead is known.
     fn stalled(&mut self, known: bool, now_ns: u64) {
         let begins = !known && now_ns >= self.rests_ns;
         if begins && self.until_ns <= now_ns {
@@ -110,7 +115,8 @@ impl Full {
         }
     }
 
-    /// Once a round; `noted`: how many switches were noted so far.
+    /// Whether all switches are to be noted. Called once a round; `noted` is the number of switches noted so
+    /// far.
     fn is_on(&mut self, noted: u64, now_ns: u64) -> bool {
         let (at_ns, before) = self.counted;
         if at_ns == 0 {
@@ -126,13 +132,13 @@ impl Full {
     }
 }
 
-/// What is known of the neighbours; the watchdog's.
+/// The watchdog's view of the neighbours.
 pub(super) struct Neighbours {
     when: When,
     eyes: Eyes,
-    /// By loop: its thread, while it is watched.
+    /// Each loop's thread, while it is watched.
     watched: Vec<Option<u32>>,
-    /// The second, and how many suspects there were in it.
+    /// The current second, and the suspects in it.
     suspects: (u64, u32),
     group: Option<Group>,
 }
@@ -149,7 +155,8 @@ impl Neighbours {
         }
     }
 
-    /// Once a round.
+    /// Opens and closes the kernel's record as the setting and the last stalls ask (N1, N4). Called once a
+    /// round.
     pub(super) fn look(&mut self, now_ns: u64, when: When) {
         if let Some(group) = &mut self.group {
             group.look(now_ns);
@@ -167,14 +174,14 @@ impl Neighbours {
                 self.eyes = Eyes::Closed;
                 self.watched.fill(None);
             }
-            // Asked for anew, it is tried anew.
+            // `no` lets a later `auto` or `always` try again.
             (Eyes::Blind, When::Never) => self.eyes = Eyes::Closed,
             (Eyes::Closed | Eyes::Blind, _) => {}
         }
         self.when = when;
     }
 
-    /// A loop's turn may become a stall (N2).
+    /// Watches a loop whose turn may become a stall (N2).
     pub(super) fn suspect(&mut self, id: usize, thread: i32, now_ns: u64) {
         let second = now_ns / SECOND_NS;
         if self.suspects.0 != second {
@@ -200,14 +207,15 @@ impl Neighbours {
         }
     }
 
-    /// It has not, or it was judged.
+    /// Ends the watch of a loop: its turn did not become a stall, or the stall was judged.
     pub(super) fn leave(&mut self, id: usize) {
         if let (Some(thread), Eyes::Open { witness, .. }) = (self.watched[id].take(), &mut self.eyes) {
             witness.leave(thread);
         }
     }
 
-    /// The system took a loop's processor: who had it, longest first, as far as that is known. `lost_ns`: for how long altogether.
+    /// Names what had a loop's processor during a stall, longest first, as far as that is known. `lost_ns` is
+    /// the time for which the loop did not run.
     pub(super) fn who(
         &mut self,
         thread: i32,
@@ -240,18 +248,19 @@ fn open(now_ns: u64) -> Eyes {
         Ok(witness) => Eyes::Open { witness, until_ns: now_ns + KEPT_NS, full: Full::default() },
         Err(e) => {
             log::info!(
-                "which programs take the processors of event loops cannot be told: {e} (it takes CAP_PERFMON, or a \
-                 kernel.perf_event_paranoid of 0)"
+                "the programs that take processors from event loops cannot be named: {e} (this needs CAP_PERFMON, \
+                 or kernel.perf_event_paranoid of 0 or less)"
             );
             Eyes::Blind
         }
     }
 }
 
-/// Names for who was seen, or for the limit if nobody was. `lost_ns` of `turn_ns` the loop did not run.
+/// Names the threads that were seen, the limit of the control group, and the host or interrupts. The loop did
+/// not run for `lost_ns` of `turn_ns`.
 fn named(absence: Option<Absence>, throttled_ns: u64, (lost_ns, turn_ns): (u64, u64)) -> Vec<Neighbour> {
     let absence = absence.unwrap_or_default();
-    // N5
+    // The host or interrupts (N5), if the whole turn was seen.
     let off_ns = absence.preempted_ns + absence.blocked_ns;
     let below_ns = match absence.seen_ns + SHORT_NS >= turn_ns {
         true => lost_ns.saturating_sub(off_ns),
@@ -266,7 +275,7 @@ fn named(absence: Option<Absence>, throttled_ns: u64, (lost_ns, turn_ns): (u64, 
             None => found.push(Neighbour { name, pid, ns: *ns }),
         }
     }
-    // A processor that nobody had while somebody wanted it: that is what a limit looks like.
+    // The loop could not run, and no other thread had its processor for long: the limit stopped it.
     if throttled_ns * 2 >= lost_ns.max(1) && absence.ran.first().is_none_or(|(_, ns)| ns * 2 < lost_ns) {
         let name = "the CPU limit of this server's control group".to_owned();
         found.insert(0, Neighbour { name, pid: 0, ns: throttled_ns });
@@ -302,16 +311,16 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// The control group this server runs in, which may have a limit.
+/// The control group of this server, which may have a CPU limit.
 struct Group {
-    /// Its `cpu.stat`.
+    /// The group's `cpu.stat`.
     path: PathBuf,
-    /// When it was last read, and the time it had been stopped by then.
+    /// The time of the last reading, and for how long the group had been stopped by then.
     last: (u64, u64),
 }
 
 impl Group {
-    /// Finds it from what `/proc/self/cgroup` says: one line for each hierarchy, `number:controllers:path`.
+    /// Finds the group from the lines of `/proc/self/cgroup`, one per hierarchy: `number:controllers:path`.
     fn find(root: &Path, lines: &str) -> Option<Group> {
         let hierarchies = lines.lines().filter_map(|line| {
             let mut parts = line.splitn(3, ':');
@@ -319,7 +328,7 @@ impl Group {
             let has_cpu = controllers.is_empty() || controllers.split(',').any(|name| name == "cpu");
             has_cpu.then(|| (root.join(controllers), path.trim_start_matches('/')))
         });
-        // A container sees its own group as the root, or by the path it has outside.
+        // A container sees its own group as the root, or under the path it has outside.
         let mut files =
             hierarchies.flat_map(|(dir, path)| [dir.join(path).join("cpu.stat"), dir.join("cpu.stat")]);
         let path = files.find(|file| throttled_ns(&read(file)).is_some())?;
@@ -333,7 +342,7 @@ impl Group {
         }
     }
 
-    /// How long it was stopped since this was asked last.
+    /// How long the group was stopped since the last reading.
     fn throttled(&mut self, now_ns: u64) -> u64 {
         let Some(total) = throttled_ns(&read(&self.path)) else { return 0 };
         let before = std::mem::replace(&mut self.last, (now_ns, total));
@@ -341,13 +350,14 @@ impl Group {
     }
 }
 
-/// How long a host kept this machine's processors from running since it was started, in ticks, from `/proc/stat`: the eighth figure.
+/// Ticks for which a host kept this machine's processors from running, ever: the eighth figure of
+/// `/proc/stat`.
 fn stolen(stat: &str) -> u64 {
     let all = stat.lines().find_map(|line| line.strip_prefix("cpu "));
     all.and_then(|figures| figures.split_ascii_whitespace().nth(7)?.parse().ok()).unwrap_or(0)
 }
 
-/// How long a control group was kept from running by its limit, from its `cpu.stat` (of either version).
+/// How long the limit of a control group stopped it, from its `cpu.stat` (of either version).
 fn throttled_ns(stat: &str) -> Option<u64> {
     stat.lines().find_map(|line| match line.split_once(' ')? {
         ("throttled_usec", us) => us.parse::<u64>().ok()?.checked_mul(1000),
@@ -381,12 +391,12 @@ mod tests {
         assert_eq!(lasts(&mut full, &mut now, 5000, u64::MAX), 0);
         full.stalled(false, now);
         assert_eq!(lasts(&mut full, &mut now, 20_000, u64::MAX), FULL_NS);
-        // Those that are known have it last.
+        // While it is on, stalls that are fully known renew it, too.
         full.stalled(false, now);
         assert_eq!(lasts(&mut full, &mut now, 0, FULL_NS / 2), FULL_NS / 2);
         full.stalled(true, now);
         assert_eq!(lasts(&mut full, &mut now, 0, u64::MAX), FULL_NS);
-        // Too many; and for a while that is not tried again.
+        // Too many switches end it, and for a while it does not begin again.
         full.stalled(false, now);
         assert_eq!(lasts(&mut full, &mut now, 30_000, u64::MAX), COUNTED_NS);
         full.stalled(false, now);
@@ -409,7 +419,7 @@ mod tests {
         assert!(named(absence(&[(9, 9, 10_000)]), 0, (3_000_000, 3_100_000)).is_empty());
     }
 
-    /// A turn of 31 ms of which a loop ran one, and was not off its processor but for 22 us.
+    /// A turn of 31 ms in which the loop ran for one, and was off its processor for 22 us only.
     #[test]
     fn what_nobody_here_had_was_taken_from_below() {
         let seen = |preempted_ns, blocked_ns, seen_ns| {
@@ -425,7 +435,7 @@ mod tests {
         let [one] = &told(seen(22_000, 0, 31_574_000))[..] else { panic!() };
         assert!(one.name.ends_with("interrupts"), "{one:?}");
         assert_eq!((one.pid, one.ns), (0, 30_671_000));
-        // It was off its processor; or not all was seen.
+        // The loop was off its processor, or not all was seen.
         assert!(told(seen(22_000, 30_600_000, 31_574_000)).is_empty());
         assert!(told(seen(22_000, 0, 20_000_000)).is_empty() && told(None).is_empty());
         assert_eq!(
@@ -462,7 +472,7 @@ mod tests {
         assert_eq!(group.throttled(10), 3000);
         write("app/cpu.stat", "nonsense\nthrottled_usec x\n");
         assert_eq!(group.throttled(11), 0);
-        // Seen from within, the group is the root, whatever its path outside.
+        // Seen from within a container, the group is the root, whatever its path outside.
         write("cpu/cpu.stat", "nr_periods 0\nthrottled_time 77\n");
         assert_eq!(find("4:memory:/m\n1:cpu:/docker/5\n0::/\n").unwrap().last.1, 77);
         assert!(find("").is_none() && find("a:b\n:::\n").is_none());

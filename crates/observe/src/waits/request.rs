@@ -1,4 +1,4 @@
-//! One request's phases, and what is noted when work that went elsewhere is done.
+//! The phases of one request, and the records made when work away from the loop is done.
 
 use super::{Culprit, HISTORY, SLOW_NS, STALL_NS, What};
 use crate::calls::Finished;
@@ -15,6 +15,7 @@ pub struct Queued {
     pub since_ns: u64,
     /// The place in the queue.
     pub ticket: u64,
+    /// The work in front, if known.
     pub behind: Option<Ahead>,
 }
 
@@ -23,66 +24,67 @@ impl Queued {
         Queued { since_ns, ticket: 0, behind }
     }
 
-    /// The wait is over: its nanoseconds, and behind whom it was.
+    /// Ends the wait: its nanoseconds, and the work it was behind.
     pub fn over(self) -> (u64, Option<Ahead>) {
         (stdx::clock::mono_ns().saturating_sub(self.since_ns), self.behind)
     }
 }
 
-/// Where the time of a request went. What did not happen is 0.
+/// Where the time of a request went. A phase that did not happen is 0.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// When it was answered.
+    /// The time of the answer, in milliseconds since 1970.
     pub unix_ms: u64,
     pub command: &'static str,
-    /// Waited for its event loop, at most.
+    /// Wait for the event loop: an upper bound.
     pub loop_ns: u64,
-    /// Waited for a lock.
+    /// Wait for a lock.
     pub lock_ns: u64,
-    /// Waited because others' long commits were protected, or in a line.
+    /// Wait for another client's protected commit, or in a line for the same keys.
     pub guard_ns: u64,
-    /// Waited until less of what it had removed waited to be freed.
+    /// Wait until less memory that the client removed was waiting to be freed.
     pub reclaim_ns: u64,
-    /// Waited until fewer of its own messages were under way.
+    /// Wait until fewer of the client's own messages were under way.
     pub messages_ns: u64,
-    /// Waited for the database of a source.
+    /// Wait for the database of a source.
     pub source_ns: u64,
-    /// Waited for the end of CLIENT PAUSE.
+    /// Wait for the end of CLIENT PAUSE.
     pub pause_ns: u64,
-    /// Waited until its client took what it had been sent.
+    /// Wait until the client read its replies.
     pub socket_ns: u64,
-    /// Waited for a key, a time or an answer.
+    /// Wait for a key, a time or an answer.
     pub parked_ns: u64,
-    /// Waited for a worker or a script's thread.
+    /// Wait for a worker or a script's thread.
     pub queued_ns: u64,
-    /// Waited for one of the snapshots there may be at once.
+    /// Wait for a snapshot; their number is limited.
     pub snapshot_ns: u64,
-    /// Ran on its event loop.
+    /// Run time on the event loop.
     pub inline_ns: u64,
-    /// Ran on a thread, all attempts together.
+    /// Run time on a thread, all attempts together.
     pub thread_ns: u64,
-    /// Of all this, the system ran something else.
+    /// The part of the run time in which the system ran something else.
     pub os_ns: u64,
-    /// Was read for, or committed, in slices of the loop.
+    /// Reading keys and committing, in slices of the loop.
     pub commit_ns: u64,
-    /// Attempts in vain: others had changed what they read.
+    /// Attempts in vain: another writer had changed the keys they read.
     pub lost: u32,
-    /// For whom it waited longest.
+    /// The work the request waited longest for.
     pub behind: Option<Arc<Culprit>>,
 }
 
 impl Request {
-    /// One that ran for so long on its loop.
+    /// A request that ran on its loop for `inline_ns`, without waits.
     pub fn ran(command: &'static str, unix_ms: u64, inline_ns: u64) -> Request {
         Request { command, unix_ms, inline_ns, ..Request::default() }
     }
 
-    /// How long it was held before it ran: not for its loop, a key or a thread.
+    /// How long the command was held before it ran. Waits for the loop, a lock, a key or a snapshot do not
+    /// count.
     pub fn held_ns(&self) -> u64 {
         self.guard_ns + self.reclaim_ns + self.messages_ns + self.source_ns + self.pause_ns + self.queued_ns
     }
 
-    /// The phases there were, with their names, in microseconds.
+    /// The phases that happened: names and microseconds.
     pub fn phases(&self) -> Vec<(&'static str, u64)> {
         let all = [
             ("waited-for-loop", self.loop_ns),
@@ -104,7 +106,7 @@ impl Request {
         all.into_iter().filter(|(_, ns)| *ns > 0).map(|(name, ns)| (name, ns / 1000)).collect()
     }
 
-    /// The same as a sentence.
+    /// The phases as a sentence.
     pub fn sentence(&self) -> String {
         let mut parts: Vec<String> = self
             .phases()
@@ -138,7 +140,7 @@ impl Request {
 }
 
 impl ClientInfo {
-    /// Remembers a request that was slow.
+    /// Keeps a slow request, and drops the oldest beyond [`HISTORY`].
     pub fn remember(&self, request: Request) {
         let mut history = self.history.lock();
         if history.len() == HISTORY {
@@ -148,37 +150,37 @@ impl ClientInfo {
     }
 }
 
-/// Work that somebody waits behind: its client's id, its command, and for how many ns it ran or has run.
+/// Work in front of a wait: its client's id, its command, and for how many ns it ran or has run.
 pub type Ahead = (u64, &'static str, u64);
 
-/// What a job or a script spent away from its loop.
+/// Where a job or a script spent its time away from its loop.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Spent {
-    /// When it was put into the queue of the threads.
+    /// The time it was put into the queue of the threads.
     pub queued_at_ns: u64,
     pub queued_ns: u64,
-    /// Waits for a snapshot: the one now, and how long all before took.
+    /// The current wait for a snapshot; the next field is the time of all waits before.
     pub waits: Option<Queued>,
     pub snapshot_ns: u64,
-    /// Waits in a line: now, how long that took, and behind whom.
+    /// The current wait in a line; then the time of all waits before, and the work in front of them.
     pub line: Option<Queued>,
     pub line_ns: u64,
     pub line_behind: Option<Ahead>,
     pub thread_ns: u64,
     pub os_ns: u64,
     pub lost: u32,
-    /// Held by CLIENT PAUSE.
+    /// The time CLIENT PAUSE held it.
     pub pause_ns: u64,
-    /// To whom it lost last, and how long the attempts in vain took.
+    /// The writer it last lost to, and how long the attempts in vain took.
     pub lost_to: Option<Ahead>,
-    /// It has published messages, probably.
+    /// True if it has probably published messages.
     pub published: bool,
-    /// What a thread did before this, if there was a wait for one.
+    /// The work a thread or a snapshot was busy with, if there was a wait for one.
     pub behind: Option<Ahead>,
 }
 
 impl Spent {
-    /// The wait in a line, if there was one, is over.
+    /// Ends the wait in a line, if there is one.
     pub fn got_place(&mut self) {
         if let Some(queued) = self.line.take() {
             let (ns, behind) = queued.over();
@@ -187,7 +189,7 @@ impl Spent {
         }
     }
 
-    /// The wait for a snapshot, if there was one, is over.
+    /// Ends the wait for a snapshot, if there is one.
     pub fn got_snapshot(&mut self) {
         if let Some(queued) = self.waits.take() {
             let (ns, behind) = queued.over();
@@ -197,7 +199,7 @@ impl Spent {
     }
 }
 
-/// What a thread did last, for whoever waits for it.
+/// A thread's clock for its work. It remembers the last work, to name it to the next one that waited.
 #[derive(Default)]
 pub struct Bench {
     last: Option<Ahead>,
@@ -207,29 +209,29 @@ pub struct Bench {
 }
 
 impl Bench {
-    /// The thread begins something.
+    /// Begins a piece of work, and ends its wait in the queue.
     pub fn begin(&mut self, spent: &mut Spent) {
         self.began_ns = stdx::clock::mono_ns();
         self.cpu_ns = thread_cpu_ns();
         let queued = self.began_ns.saturating_sub(spent.queued_at_ns);
         spent.queued_ns += queued;
-        // The longer wait names whom it was for.
+        // The longer of the two waits, for a thread or a snapshot, names its culprit.
         if queued >= STALL_NS && (spent.behind.is_none() || queued >= spent.snapshot_ns) {
             spent.behind = self.last.or(spent.behind);
         }
     }
 
-    /// So much of it the thread waited for its loop, which is not the system's fault.
+    /// Adds time for which the thread waited for its loop, which does not count as lost to the system.
     pub fn waited(&mut self, ns: u64) {
         self.waited_ns += ns;
     }
 
-    /// CPU time the thread has spent on it so far.
+    /// CPU time the thread has spent on the current work.
     pub fn cpu_ns(&self) -> u64 {
         thread_cpu_ns() - self.cpu_ns
     }
 
-    /// The thread has done it.
+    /// Ends the piece of work.
     pub fn end(&mut self, spent: &mut Spent, client: u64, command: &'static str) {
         let ns = stdx::clock::mono_ns() - self.began_ns;
         spent.thread_ns += ns;
@@ -239,21 +241,21 @@ impl Bench {
     }
 }
 
-/// A request whose reply comes by mail. It is counted, and stands in the logs, when it is over.
+/// A request whose reply comes by mail. It is counted and logged when it is over.
 pub struct Away {
     pub command: &'static Command,
-    /// As the log shows them.
+    /// The words as the log shows them.
     pub words: Vec<Vec<u8>>,
     pub began_ns: u64,
     pub inline_ns: u64,
-    /// How long it waited for a key before `began_ns`.
+    /// The wait for a key before `began_ns`.
     pub parked_ns: u64,
-    /// A job, or a script.
+    /// True for a job or a script; false for a wait for a key, a time or an answer.
     pub is_job: bool,
 }
 
 impl Away {
-    /// What it waited for is there, and a job serves it.
+    /// Ends the wait for a key: a job now serves the request.
     pub fn goes_to_job(&mut self, now_ns: u64) {
         self.parked_ns += now_ns.saturating_sub(self.began_ns + self.inline_ns);
         // The job's time begins here.
@@ -262,7 +264,8 @@ impl Away {
     }
 }
 
-/// The job of a request that waits for keys found nothing: the request goes on waiting, and is counted when that is over.
+/// Records the job of a blocked request that found nothing to take. The request waits on, and is counted when
+/// it is over.
 pub fn waits_on(
     observe: &Observe,
     log: &mut TurnLog,
@@ -284,7 +287,7 @@ pub fn waits_on(
 
 const NO_WAIT: (What, u64, Option<Ahead>) = (What::Commit, 0, None);
 
-/// The reply of a request that was elsewhere has come. `spent`: it was a job or a script.
+/// Counts and logs a request whose reply has come by mail. `spent` is there if it was a job or a script.
 pub fn ended(
     observe: &Observe,
     log: &mut TurnLog,
@@ -325,7 +328,7 @@ pub fn ended(
         lost,
         ..Request::default()
     };
-    // A command that waits for keys was asked to wait.
+    // A command that waits for keys waits as its client asked, so the wait does not make it slow.
     let blocks = away.command.has(command::table::BLOCKING);
     if !is_job {
         request.parked_ns += rest_ns;
@@ -364,7 +367,8 @@ pub fn ended(
         log.note_nobody(observe, info, (What::Pause, pause_ns));
     }
     request.behind = note_waits(observe, log, info, away.command.name, waits);
-    // What needs no thread is done in slices of the loop: from the first to the last.
+    // Work without a thread is done in slices of the loop; its run time is that from the first slice to the
+    // last.
     let ns = if thread_ns == 0 { total_ns } else { away.inline_ns + thread_ns };
     info.last_ns.store(ns, std::sync::atomic::Ordering::Relaxed);
     let slow_ns = if blocks { ns } else { total_ns };
@@ -374,7 +378,7 @@ pub fn ended(
     info.remember(request);
 }
 
-/// Notes for whom a request waited, and for how long: for whom longest.
+/// Notes each wait of a request that took [`STALL_NS`] or longer; returns the culprit of the longest.
 fn note_waits(
     observe: &Observe,
     log: &mut TurnLog,
@@ -385,7 +389,7 @@ fn note_waits(
     waits.sort_unstable_by_key(|(_, ns, _)| *ns);
     let mut longest = None;
     for (what, ns, behind) in waits {
-        // Behind its own work nobody waits for somebody else.
+        // A client that waits behind its own work has no other culprit.
         let behind = behind.filter(|(client, ..)| *client != info.id && ns >= STALL_NS);
         if let Some(behind) = behind {
             longest = Some(log.waited_for_work(observe, info, command, (what, ns), behind));
@@ -433,7 +437,7 @@ mod tests {
         bench.begin(&mut first);
         bench.end(&mut first, 7, "sort");
         let mut second = Spent::default();
-        // Long ago.
+        // The second one was queued at the start of the clock, so long enough ago.
         while stdx::clock::mono_ns() < STALL_NS {
             std::thread::yield_now();
         }

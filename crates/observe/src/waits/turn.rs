@@ -1,13 +1,13 @@
-//! A loop's current turn: the long pieces of work in it, and who comes late because of them.
+//! A loop's current turn: its long pieces of work, and the clients that are served late because of them.
 //!
 //! ```text
-//! begin ─► client, client, EVAL 12 ms, client (late) … ─► mail ─► writing ─► end ─► wait ─► begin ─► client (late) …
+//! begin ─► client, EVAL 12 ms, client (late) … ─► mail ─► writing ─► end ─► wait ─► begin ─► client (late) …
 //! ```
 //!
-//! - T1: the time of a turn is accounted for without gaps: a command's time begins where the one before ended, so what
-//!   lies between (receiving, parsing) counts for whoever is served next.
-//! - T2: time in which the thread did not run is wall time less its CPU time since the last reading, at most
-//!   [`CPU_BASE_NS`] before the turn; that is read only when a piece took long, or once in that time.
+//! - T1: the time of a turn has no gaps: a command's time begins where the one before ended. The time between
+//!   them (receiving, parsing) counts for the client that is served next.
+//! - T2: the time in which the thread did not run is wall time less CPU time, since the last reading of both.
+//!   The CPU clock is read when a piece took long, and at the begin of a turn if [`CPU_BASE_NS`] have passed.
 //! - T3: the pulse has one writer, the loop; the watchdog may see a word of it a moment late.
 
 use super::{Ahead, BIG_NS, Culprit, Request, SLOW_NS, STALL_NS, Stall, Wait, What, command_name};
@@ -20,14 +20,14 @@ use std::sync::atomic::{AtomicI32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use stdx::clock::thread_cpu_ns;
 
-/// How old the reading of the CPU clock may be at the begin of a turn.
+/// The age up to which a reading of the CPU clock serves for the next turn (T2).
 const CPU_BASE_NS: u64 = 500_000;
-/// Long pieces remembered of a turn.
+/// Long pieces kept per turn.
 const PIECES: usize = 4;
-/// From this number on a command's place stands for a part of a turn.
+/// The number from which a command's place stands for a part of a turn.
 const PARTS: u64 = 0xff00;
 
-/// What a loop does besides running commands.
+/// A part of a loop's turn other than running commands.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Part {
     Begin,
@@ -39,19 +39,19 @@ pub enum Part {
     Continue,
     /// Slices of long work.
     Works,
-    /// Messages are written for their subscribers.
+    /// Announced messages are published.
     Publish,
-    /// They are sent.
+    /// Messages are written to their subscribers.
     Messages,
     Write,
     Housekeeping,
     Sweep,
     Evict,
-    /// The loop lets others have its core.
+    /// The loop yields its core to other threads.
     Offer,
-    /// Connections go to another loop.
+    /// Connections move to another loop.
     Move,
-    /// Replies that stand in the transport's queue go out before something that may take long.
+    /// Replies in the transport's queue are submitted before work that may take long.
     Submit,
 }
 
@@ -73,7 +73,7 @@ const PART_NAMES: [&str; 15] = [
     "submitting replies",
 ];
 
-/// The begin of a part: when, and what all long pieces before it took.
+/// The begin of a part: its time, and the sum of all long pieces before it.
 #[derive(Clone, Copy, Debug)]
 pub struct Mark(u64, u64);
 
@@ -87,11 +87,12 @@ impl Part {
     }
 }
 
-/// Who is served with which command (its place in the table), as one word.
+/// Packs a client's id and a command's place in the table into one word.
 pub fn encode(client: u64, number: usize) -> u64 {
     client << 16 | number as u64
 }
 
+/// The client's id and the name of the command or part in a word of [`encode`].
 pub fn decode(doing: u64) -> (u64, &'static str) {
     let number = doing & 0xffff;
     let name = match number.checked_sub(PARTS) {
@@ -101,12 +102,13 @@ pub fn decode(doing: u64) -> (u64, &'static str) {
     (doing >> 16, name)
 }
 
-/// From now on what this thread does is the long work of a client.
+/// Marks this thread's work as the long work of a client, from now on.
 pub fn works_for(client: u64) {
     stdx::doing::set(client << 16 | Part::Works.number());
 }
 
-/// Whose work a word of `stdx::doing` tells of, and what it was: of long work its client's command. None: nobody's.
+/// The client and the command in a word of `stdx::doing`; for a part of a turn, the client's last command.
+/// None: the word is 0.
 pub fn doer(observe: &Observe, doing: u64) -> Option<(u64, &'static str)> {
     if doing == 0 {
         return None;
@@ -117,11 +119,11 @@ pub fn doer(observe: &Observe, doing: u64) -> Option<(u64, &'static str)> {
     Some((client, command.unwrap_or(what)))
 }
 
-/// What the watchdog sees of a loop (T3).
+/// The part of a loop's state that the watchdog reads (T3).
 #[derive(Debug, Default)]
 #[repr(align(128))]
 pub struct Pulse {
-    /// When the turn began; 0 while the loop waits.
+    /// The begin of the turn; 0 while the loop waits for events.
     turn_ns: AtomicU64,
     doing: AtomicU64,
     doing_ns: AtomicU64,
@@ -153,7 +155,7 @@ impl Pulse {
     }
 }
 
-/// Who had quanta in a turn.
+/// The clients that had a quantum in a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum Served {
     #[default]
@@ -162,44 +164,45 @@ enum Served {
     Many,
 }
 
-/// See the module.
+/// The state of a loop's current turn.
 #[derive(Debug, Default)]
 pub struct Turn {
     served: Served,
-    /// What parts of this turn took that were no client's quantum.
+    /// The time of parts of this turn that were no client's quantum.
     parts_ns: u64,
     began_ns: u64,
     ended_ns: u64,
-    /// From this reading of the clock on, whoever is served next is late.
+    /// The reading of the clock from which the next client served may be late.
     alarm_ns: u64,
     pub commands: u32,
     /// The longest pieces of this turn.
     pieces: Vec<Arc<Culprit>>,
-    /// The turn before was slow: when it began, and because of whom.
+    /// The slow turn before, if there was one: its begin and its culprit.
     before: Option<(u64, Arc<Culprit>)>,
-    /// The number of the last event that was there when that turn was over, once it is known.
+    /// The number of the last event that had come by the end of that turn, once it is known.
     late_until: Option<u64>,
-    /// What all long pieces took, ever.
+    /// The time of all long pieces, ever.
     noted_ns: u64,
-    /// Waits of this turn that were kept one by one.
+    /// Waits noted since the last slow turn was dealt with.
     kept: u32,
-    /// A reading of the monotonic clock and of the thread's CPU clock, and how long the loop waited for events since.
+    /// The last readings of the monotonic clock and of the thread's CPU clock.
     base: (u64, u64),
+    /// How long the loop waited for events since then.
     slept_ns: u64,
-    /// Of [`stdx::locks::waited_ns`].
+    /// [`stdx::locks::waited_ns`] at that time.
     locks_ns: u64,
-    /// What the client that is being served waited for before.
+    /// The wait of the client that is being served, if it is late.
     pub late: Option<Late>,
 }
 
-/// A client is served late.
+/// The wait of a client that is served late.
 #[derive(Clone, Debug)]
 pub struct Late {
     pub ns: u64,
     pub culprit: Arc<Culprit>,
-    /// The first of its commands is in the slow log.
+    /// True if the first of the client's commands is in the slow log.
     pub logged: Cell<bool>,
-    /// One of its commands was slow itself, and is remembered with this wait.
+    /// True if one of the client's commands was slow itself, and is kept with this wait.
     pub remembered: Cell<bool>,
 }
 
@@ -209,18 +212,18 @@ impl Late {
     }
 }
 
-/// What a command waited for before it could run; times are of the monotonic clock.
+/// The waits of a command before it could run. Times are of the monotonic clock.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HeldUp {
-    /// Less of the client's own had to be under way: of what, and since when.
+    /// A wait without another client's work in the way: its cause, and its begin.
     pub by_itself: Option<(What, u64)>,
-    /// The client whose protected commit was in the way, and since when.
+    /// The client whose protected commit was in the way, and the begin of the wait.
     pub by_commit: Option<(u64, u64)>,
-    /// Since when its rows were loaded.
+    /// The begin of the wait for rows of a source.
     pub loading_since_ns: Option<u64>,
 }
 
-/// How much of a piece of work was spent waiting, and the word of who had the lock that was waited for.
+/// The part of a piece of work that was spent waiting, and the word of `stdx::doing` of the lock's holder.
 struct Lost {
     os_ns: u64,
     locked_ns: u64,
@@ -228,7 +231,7 @@ struct Lost {
 }
 
 impl Turn {
-    /// What the thread did not run, and what it waited for locks, of the last `ns` (T2).
+    /// How much of the last `ns` the thread did not run, and how much it waited for locks (T2).
     fn lost(&mut self, now_ns: u64, ns: u64) -> Lost {
         let cpu = thread_cpu_ns();
         let busy = now_ns.saturating_sub(self.base.0).saturating_sub(self.slept_ns);
@@ -251,12 +254,12 @@ impl Turn {
         }
     }
 
-    /// Whether few have been late in this turn so far.
+    /// Whether the client being served is among the first few that are late.
     pub fn is_among_first(&self) -> bool {
         self.kept < 8
     }
 
-    /// Whose work made this turn long: the longest piece's, the system's, or of many short ones that of all who were served.
+    /// The culprit of a long turn: the longest piece, the system, or the clients of many short requests.
     fn culprit(&mut self, clients: &Clients, now_ns: u64, ns: u64) -> Arc<Culprit> {
         let longest = self.pieces.iter().max_by_key(|piece| piece.ns);
         let sum: u64 = self.pieces.iter().map(|piece| piece.ns).sum();
@@ -278,7 +281,7 @@ impl Turn {
 }
 
 impl TurnLog {
-    /// A turn begins; the clock was just read.
+    /// Begins a turn. The clock must have been read just before.
     #[inline]
     pub fn begin_turn(&mut self) {
         let now = self.clock_ns;
@@ -291,7 +294,7 @@ impl TurnLog {
         turn.began_ns = now;
         turn.alarm_ns = now + SLOW_NS;
         if turn.before.is_some() {
-            // The loop did not sleep: whoever is served now was there, or came while the turn before went on.
+            // The loop did not sleep: a client served now was there, or came while the turn before went on.
             turn.alarm_ns = 0;
         }
         if now.saturating_sub(turn.base.0) > CPU_BASE_NS {
@@ -304,7 +307,8 @@ impl TurnLog {
         }
     }
 
-    /// The turn is over, and so many events were taken so far: reads the clock. The loop now waits for events.
+    /// Ends the turn: reads the clock. The loop waits for events next; `taken` is the number of events taken
+    /// so far.
     #[inline]
     pub fn end_turn(&mut self, observe: &Observe, taken: u64) {
         let now = self.lap();
@@ -317,7 +321,7 @@ impl TurnLog {
         (self.turn.commands, self.turn.served, self.turn.parts_ns) = (0, Served::Nobody, 0);
     }
 
-    /// Tells the number of the last event that is there at the begin of a turn.
+    /// Sets the number of the last event that is there at the begin of a turn.
     #[inline]
     pub fn expect_late(&mut self, last: u64) {
         if self.turn.before.is_some() && self.turn.late_until.is_none() {
@@ -329,7 +333,7 @@ impl TurnLog {
     fn slow_turn(&mut self, observe: &Observe, ns: u64, taken: u64) {
         let turn = &mut self.turn;
         if turn.late_until.is_none_or(|last| taken >= last) {
-            // Everybody who came while that turn went on has been served.
+            // All clients that came while that turn went on have been served.
             (turn.before, turn.kept) = (None, 0);
         }
         if ns >= STALL_NS || ns >= SLOW_NS && !turn.pieces.is_empty() {
@@ -354,13 +358,13 @@ impl TurnLog {
         turn.pieces.clear();
     }
 
-    /// Whether the turn before was slow: the next must not wait for events, so that all that are there came meanwhile.
+    /// Whether the turn before was slow. The loop must then not wait for events: those there came meanwhile.
     #[inline]
     pub fn follows_slow_turn(&self) -> bool {
         self.turn.before.is_some()
     }
 
-    /// A command begins to run.
+    /// Notes that a command begins to run.
     #[inline]
     pub fn begin_command(&mut self, client: u64, number: usize) {
         self.turn.commands += 1;
@@ -369,7 +373,7 @@ impl TurnLog {
         self.waits.pulses[self.id].serve(doing, self.clock_ns);
     }
 
-    /// The loop turns to something else than a command.
+    /// Begins a part of the turn that is not a command.
     #[inline]
     pub fn enter(&self, part: Part, client: u64) -> Mark {
         let doing = client << 16 | part.number();
@@ -378,8 +382,9 @@ impl TurnLog {
         Mark(self.clock_ns, self.turn.noted_ns)
     }
 
-    /// A part of a turn is done: reads the clock. Long pieces within it stand for themselves, and of those who go on for
-    /// the rest as well; what is done for a client is as good as a quantum of its own.
+    /// Ends a part of the turn: reads the clock. Long pieces within the part were noted on their own, and its
+    /// time is the rest; in [`Part::Continue`] they also stand for the rest. Work done for a client counts as
+    /// its quantum.
     #[inline]
     pub fn leave(&mut self, observe: &Observe, part: Part, client: u64, mark: Mark) -> u64 {
         let now = self.lap();
@@ -396,7 +401,8 @@ impl TurnLog {
         now
     }
 
-    /// A piece of work that just ended took [`BIG_NS`] or more. Tells how it was spent, and for whom its client waited.
+    /// Notes a piece of work of [`BIG_NS`] or longer that just ended. Returns its culprit (the holder of a
+    /// lock, if half of the time was a wait for it), and the time it waited for locks.
     #[cold]
     pub fn piece(
         &mut self,
@@ -416,7 +422,7 @@ impl TurnLog {
             self.turn.remember(own.clone());
             return (own, locked_ns);
         }
-        // Whoever is served after it waits for the holder of the lock, too.
+        // A client served after this piece waits for the holder of the lock, too.
         let held = match doer(observe, holder) {
             None => Culprit {
                 what: What::Unknown,
@@ -457,7 +463,7 @@ impl TurnLog {
         observe.waits.add(self.id, wait, self.turn.kept <= super::PER_TURN);
     }
 
-    /// A client is about to have a quantum.
+    /// Notes that a client is about to have a quantum.
     #[inline]
     pub fn begin_quantum(&mut self, client: u64) {
         self.turn.served = match self.turn.served {
@@ -467,7 +473,7 @@ impl TurnLog {
         };
     }
 
-    /// A client whose bytes were there is about to be served: was it kept waiting?
+    /// Checks whether a client whose bytes are there is served late.
     #[inline]
     pub fn begin_serving(&mut self, observe: &Observe, client: u64) {
         if self.clock_ns >= self.turn.alarm_ns {
@@ -486,7 +492,7 @@ impl TurnLog {
         turn.late = match longest {
             Some(culprit) if ns >= SLOW_NS => Some(Late::new(ns, culprit)),
             Some(_) => None,
-            // Many short requests: one note a turn is enough.
+            // Many short requests: one wait per turn is noted.
             None if ns < STALL_NS || turn.kept > 0 || before.is_some() || !turn.pieces.is_empty() => None,
             None => {
                 let culprit = turn.culprit(&observe.clients, self.clock_ns, ns);
@@ -495,7 +501,7 @@ impl TurnLog {
         };
     }
 
-    /// The client has been served.
+    /// Notes the wait of the client that has been served, if it was late.
     #[inline]
     pub fn end_serving(&mut self, observe: &Observe, client: &Arc<ClientInfo>) {
         if self.turn.late.is_some() {
@@ -522,7 +528,7 @@ impl TurnLog {
         self.note(observe, Wait { id: 0, unix_ms, client, command, what, ns, culprit: Some(culprit) });
     }
 
-    /// What held a client's command, if anything did, is over: notes for whom it waited, and puts down how long.
+    /// Notes the waits of a command that was held and has now run, and writes their times into `request`.
     #[cold]
     pub fn end_waits(
         &mut self,
@@ -567,7 +573,7 @@ impl TurnLog {
         }
     }
 
-    /// Notes that a client waited, for nobody's work.
+    /// Notes a wait that has no culprit.
     pub(super) fn note_nobody(
         &mut self,
         observe: &Observe,
@@ -578,7 +584,7 @@ impl TurnLog {
         self.note(observe, Wait { id: 0, unix_ms, client, command, what, ns, culprit: None });
     }
 
-    /// Notes that a client waited for somebody's work.
+    /// Notes a wait for a culprit's work.
     fn note_wait(
         &mut self,
         observe: &Observe,
@@ -594,7 +600,7 @@ impl TurnLog {
         culprit
     }
 
-    /// A client's socket was full, and now has room again.
+    /// Notes that a client's full socket has room again.
     pub fn end_blocked(&mut self, observe: &Observe, client: &Arc<ClientInfo>, since_ns: u64) {
         let ns = self.lap().saturating_sub(since_ns);
         self.recorder.phase(Phase::Socket, ns);
@@ -606,7 +612,7 @@ impl TurnLog {
         self.note_nobody(observe, client, (What::Socket, ns));
     }
 
-    /// A request waited for a thread, or in a line.
+    /// Notes a request's wait for a thread or in a line, or the time it lost in a race.
     pub fn waited_for_work(
         &mut self,
         observe: &Observe,
@@ -616,7 +622,7 @@ impl TurnLog {
         behind: Ahead,
     ) -> Arc<Culprit> {
         let (holder, holds, holder_ns) = behind;
-        // The holder of a place is known even when its client has gone, and with which script.
+        // The holder of a place and its script are known even when the client has gone.
         let (info, words) = if what == What::Thread { observe.whose(holder) } else { Default::default() };
         let culprit = Culprit::of((what, holder_ns), observe.clients.get(holder).or(info), holds);
         let culprit = Arc::new(Culprit { words, ..culprit });
@@ -687,7 +693,7 @@ mod tests {
     #[test]
     fn many_short_requests_are_a_crowd_or_one_clients() {
         let clients = Clients::new(1);
-        // No time passed since the base, so the system took none.
+        // No time has passed since the base, so the system took none.
         let mut turn = Turn { base: (0, thread_cpu_ns()), ..Turn::default() };
         assert_eq!(turn.culprit(&clients, 0, 2_000_000).what, What::Unknown);
         turn.served = Served::One(7);

@@ -1,16 +1,19 @@
-//! A thread that looks at the loops from outside: a turn that lasts too long is seen even if the loop never says so.
+//! A thread that watches the loops from outside: it sees a long turn even if the loop never reports it.
 //!
-//! Each millisecond, or more seldom while nothing moves, it reads every loop's [`Pulse`](super::Pulse). A turn over
-//! [`STALL_NS`] is a stall; when it is over, the loop must have named a culprit for it. What the watchdog saw and what the
-//! loop said are compared, so attribution is measured and not believed.
+//! Every millisecond, or less often while the loops are idle, it reads every loop's [`Pulse`](super::Pulse).
+//! A turn of [`STALL_NS`] or longer is a stall, for which the loop must name a culprit. The watchdog compares
+//! its own samples with the loop's answer, so the share of wrong answers is measured.
 //!
-//! - D1: it takes no lock a loop waits for, and only reads; the log line of a stall is written here, not by the loop.
-//! - D2: a stall is judged when the loop has had [`GRACE`] rounds to say whose it was.
-//! - D4: at the begin of a stall the loop is asked, by a signal, what it does (`stdx::stacks`); the answer is fetched a round
-//!   later and belongs to the stall if it was given during it. One question at a time.
-//! - D5: if the system took the processor, who had it is looked up ([`super::neighbours`]).
-//! - D3: at most one line a second is logged, with the number of those left out; by a demoted thread, for the names of functions
-//!   take up to some 100 ms to find.
+//! - D1: the watchdog only reads, and holds no lock for long. It writes the log line of a stall, so the loop
+//!   need not.
+//! - D2: the loop has [`GRACE`] rounds to name the culprit; then the stall counts as unknown.
+//! - D3: at most one line a second is logged, with the number of lines left out. A thread of low priority
+//!   writes it, since names of functions can take 100 ms to find.
+//! - D4: at the begin of a stall a signal asks the loop which functions are under way (`stdx::stacks`). The
+//!   answer is fetched a round later, and belongs to the stall if it was given during it. One question at a
+//!   time.
+//! - D5: if the system took the processor, the watchdog looks up the threads that had it
+//!   ([`super::neighbours`]).
 
 use super::neighbours::{Neighbour, Neighbours, SUSPECT_NS, When};
 use super::turn::decode;
@@ -23,32 +26,33 @@ use std::time::Duration;
 use stdx::stacks;
 
 const PERIOD: Duration = Duration::from_millis(1);
-/// While no loop has begun a turn for [`QUIET`] rounds.
+/// The period while no loop has begun a turn for [`QUIET`] rounds.
 const SLEEPY: Duration = Duration::from_millis(20);
 const QUIET: u32 = 100;
 const GRACE: u32 = 4;
-/// Rounds an answer is waited for.
+/// Rounds for which the watchdog waits for an answer (D4).
 const PATIENCE: u32 = 50;
-/// Functions named in a line of the log.
+/// Functions named in a log line.
 const NAMED: usize = 3;
-/// Lines of the log that may wait to be written, and how nice their writer is.
+/// Log lines that may wait to be written.
 const LINES: usize = 16;
+/// The nice value of the thread that writes them.
 const LOG_NICE: i32 = 19;
-/// A stall that lasts so long is logged before it ends.
+/// The length from which a stall is logged before it ends.
 const LASTS_NS: u64 = 100_000_000;
 
-/// What the watchdog saw, for INFO.
+/// The watchdog's counters, for INFO.
 #[derive(Debug, Default)]
 pub struct Seen {
     pub stalls: AtomicU64,
-    /// By their cause.
+    /// Stalls whose culprit the loop named.
     pub named: AtomicU64,
     pub crowds: AtomicU64,
     pub os: AtomicU64,
-    /// Of these, those of which it is known who ran instead half of the time or more.
+    /// Stalls of `os` for which at least half of the lost time has a name.
     pub os_named: AtomicU64,
     pub unknown: AtomicU64,
-    /// The loop named another client than the watchdog saw being served.
+    /// Stalls for which the loop named another client than the watchdog saw being served.
     pub differing: AtomicU64,
     pub longest_us: AtomicU64,
     /// Loops that are in a stall at this moment.
@@ -61,7 +65,7 @@ impl Seen {
         all.iter().chain(&[&self.differing, &self.longest_us]).for_each(|counter| counter.store(0, Relaxed));
     }
 
-    /// Names and figures, as INFO shows them.
+    /// The names and figures that INFO shows.
     pub fn figures(&self) -> Vec<(&'static str, u64)> {
         let of = |counter: &AtomicU64| counter.load(Relaxed);
         vec![
@@ -82,7 +86,7 @@ impl Seen {
 #[derive(Clone, Copy)]
 struct Open {
     began_ns: u64,
-    /// What was done for longest when somebody looked, and how long then.
+    /// The work that had gone on for longest when the watchdog looked, and how long then.
     doing: u64,
     doing_ns: u64,
     runnable_ns: u64,
@@ -90,11 +94,11 @@ struct Open {
     over: u32,
 }
 
-/// Starts the thread; it ends with the observe.
+/// Starts the watchdog and the thread that writes its log lines. They end when `observe` is dropped.
 pub fn start(observe: &Arc<Observe>) -> std::io::Result<()> {
     let (observe, waits) = (Arc::downgrade(observe), observe.waits.clone());
     if !stacks::install() {
-        log::warn!("stalls will be without backtraces: no signal handler");
+        log::warn!("stalls of event loops will be logged without functions: no signal handler");
     }
     let (lines, told) = mpsc::sync_channel(LINES);
     std::thread::Builder::new().name("watchdog-log".into()).spawn(move || {
@@ -106,14 +110,14 @@ pub fn start(observe: &Arc<Observe>) -> std::io::Result<()> {
         let mut dog = Watchdog::new(waits, lines);
         while observe.strong_count() > 0 {
             std::thread::sleep(dog.period());
-            // What it keeps is figures: a wrong one is better than a server that ends, or that nobody watches.
+            // After a panic a figure may be wrong. That is better than to end the server, or the watch.
             _ = stdx::panics::contain(|| dog.look(stdx::clock::mono_ns(), &observe));
         }
     })?;
     Ok(())
 }
 
-/// A line of the log, up to the functions' names.
+/// A log line whose functions have no names yet.
 struct Line {
     begin: String,
     stack: Arc<[u64]>,
@@ -135,9 +139,9 @@ struct Watchdog {
     quiet: u32,
     logged_ns: u64,
     left_out: u64,
-    /// The question that is open, and since how many rounds (D4).
+    /// The open question: the loop, and the rounds since (D4).
     asked: Option<(usize, u32)>,
-    /// By loop: when it was seen last in what it did, and that.
+    /// Each loop's last answer: its time, and the functions under way.
     stacks: Vec<(u64, Arc<[u64]>)>,
     neighbours: Neighbours,
 }
@@ -197,17 +201,17 @@ impl Watchdog {
         turn_ns != 0 && now.saturating_sub(turn_ns) >= SUSPECT_NS
     }
 
-    /// Asks a loop what it does (D4).
+    /// Asks a loop which functions are under way, unless a question is open (D4).
     fn ask(&mut self, id: usize) {
         let thread = self.waits.pulses[id].thread();
-        // An answer that came too late for its question is thrown away.
+        // An answer that came too late for its question is dropped.
         let ask = || stacks::ask(thread) || stacks::take().is_some() && stacks::ask(thread);
         if self.asked.is_none() && thread != 0 && ask() {
             self.asked = Some((id, 0));
         }
     }
 
-    /// Fetches the answer, if there is one.
+    /// Fetches the answer, or gives up after [`PATIENCE`] rounds.
     fn hear(&mut self) {
         let Some((id, rounds)) = &mut self.asked else { return };
         let id = *id;
@@ -272,7 +276,7 @@ impl Watchdog {
         }
     }
 
-    /// Whose stall it was; false if the loop has not said yet (D2).
+    /// Counts and logs a stall that is over. False: the loop has not named the culprit yet (D2).
     fn judge(&mut self, id: usize, open: &Open, now: u64) -> bool {
         let seen = &self.waits.seen;
         let Some(stall) = self.waits.stall(id, open.began_ns) else {
@@ -311,7 +315,7 @@ impl Watchdog {
         if sure && culprit.what == What::Loop && culprit.client_id() != client {
             seen.differing.fetch_add(1, Relaxed);
         }
-        // D3
+        // At most one line a second (D3).
         if self.logged_ns != 0 && now - self.logged_ns < 1_000_000_000 {
             self.left_out += 1;
             return true;
@@ -332,13 +336,13 @@ impl Watchdog {
             runnable.min(stall.ns) / 1000,
             taken_by(culprit.neighbours()),
         );
-        // A log that cannot keep pace loses lines.
+        // A full queue drops the line.
         let _ = self.lines.try_send(Line { begin, stack, end: more });
         true
     }
 }
 
-/// Who had the processor, as a part of a sentence.
+/// The neighbours as a part of a sentence.
 fn taken_by(ran: &[Neighbour]) -> String {
     let told: Vec<String> = ran.iter().map(Neighbour::sentence).collect();
     if told.is_empty() { String::new() } else { format!("; taken by {}", told.join("; ")) }
@@ -350,7 +354,8 @@ fn within(stack: &[u64]) -> String {
     if names.is_empty() { String::new() } else { format!("; in {}", names.join(", called by ")) }
 }
 
-/// Nanoseconds a thread was ready to run and did not get a processor, ever; 0 where the system does not say.
+/// Nanoseconds for which a thread was ready to run and had no processor, ever; 0 where the system does not
+/// say.
 fn runnable_ns(thread: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/self/task/{thread}/schedstat"));
     text.ok().and_then(|text| text.split(' ').nth(1)?.parse().ok()).unwrap_or(0)
