@@ -37,6 +37,7 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod transaction;
+pub mod values;
 mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};

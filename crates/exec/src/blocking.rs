@@ -26,13 +26,13 @@ use keyspace::{Changes, Ready};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 
-/// What the park uses of a loop.
+/// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
     let (now_ms, seed) = (local.now_ms, local.random());
     Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
 }
 
-/// What the park left behind for its loop is told, and goes on in slices.
+/// Tells what the park left behind for its loop, and has the rest go on in slices.
 fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
     put_off(server, local, means.late);
     means.pieces.into_iter().for_each(|piece| local.works.push(Work::Register(piece)));

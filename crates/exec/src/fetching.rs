@@ -17,7 +17,7 @@ use keyspace::{Changes, Keyspace, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
 
-/// What the rows see of the server.
+/// The server as its rows see it.
 pub(crate) struct Around {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) memory: Arc<Memory>,

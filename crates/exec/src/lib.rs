@@ -47,7 +47,6 @@ pub mod snapshots;
 pub mod stats;
 mod tally;
 pub mod transaction;
-mod values;
 pub mod waits;
 mod worker;
 pub mod works;

@@ -35,7 +35,7 @@ impl Serving {
         self.ready.extend(more);
     }
 
-    /// What is left for the loop's next mail.
+    /// The keys that are left for the loop's next mail.
     pub fn rest(self) -> Vec<Ready> {
         self.ready.into()
     }
@@ -140,7 +140,7 @@ impl Park {
     }
 }
 
-/// What a key holds now.
+/// The kind of value a key holds now.
 fn kind_of(means: &mut Means<'_>, (db, key): &KeyId) -> Option<Kind> {
     let mut view = View::locked(means.keyspace, Keyspace::shards_of([&key[..]]), *db, means.now_ms);
     if view.has_intents() {

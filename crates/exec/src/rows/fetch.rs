@@ -10,7 +10,7 @@
 use super::lent::Lent;
 use super::wait::{self, Asker, Known, Stop, Tally};
 use super::{Entry, Pending, Rows, note};
-use crate::values::Open;
+use command::values::Open;
 use command::{Command, Error, Held, Stream, write_item, write_string};
 use keyspace::{Changes, Owned, View};
 use resp::{Args, Reply};
