@@ -39,6 +39,7 @@ pub mod table;
 #[cfg(test)]
 mod testing;
 mod transaction;
+pub mod values;
 mod zset;
 
 pub use cx::{Block, Budget, Caller, Cx, Outcome, Room, STREAM_FROM, Stream};

@@ -1,5 +1,6 @@
-//! Commands that wait for keys, as the server uses the park: the parts of server, loop and session that `park` asks for, and what
-//! becomes of what it gives back. Changes are told first, replies are delivered then (X3).
+//! Commands that wait for keys, as the server uses the park: the parts of server, loop and session that
+//! `park` asks for, and what becomes of what it gives back. Changes are told first, replies are delivered
+//! then (X3).
 //!
 //! A command that waits and has much to do is a job's work, like any other command:
 //!
@@ -10,8 +11,8 @@
 //! ```
 //!
 //! - A1: a job that finds nothing answers nothing: its client goes on waiting for what is left of its time.
-//! - A2: it waits as a newcomer does: registered first, it looks once more (park P2). While its job ran it was in no line, so others
-//!   may have been served before it.
+//! - A2: it waits as a newcomer does: registered first, it looks once more (park P2). While its job ran it
+//!   was in no line, so others may have been served before it.
 
 use crate::job::{self, Body, Call};
 use crate::mail::Mail;
@@ -25,13 +26,13 @@ use keyspace::{Changes, Ready};
 use resp::{Args, OwnedArgs, Reply};
 use std::sync::Arc;
 
-/// What the park uses of a loop.
+/// The parts of a loop that the park uses.
 fn means<'a>(server: &'a Server, local: &mut Local) -> Means<'a> {
     let (now_ms, seed) = (local.now_ms, local.random());
     Means { keyspace: &server.keyspace, now_ms, seed, late: Vec::new(), pieces: Vec::new() }
 }
 
-/// What the park left behind for its loop is told, and goes on in slices.
+/// Tells what the park left behind for its loop, and has the rest go on in slices.
 fn leave_behind(server: &Server, local: &mut Local, means: Means<'_>) {
     put_off(server, local, means.late);
     means.pieces.into_iter().for_each(|piece| local.works.push(Work::Register(piece)));
@@ -82,7 +83,8 @@ pub(crate) fn park(
     }
 }
 
-/// Serves the clients that wait for keys that were just touched, and those that wait for what that touches (park P4).
+/// Serves the clients that wait for keys that were just touched, and those that wait for what that touches
+/// (park P4).
 pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     let (mut means, mut serving) = (means(server, local), Serving::new(ready));
     while let Some(served) = server.park.serve(&mut means, &mut serving) {
@@ -96,7 +98,8 @@ pub fn serve(server: &Server, local: &mut Local, ready: Vec<Ready>) {
     }
 }
 
-/// Tells what serving a client did, and answers it or hands it to its loop; what others may be served with now.
+/// Tells what serving a client did, and answers it or hands it to its loop; what others may be served with
+/// now.
 fn deliver(server: &Server, served: Served) -> Vec<Ready> {
     match served {
         Served::Reply { waiter, changes, bytes, stream } => {
@@ -123,7 +126,8 @@ pub(crate) fn advance(server: &Server, local: &mut Local, registering: &mut Regi
     is_left
 }
 
-/// Takes a client out that waits, for another reason than data. None if it was served already, or is being served.
+/// Takes a client out that waits, for another reason than data. None if it was served already, or is being
+/// served.
 pub fn leave(server: &Server, local: &mut Local, client: u64) -> Option<Arc<Waiter>> {
     let mut means = means(server, local);
     let waiter = server.park.leave(&mut means, client);
@@ -155,8 +159,8 @@ pub fn give_to_job(server: &Arc<Server>, local: &mut Local, session: &mut Sessio
     job::submit(server, local, job);
 }
 
-/// Has a client wait whose job found nothing (A1): what became of that, and what it is answered if it has not to wait.
-/// `until_ms`: when its time is up, if it waited before.
+/// Has a client wait whose job found nothing (A1): what became of that, and what it is answered if it has not
+/// to wait. `until_ms`: when its time is up, if it waited before.
 pub fn wait(
     server: &Arc<Server>,
     local: &mut Local,

@@ -1,5 +1,5 @@
-//! Rows of sources, as the server uses them: the parts of server, loop and session that `rows` asks for, and what
-//! becomes of what it gives back. Changes are told first, letters are delivered then (X3).
+//! Rows of sources, as the server uses them: the parts of server, loop and session that `rows` asks for, and
+//! what becomes of what it gives back. Changes are told first, letters are delivered then (X3).
 
 use crate::actions::Act;
 use crate::http::Http;
@@ -17,7 +17,7 @@ use keyspace::{Changes, Keyspace, View};
 use resp::{Args, Reply};
 use std::sync::Arc;
 
-/// What the rows see of the server.
+/// The server as its rows see it.
 pub(crate) struct Around {
     pub(crate) keyspace: Arc<Keyspace>,
     pub(crate) memory: Arc<Memory>,
@@ -168,8 +168,8 @@ pub(crate) fn fetch(
     }
 }
 
-/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run; else how its client
-/// goes on, or the error it gets.
+/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run;
+/// else how its client goes on, or the error it gets.
 #[inline]
 pub(crate) fn look(
     local: &Local,
@@ -213,7 +213,8 @@ pub(crate) fn keys_of(queue: &Queue) -> Vec<&[u8]> {
     keys
 }
 
-/// Asks for the rows of a command that will be run after one that waits, so that they come along. Cost: as looking at its keys.
+/// Asks for the rows of a command that will be run after one that waits, so that they come along. Cost: as
+/// looking at its keys.
 #[cold]
 pub fn ask_ahead(server: &Server, local: &Local, session: &Session, args: Args<'_>) {
     if let Ok(command) = command::resolve(args) {

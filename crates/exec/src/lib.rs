@@ -49,7 +49,6 @@ mod start;
 mod step;
 mod tell;
 pub mod transaction;
-mod values;
 pub mod waited;
 mod worker;
 pub mod works;

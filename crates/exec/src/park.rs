@@ -4,21 +4,29 @@
 //! waiting ──claim (one step)──► served by a writer | timed out | CLIENT UNBLOCK | client gone
 //! ```
 //!
-//! - P1: a waiter leaves exactly once. The thread that claims its word does what follows; all others let go (`claim.rs`).
-//! - P2: a client is registered for its keys first and looks at them once more then, so no write in between is missed.
-//! - P3: the keys' shards report touches only of keys somebody waits for. A write with nobody waiting pays one branch.
-//! - P4: the client that has waited longest for a key is served first. The writer serves before it runs another command, up to
-//!   [`AT_A_STRETCH`] clients; the rest follows with its loop's next mail.
+//! - P1: a waiter leaves exactly once. The thread that claims its word does what follows; all others let go
+//!   (`claim.rs`).
+//! - P2: a client is registered for its keys first and looks at them once more then, so no write in between
+//!   is missed.
+//! - P3: the keys' shards report touches only of keys somebody waits for. A write with nobody waiting pays
+//!   one branch.
+//! - P4: the client that has waited longest for a key is served first. The writer serves before it runs
+//!   another command, up to `AT_A_STRETCH` clients; the rest follows with its loop's next mail.
 //! - P5: a writer that finds a waiter claimed leaves a note: the holder looks again before it lets go.
 //!   A disconnected client is never served: the writer skips and removes it, even before its loop notices.
-//! - P6: each waiter looks at the key that was filled once. When the key is empty again, the rest are not tried.
+//! - P6: each waiter looks once at the key that was filled. When the key is empty again, the rest are not
+//!   tried.
 //! - P7: a command that would take longer than a loop has is taken out, and a job serves it.
-//! - P8: when a database was exchanged, the keys that somebody waits for are gone through in slices, and the keys that are there
-//!   now are served as if they had been filled. One such *round* is under way per database, however often that happens.
-//! - P9: a client that waits for many keys is registered for some at a time, and taken off them so (`registering.rs`).
-//! - P10: nothing here tells others of what was done. The caller tells the changes it is given, and delivers the replies then.
+//! - P8: when a database was exchanged, the keys that somebody waits for are gone through in slices, and the
+//!   keys that are there now are served as if they had been filled. One such *round* is under way per
+//!   database, however often that happens.
+//! - P9: a client that waits for many keys is registered for some at a time, and taken off them so
+//!   (`registering.rs`).
+//! - P10: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
+//!   the replies then.
 //!
-//! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for each served.
+//! Cost: parking and leaving O(keys · log waiters), of at most [`KEYS_MAX`] keys; serving O(log waiters) for
+//! each served.
 
 mod claim;
 mod registering;
@@ -46,6 +54,7 @@ type KeyId = (usize, Box<[u8]>);
 const KEYS_MAX: usize = 1_000;
 pub const WORDS_MAX: usize = KEYS_MAX + 6;
 pub const TOO_WIDE: &str = "ERR a command that waits may name 1000 keys at most, and no very long ones";
+
 /// A client that waits.
 pub struct Waiter {
     pub client: u64,
@@ -55,10 +64,10 @@ pub struct Waiter {
     pub db: usize,
     pub resp3: bool,
     pub block: Block,
-    /// What it gets when its time is up, if not a null.
+    /// The reply when its time is up, if not a null.
     answer: Option<Vec<u8>>,
     keys: Vec<KeyId>,
-    /// What it waits for, and its place among all who wait.
+    /// The kind of value it waits for, and its place among all waiters.
     kind: Kind,
     number: u64,
     claim: Claim,
@@ -69,7 +78,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    /// What the client gets when its time is up.
+    /// The reply when the client's time is up.
     pub fn null(&self) -> Vec<u8> {
         if let Some(answer) = &self.answer {
             return answer.clone();
@@ -84,7 +93,7 @@ impl Waiter {
     }
 }
 
-/// Who waits for a key, by number.
+/// The waiters of a key, by number.
 #[derive(Default)]
 struct Queues {
     lists: BTreeMap<u64, Arc<Waiter>>,
@@ -92,7 +101,7 @@ struct Queues {
 }
 
 impl Queues {
-    /// Those who wait for such a value.
+    /// The waiters for such a value.
     fn of(&mut self, kind: Kind) -> Option<&mut BTreeMap<u64, Arc<Waiter>>> {
         match kind {
             Kind::List => Some(&mut self.lists),
@@ -138,7 +147,7 @@ impl Tables {
     }
 }
 
-/// All who wait.
+/// All waiters.
 #[derive(Default)]
 pub struct Park {
     tables: Mutex<Tables>,
@@ -153,15 +162,15 @@ pub struct Newcomer {
     pub gone: Arc<AtomicBool>,
 }
 
-/// What the park uses of a loop, and what it leaves behind for it.
+/// The parts of a loop that the park uses, and what it leaves behind for the loop.
 pub struct Means<'a> {
     pub keyspace: &'a Keyspace,
     /// Milliseconds since 1970.
     pub now_ms: u64,
     /// Random numbers of commands come from it.
     pub seed: u64,
-    /// Changes of attempts that came to nothing: what long commits had left to be written. The caller tells them; their waiters are
-    /// served with the loop's next mail.
+    /// Changes of attempts that came to nothing: an attempt may write what long commits left to be written.
+    /// The caller tells them; their waiters are served with the loop's next mail.
     pub late: Vec<Changes>,
     /// Keys to be registered or given up in slices.
     pub pieces: Vec<Box<Registering>>,
@@ -189,9 +198,9 @@ pub enum Parked {
     Long,
 }
 
-/// What came of running a waiter's command.
+/// The outcome of a waiter's command.
 enum Found {
-    /// What that did, and the rest of its reply if that is long.
+    /// Its changes, and the rest of its reply if that is long.
     Served(Changes, Option<Box<dyn Stream>>),
     /// So much that nothing was done (P7).
     Long,
@@ -286,7 +295,8 @@ impl Park {
         self.tables.lock().insert(Arc::new(waiter));
     }
 
-    /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served already.
+    /// Takes a waiter out for another reason than data: time-out, UNBLOCK, disconnect. None if it was served
+    /// already.
     pub fn leave(self: &Arc<Self>, means: &mut Means<'_>, client: u64) -> Option<Arc<Waiter>> {
         let waiter = self.tables.lock().by_client.get(&client).cloned()?;
         if !waiter.claim.take() {
@@ -309,7 +319,7 @@ impl Park {
 fn keys_of(command: &Command, args: &OwnedArgs, db: usize) -> Vec<KeyId> {
     let (mut keys, mut seen): (Vec<KeyId>, _) = (Vec::new(), HashSet::new());
     command.each_key(args.args(), &mut |i, uses| {
-        // Nobody waits for the key something is moved to.
+        // No client waits for the key something is moved to.
         if uses == RW_INSERT {
             return;
         }

@@ -1,5 +1,5 @@
-//! Keys that are rows of a database: which they are, reading through, keeping them fresh. The databases themselves are crate
-//! `source`'s.
+//! Keys that are rows of a database: which they are, reading through, keeping them fresh. The databases
+//! themselves are crate `source`'s.
 //!
 //! ```text
 //! GET item:42 ──route──► the source's own database of the keyspace ── there? ──► reply                        route
@@ -9,17 +9,21 @@
 //! change feed ─► mark the id ─► Letter::Drop ─► remove the key
 //! ```
 //!
-//! - Z1: a source's rows are in a hidden database of the keyspace, under the keys clients use; the one behind it holds the ids
-//!   known to have no row, as empty strings. So KEYS, SCAN and DBSIZE do not show them, a source is emptied in O(1), and each has
-//!   a budget of its own.
-//! - Z2: a row is installed by a loop under the lock of its key, and only if no change of its id was told since its load began
-//!   (`source::Marks`); a change is marked first and its key removed after. So nothing older than a change that was told stays; and of two
-//!   loads the later is kept, so nobody reads backwards.
-//! - Z3: who waits for the database is held like by CLIENT PAUSE: its command is run again when the row is there. Nobody else
-//!   waits. A command is held for so many loads at most, then it gets an error.
+//! - Z1: a source's rows are in a hidden database of the keyspace, under the keys clients use; the one behind
+//!   it holds the ids known to have no row, as empty strings. So KEYS, SCAN and DBSIZE do not show them, a
+//!   source is emptied in O(1), and each has a budget of its own.
+//! - Z2: a row is installed by a loop under the lock of its key, and only if no change of its id was told
+//!   since its load began (`source::Marks`); a change is marked first and its key removed after. So nothing
+//!   older than a change that was told stays; and of two loads the later is kept, so nobody reads backwards.
+//! - Z3: a client that waits for the database is held as by CLIENT PAUSE, and its command is run again when
+//!   the row is there. No other client waits. A command is held for so many loads at most, then it gets an
+//!   error.
 //! - Z4: sources belong to database 0.
-//! - Z5: who ends a source says so first and empties its databases then, which another source may get: what is still on its way
-//!   for it finds it ended, under the lock of its key, or its [`RowPlace`] gone.
+//! - Z5: a source is said to have ended first, and its databases are emptied then; another source may get
+//!   them. A row that is still on its way finds the source ended, under the lock of its key, or its
+//!   [`RowPlace`] gone.
+//! - Z6: nothing here tells others of what was done. The caller tells the changes it is given, and delivers
+//!   letters then.
 
 mod dropping;
 mod entry;
@@ -78,12 +82,12 @@ pub struct Rows {
     list: ArcSwap<Vec<Arc<Entry>>>,
     any: AtomicBool,
     hub: OnceLock<Hub>,
-    /// Held by who changes the list; how many there were so far.
+    /// The lock of the list. It counts the sources there were so far.
     changing: Mutex<u64>,
 }
 
 impl Rows {
-    /// Of a server with that keyspace and so many loops; there are no sources yet.
+    /// The rows of a server with that keyspace and so many loops; there are no sources yet.
     pub fn new(keyspace: Arc<Keyspace>, loops: usize, house: Box<dyn House>) -> Arc<Rows> {
         Arc::new(Rows {
             keyspace,
@@ -125,7 +129,8 @@ impl Rows {
         self.list.load().iter().find(|entry| entry.spec().name.as_bytes() == name).cloned()
     }
 
-    /// Adds a source and begins to serve it. Errors: what is wrong with it, as far as that can be known without its database.
+    /// Adds a source and begins to serve it. Errors: what is wrong with it, as far as that can be known
+    /// without its database.
     pub fn add(self: &Arc<Self>, spec: Spec) -> Result<(), String> {
         self.add_by(spec, false, |hub, spec, cache| hub.add(spec, cache))
     }
@@ -176,12 +181,12 @@ impl Rows {
         Ok(())
     }
 
-    /// Which of the sources' places that is whose rows are in this database.
+    /// The number of the place whose rows are in this database.
     fn number(&self, db: usize) -> usize {
         (db - self.keyspace.databases()) / DATABASES
     }
 
-    /// These are the sources from now on, also to those who come upon keys while they run.
+    /// Makes these the sources, also for commands that come upon keys while they run.
     fn put(&self, list: Vec<Arc<Entry>>) {
         let list = Arc::new(list);
         self.list.store(list.clone());
@@ -193,7 +198,7 @@ impl Rows {
         self.keyspace.set_elsewhere(any.then(|| Arc::new(why) as keyspace::Elsewhere));
     }
 
-    /// What CONFIG REWRITE writes.
+    /// The sources CONFIG REWRITE writes.
     pub fn written(&self) -> Vec<Spec> {
         self.list().iter().filter(|entry| !entry.is_own).map(|entry| entry.spec().clone()).collect()
     }
@@ -207,7 +212,8 @@ impl Rows {
         self.hub.get().ok_or_else(|| "no thread".into())
     }
 
-    /// Ends a source; what is kept of it is given up (Z5). False if there is none of that name. Not on a demoted thread: it takes locks.
+    /// Ends a source; what is kept of it is given up (Z5). False if there is none of that name. Not on a
+    /// demoted thread: it takes locks.
     pub fn remove(&self, name: &[u8], now_ms: u64, told: &mut Vec<Changes>) -> bool {
         let _one_at_a_time = self.changing.lock();
         let Some(entry) = self.by_name(name) else { return false };
@@ -262,7 +268,7 @@ fn goes_with(list: &[Arc<Entry>], spec: &Spec) -> Result<(), String> {
     Ok(())
 }
 
-/// Keeps changes that somebody must hear of. Most change nothing that others see.
+/// Keeps changes that others must hear of; most have nothing to tell.
 #[inline]
 fn note(told: &mut Vec<Changes>, changes: Changes) {
     if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {

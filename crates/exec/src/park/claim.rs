@@ -1,4 +1,4 @@
-//! Who may act for a waiting client: one word.
+//! The right to act for a waiting client: one word.
 //!
 //! ```text
 //! free ──take──► taken ──give_back──► free
@@ -6,9 +6,9 @@
 //!                  └──► missed ──give_back refused──► taken
 //! ```
 //!
-//! - P1: between `take` and `give_back` nobody else holds it.
-//! - P5: who brings something and finds it taken leaves a note. The holder, which may have looked before, cannot give it back
-//!   without looking once more. So nothing lies there for a client that waits.
+//! - P1: between `take` and `give_back` no other thread holds it.
+//! - P5: a writer that brings something and finds it taken leaves a note. The holder, which may have looked
+//!   before, cannot give it back without looking once more. So nothing lies there for a client that waits.
 //!
 //! `tests/models` runs this file, and broken variants of it, in every order of its steps.
 
@@ -26,12 +26,12 @@ impl Claim {
         Claim(AtomicU8::new(FREE))
     }
 
-    /// Takes it, if nobody has it.
+    /// Takes it, if it is free.
     pub(crate) fn take(&self) -> bool {
         self.0.compare_exchange(FREE, TAKEN, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Takes it for the sake of something new; if somebody has it, he will look again (P5).
+    /// Takes it for the sake of something new. If it is taken, its holder will look again (P5).
     pub(crate) fn take_or_note(&self) -> bool {
         let next = |word| Some(if word == FREE { TAKEN } else { MISSED });
         self.0.fetch_update(Ordering::AcqRel, Ordering::Acquire, next) == Ok(FREE)

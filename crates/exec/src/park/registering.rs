@@ -6,11 +6,12 @@
 //!              └──────────────► Registering: some keys out ◄───────────────┘
 //! ```
 //!
-//! - W1: whether it still waits `by_client` says; who leaves, leaves that at once. What still stands of it in queues is claimed, and
-//!   passed over.
-//! - W2: it is taken off by whoever ended it, but while it is being registered by who registers it: each key once, and not before
-//!   it was registered.
-//! - W3: a key is looked at when it is registered: what came before is found then, what comes later finds the waiter.
+//! - W1: `by_client` says whether it still waits; a waiter that leaves, leaves that at once. Its rest in
+//!   queues is claimed, and passed over.
+//! - W2: the thread that ends it takes it off its keys; while it is being registered, the loop that registers
+//!   it does. Each key once, and not before it was registered.
+//! - W3: a key is looked at when it is registered: what came before is found then, what comes later finds the
+//!   waiter.
 
 use super::serving::{hold, is_filled};
 use super::{Found, Means, Park, Served, Waiter};
@@ -67,7 +68,8 @@ impl Registering {
 }
 
 impl Park {
-    /// Registers a waiter for its keys, of many in slices; what it finds there. O(its keys), at most [`AT_ONCE`].
+    /// Registers a waiter for its keys, of many in slices; what it finds there. O(its keys), at most
+    /// [`AT_ONCE`].
     pub(super) fn register(
         self: &Arc<Self>,
         means: &mut Means<'_>,
@@ -110,7 +112,7 @@ impl Park {
         true
     }
 
-    /// Says that nobody registers it any more; whether it is registered for all its keys, and waits (W2).
+    /// Says that it is registered no further; whether it is registered for all its keys, and waits (W2).
     fn is_in(&self, waiter: &Arc<Waiter>, registered: usize) -> bool {
         let tables = self.tables.lock();
         waiter.registering.store(false, Ordering::Relaxed);
@@ -150,7 +152,8 @@ impl Park {
         self.begin(means, waiter, keys, true);
     }
 
-    /// Looks at keys it was just registered for (W3); who holds it at this moment looks for it (P5).
+    /// Looks at keys it was just registered for (W3); the thread that holds it at this moment looks instead
+    /// (P5).
     fn look(
         self: &Arc<Self>,
         means: &mut Means<'_>,

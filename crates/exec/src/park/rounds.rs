@@ -76,7 +76,8 @@ mod tests {
         assert_eq!(tables.rounds.len(), 1);
     }
 
-    /// However often a database is exchanged, one round is under way, and every key comes after the last exchange.
+    /// However often a database is exchanged, one round is under way, and every key comes after the last
+    /// exchange.
     #[test]
     fn a_round_goes_on_to_where_it_was_at_the_last_exchange() {
         let keys: Vec<String> = (0..7).map(|i| format!("k{i}")).collect();

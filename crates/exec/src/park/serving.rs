@@ -35,7 +35,7 @@ impl Serving {
         self.ready.extend(more);
     }
 
-    /// What is left for the loop's next mail.
+    /// The keys that are left for the loop's next mail.
     pub fn rest(self) -> Vec<Ready> {
         self.ready.into()
     }
@@ -62,8 +62,9 @@ impl Served {
 }
 
 impl Park {
-    /// Serves the next client that waits for keys that were just touched; goes on with rounds that have begun (P8). None: that was
-    /// all, or enough for now ([`Serving::rest`]). What a served client's command touched is for the caller to [`Serving::add`].
+    /// Serves the next client that waits for keys that were just touched; goes on with rounds that have begun
+    /// (P8). None: that was all, or enough for now ([`Serving::rest`]). What a served client's command
+    /// touched is for the caller to [`Serving::add`].
     pub fn serve(self: &Arc<Self>, means: &mut Means<'_>, serving: &mut Serving) -> Option<Served> {
         loop {
             let (id, after) = match serving.at.take() {
@@ -139,7 +140,7 @@ impl Park {
     }
 }
 
-/// What a key holds now.
+/// The kind of value a key holds now.
 fn kind_of(means: &mut Means<'_>, (db, key): &KeyId) -> Option<Kind> {
     let mut view = View::locked(means.keyspace, Keyspace::shards_of([&key[..]]), *db, means.now_ms);
     if view.has_intents() {
@@ -171,8 +172,8 @@ pub(super) fn is_filled(means: &mut Means<'_>, waiter: &Waiter, id: &KeyId) -> b
     kind_of(means, id) == Some(waiter.kind)
 }
 
-/// Runs the command of a waiter that is claimed, for a key that was filled. If there is nothing for it, lets go of it, after a look at
-/// what came meanwhile (P5).
+/// Runs the command of a waiter that is claimed, for a key that was filled. If there is nothing for it, lets
+/// go of it, after a look at what came meanwhile (P5).
 pub(super) fn hold(means: &mut Means<'_>, waiter: &Waiter, filled: &KeyId, out: &mut Reply) -> Option<Found> {
     let mut found = attempt(means, waiter, filled, out);
     while found.is_none() && !waiter.claim.give_back() {
@@ -183,8 +184,8 @@ pub(super) fn hold(means: &mut Means<'_>, waiter: &Waiter, filled: &KeyId, out: 
     found
 }
 
-/// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of the right type
-/// does, even if the command then finds another of its keys to be wrong.
+/// Runs a waiter's command; None if it still has to wait. A filled key of another type wakes nobody; one of
+/// the right type does, even if the command then finds another of its keys to be wrong.
 fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut Reply) -> Option<Found> {
     let (Run::Write(handler) | Run::Read(handler)) = waiter.command.run else { return None };
     let narrowed = narrowed(waiter, key);
@@ -222,4 +223,60 @@ fn attempt(means: &mut Means<'_>, waiter: &Waiter, (db, key): &KeyId, out: &mut 
     command::effects::log(means.keyspace, waiter.command, args, &effects, &view);
     let stream = if let Outcome::Stream(rest) = outcome { Some(rest) } else { None };
     Some(Found::Served(view.finish(), stream))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Newcomer, Parked};
+    use super::*;
+    use command::{Block, Command};
+    use std::sync::atomic::AtomicBool;
+
+    fn means(keyspace: &Keyspace) -> Means<'_> {
+        Means { keyspace, now_ms: 1000, seed: 1, late: Vec::new(), pieces: Vec::new() }
+    }
+
+    fn words(words: &[&str]) -> (&'static Command, OwnedArgs) {
+        let args = OwnedArgs::from_slices(&words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+        (command::resolve(args.args()).unwrap(), args)
+    }
+
+    fn push(keyspace: &Keyspace, value: &str) -> Vec<Ready> {
+        let (command, args) = words(&["RPUSH", "k", value]);
+        let Run::Write(handler) = command.run else { panic!() };
+        let mut view = View::locked_one(keyspace, b"k", 0, 1000);
+        let mut out = Reply::new(false);
+        let mut cx = Cx::new(&mut view, &mut out, Caller::default(), Budget::unlimited(None), 0);
+        handler(&mut cx, args.args()).unwrap();
+        view.finish().ready
+    }
+
+    fn park(park: &Arc<Park>, keyspace: &Keyspace, client: u64) -> Arc<AtomicBool> {
+        let gone = Arc::<AtomicBool>::default();
+        let newcomer = Newcomer { client, loop_id: 0, db: 0, gone: gone.clone() };
+        let block = Block { timeout_ms: None, null_array: true };
+        let mut out = Reply::new(false);
+        let parked = park.park(&mut means(keyspace), newcomer, words(&["BLPOP", "k", "0"]), block, &mut out);
+        assert!(matches!(parked, Parked::Waiting) && out.is_empty());
+        gone
+    }
+
+    /// A keyspace and a park are all that is needed: no loop, no client, no server.
+    #[test]
+    fn one_element_serves_the_client_that_has_waited_longest() {
+        let (waiters, keyspace) = (Arc::<Park>::default(), Keyspace::new(1));
+        let _ = park(&waiters, &keyspace, 7);
+        let gone = park(&waiters, &keyspace, 3);
+        let mut serving = Serving::new(push(&keyspace, "a"));
+        let served = waiters.serve(&mut means(&keyspace), &mut serving);
+        let Some(Served::Reply { waiter, bytes, .. }) = served else { panic!("it is not served") };
+        assert_eq!((waiter.client, &bytes[..]), (7, &b"*2\r\n$1\r\nk\r\n$1\r\na\r\n"[..]));
+        assert!(waiters.serve(&mut means(&keyspace), &mut serving).is_none());
+        assert!(serving.rest().is_empty() && waiters.holds(3) && !waiters.holds(7));
+        // A client that left is never served.
+        gone.store(true, Ordering::Relaxed);
+        let mut serving = Serving::new(push(&keyspace, "b"));
+        assert!(waiters.serve(&mut means(&keyspace), &mut serving).is_none());
+        assert!(serving.rest().is_empty() && waiters.is_empty());
+    }
 }

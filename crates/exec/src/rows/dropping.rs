@@ -1,4 +1,5 @@
-//! Removing what changed: what a feed tells waits here, and one loop removes it in slices, in the order it was told.
+//! Removing what changed: what a feed tells waits here, and one loop removes it in slices, in the order it
+//! was told.
 //!
 //! ```text
 //! Feed::changed ─► room? ─ yes ─► Letter::Drop ─► a loop's work ─► removed, room again
@@ -22,7 +23,7 @@ pub struct Dropping {
     queue: Arc<Removals>,
     epoch: u64,
     keys: vec::IntoIter<Id>,
-    /// Of those that are left.
+    /// Bytes of the keys that are left.
     bytes: u64,
     /// When the oldest of the changes was committed, in milliseconds since 1970.
     committed_ms: Option<u64>,
@@ -88,7 +89,8 @@ impl Drop for Dropping {
     }
 }
 
-/// Has a row in use that changed loaded again, unless there is more urgent work: who asks for it next need not wait.
+/// Has a row in use that changed loaded again, unless there is more urgent work. The next client that asks
+/// for it need not wait.
 fn refresh(entry: &Entry, key: &[u8]) {
     let source = &entry.source;
     if let Some(id) = entry.spec().pattern.id(key)
@@ -99,7 +101,7 @@ fn refresh(entry: &Entry, key: &[u8]) {
     }
 }
 
-/// Removes what is known of a key; whether there was an item, and whether it was in use.
+/// Removes all that is known of a key. Says whether there was an item, and whether it was in use.
 fn remove(keyspace: &Keyspace, entry: &Entry, key: &[u8], now_ms: u64) -> (Option<bool>, Changes) {
     let mut view = View::locked_one(keyspace, key, entry.db, now_ms);
     if view.has_intents() {
@@ -121,7 +123,7 @@ fn remove(keyspace: &Keyspace, entry: &Entry, key: &[u8], now_ms: u64) -> (Optio
     (removed, view.finish())
 }
 
-/// Removes all of a source: O(1) under all locks, what was there is freed elsewhere.
+/// Removes all of a source. O(1) under all locks; the items are freed elsewhere.
 pub fn empty(keyspace: &Keyspace, entry: &Entry, now_ms: u64, told: &mut Vec<Changes>) {
     for db in [entry.db, entry.absent_db()] {
         let mut view = View::whole(keyspace, db, now_ms);
@@ -170,11 +172,12 @@ mod tests {
         assert_eq!(queue.waiting(), (1, 0));
     }
 
-    /// One gives everything up while the letter of another is dealt with and a change is told, in each order. Where the letter was
-    /// relied on before the change was left out, both could be over when it was: the row stayed old.
+    /// One gives everything up while the letter of another is dealt with and a change is told, in each order.
+    /// If the letter were relied on before the change is left out, both could be over by then, and the row
+    /// would stay old.
     #[test]
     fn what_is_left_out_is_followed_by_a_flush() {
-        // Of four steps: announce, claim, flush, tell.
+        // Orders of four steps: announce, claim, flush, tell.
         let orders = (0..256).map(|n| [n % 4, n / 4 % 4, n / 16 % 4, n / 64]);
         let at = |order: &[usize; 4], step| order.iter().position(|other| *other == step);
         let whole = orders.filter(|order| (0..4).all(|step| at(order, step).is_some()));

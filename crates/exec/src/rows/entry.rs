@@ -21,7 +21,7 @@ pub struct Seen {
     pub errors: AtomicU64,
     /// Items removed because their row changed.
     pub invalidated: AtomicU64,
-    /// Those of them whose rows were loaded again at once, as they were in use.
+    /// Invalidated items whose rows were loaded again at once, as they were in use.
     pub refreshed: AtomicU64,
     /// Rows not kept because they changed while they were loaded (Z2).
     pub refused: AtomicU64,
@@ -45,7 +45,7 @@ pub struct Entry {
     pub(super) number: u64,
     /// The server made it by itself: it stands in no configuration.
     pub(super) is_own: bool,
-    /// What its feed told and is not removed yet.
+    /// Changes its feed told whose items are not removed yet.
     pub queue: Arc<Removals>,
     pub seen: Seen,
     pub sizing: Sizing,
@@ -76,8 +76,8 @@ impl Entry {
         rows.0 + rows.1 + absent.0 + absent.1
     }
 
-    /// When an item that is installed now is to go: the time to live less a part that depends on the key alone, and the time it
-    /// may be given out beyond that.
+    /// When an item that is installed now is to go: the time to live less a part that depends on the key
+    /// alone, and the time it may be given out beyond that.
     pub fn expire_ms(&self, key: &[u8], now_ms: u64) -> u64 {
         let spec = self.spec();
         now_ms + self.ttl_ms(key) + spec.stale_if_error.as_millis() as u64
@@ -90,8 +90,8 @@ impl Entry {
         if spread == 0 { ttl } else { ttl - stdx::hash::hash_bytes(key) % (spread + 1) }
     }
 
-    /// How an item that is there and has this expiry stands to its time to live; while the feed cannot be followed that is `blind`
-    /// after its load.
+    /// How an item that is there and has this expiry stands to its time to live; while the feed cannot be
+    /// followed that is `blind` after its load.
     #[inline]
     pub(super) fn age(&self, key: &[u8], expire_ms: Option<u64>, now_ms: u64) -> Age {
         let stale_ms = self.spec().stale_if_error.as_millis() as u64;
@@ -118,6 +118,6 @@ pub(super) enum Age {
     Fresh,
     /// Past it, and to be given out if the database is down.
     Stale,
-    /// Of no use to anybody.
+    /// Useless.
     Over,
 }

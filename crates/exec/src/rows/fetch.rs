@@ -1,7 +1,8 @@
-//! MGET, EXISTS and EVENKEEL ITEMS of several keys, some of them rows of sources: every key is looked at in its own place, what is missing is
-//! loaded together, and only that is looked at again.
+//! MGET, EXISTS and EVENKEEL ITEMS of several keys, some of them rows of sources. Every key is looked at in
+//! its own place. Missing rows are loaded together, and only they are looked at again.
 //!
-//! - F1: a key is looked at once when it is there; so the reply is not of one moment, as little as the rows of a cache are.
+//! - F1: a key is looked at once when it is there; so the reply is not of one moment, as little as the rows
+//!   of a cache are.
 //! - F2: at most [`SLICE`] keys at a stretch; the reply is written as the socket drains.
 //!
 //! Cost: O(keys), a short lock each; memory O(values shorter than a chunk).
@@ -9,7 +10,7 @@
 use super::lent::Lent;
 use super::wait::{self, Asker, Known, Stop, Tally};
 use super::{Entry, Pending, Rows, note};
-use crate::values::Open;
+use command::values::Open;
 use command::{Command, Error, Held, Stream, write_item, write_string};
 use keyspace::{Changes, Owned, View};
 use resp::{Args, Reply};
@@ -22,7 +23,7 @@ const SLICE: usize = 256;
 /// Keys of one command at most.
 const KEYS_MAX: usize = 10_000;
 
-/// What was found of the keys so far.
+/// The keys of a command, as far as they are known.
 #[derive(Default)]
 pub struct Fetch {
     /// By key; None: not known yet.
@@ -31,13 +32,14 @@ pub struct Fetch {
     next: usize,
     /// About what the values found so far take.
     bytes: usize,
-    /// From where on they have not been counted: who waits for a row asked for it once.
+    /// From where on they have not been counted: a client that waits for a row asked for it once.
     uncounted: usize,
     /// For how many keys of each source an item is answered although its time is over.
     stale: Vec<(Arc<Entry>, u64)>,
     /// Keys whose rows have to be loaded.
     missing: Vec<usize>,
-    /// Why they cannot be: what is missing is looked at once more, for items past their time are better than an error.
+    /// Why they cannot be: what is missing is looked at once more, for items past their time are better than
+    /// an error.
     failed: Option<Error>,
     /// How many there were when it last waited.
     waited: usize,
@@ -87,7 +89,7 @@ pub fn run(
     }
 }
 
-/// What a slice of a command looks at, and with what.
+/// The keys a slice of a command looks at, and what it needs for that.
 struct Looking<'a> {
     rows: &'a Rows,
     asker: Asker,
@@ -98,7 +100,7 @@ struct Looking<'a> {
     told: &'a mut Vec<Changes>,
 }
 
-/// What is answered.
+/// The kind of reply.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum What {
     /// How many are there.
@@ -244,7 +246,7 @@ impl Fetch {
     }
 }
 
-/// What a row is that was lent for a key. It is not kept.
+/// The row that was lent for a key, as it is answered. It is not kept.
 fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values: bool) -> Slot {
     lent.show(view, entry);
     let slot = match view.exists(key) {
@@ -258,7 +260,8 @@ fn borrowed(lent: &Lent, view: &mut View<'_>, entry: &Entry, key: &[u8], values:
 /// Bytes of a reply that are written at once.
 const FIRST: usize = 16 * 1024;
 
-/// The first of these keys and their sources. Some after the others: asking for a row costs a fraction of a microsecond.
+/// The first of these keys and their sources. Some after the others: asking for a row costs a fraction of a
+/// microsecond.
 fn wanted<'a>(rows: &Rows, keys: Args<'a>, which: &[usize]) -> Vec<(Arc<Entry>, &'a [u8])> {
     let some = which.iter().take(SLICE).map(|i| keys.at(*i));
     some.filter_map(|key| Some((rows.of(key)?, key))).collect()

@@ -4,7 +4,7 @@ use super::entry::Entry;
 use keyspace::Keyspace;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What kind of a figure it is.
+/// The kind of a figure.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
     /// It only grows.
@@ -15,13 +15,13 @@ pub enum Kind {
     Millis,
 }
 
-/// How often clients found a row, or that there is none, without waiting for the database; and how often they would with half and
-/// twice the items. None: not known.
+/// How often clients found a row, or that there is none, without waiting for the database; and how often they
+/// would with half and twice the items. None: not known.
 pub fn hit_ratios(entry: &Entry) -> [(&'static str, Option<f64>); 3] {
     let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
     let (hits, misses) = (get(&entry.seen.hits) + get(&entry.seen.negative_hits), get(&entry.seen.misses));
     let ratio = (hits + misses > 0).then(|| hits as f64 / (hits + misses) as f64);
-    // Of a cache that is not full no size can be said to be better.
+    // While a cache is not full no other size is better.
     let other = ratio.zip(entry.sizing.difference());
     let clamped = |ratio: f64| ratio.clamp(0.0, 1.0);
     [

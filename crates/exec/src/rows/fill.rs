@@ -20,10 +20,10 @@ use value::{Hash, Str, Value};
 /// Bytes from which on a string is made a value before it comes to a loop.
 const LONG: usize = 2048;
 
-/// How long it is known at least that there is no row: who waited for it has to find that.
+/// The least time it is known that there is no row: the clients that waited for it have to find that.
 const ABSENT_MIN_MS: u64 = 50;
 
-/// What is to be installed under a key.
+/// A row, or its absence, that is to be installed under a key.
 pub(super) struct Item {
     key: Id,
     id: Id,
@@ -40,7 +40,7 @@ impl Item {
         let row = asked.row.map(|row| match row.body {
             Body::Json(text) if text.len() < LONG => Made::Text(text),
             Body::Json(text) => Made::Value(Value::Str(Str::from_vec(text))),
-            // Who waits for it was told before.
+            // The clients that wait for it were told before.
             Body::Unreadable(_) => Made::Text(Vec::new()),
             Body::Fields(fields) => {
                 let mut hash = Hash::default();
@@ -80,19 +80,20 @@ impl Fill {
     }
 }
 
-/// Installs a row, or the knowledge that there is none (Z2).
+/// Installs a row, or the knowledge that there is none (rows Z2).
 fn install(rows: &Rows, entry: &Entry, (began, now_ms): (u64, u64), item: Item, news: &mut News) {
     let key = &*item.key;
     let mut view = View::locked_one(&rows.keyspace, key, entry.db, now_ms);
     if view.has_intents() {
         view.settle(&[(entry.db, key), (entry.absent_db(), key)], true);
     }
-    // Looked at under the lock: whoever ends a source empties it after having said so (Z5).
+    // Looked at under the lock: a source is emptied after it was said to have ended (rows Z5).
     let ended = entry.source.is_removed();
     let marks = &entry.source.marks;
     let found = found(entry, key, item.row.as_ref(), item.changed_ms, view.now_ms());
     let allowed = !ended && entry.shelf().install(&mut view, marks, (&item.id, key), began, found);
-    // Under the lock, so that lines come in the order of what they tell: about a microsecond, and only with `loglevel debug`.
+    // Under the lock, so that lines come in the order of what they tell: about a microsecond, and only with
+    // `loglevel debug`.
     log::trace!("{}", Told { key, row: &item.row, began, kept: allowed, now: entry.source.marks.now() });
     note(&mut news.told, view.finish());
     if allowed {

@@ -1,4 +1,4 @@
-//! What the thread of the sources sees of the server, and what it tells the loops.
+//! The server as the thread of the sources sees it, and its letters to the loops.
 
 use super::Rows;
 use super::dropping::Dropping;
@@ -12,7 +12,7 @@ use source::{Change, Failure};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// What the thread of the sources tells a loop.
+/// A letter of the thread of the sources to a loop.
 pub enum Letter {
     /// Rows to be installed.
     Fill(Box<Fill>),
@@ -24,7 +24,7 @@ pub enum Letter {
     Arrived(Vec<u64>, Arrival),
 }
 
-/// What a slice of work on rows came to.
+/// The outcome of a slice of work on rows.
 #[derive(Default)]
 pub struct News {
     /// The caller tells these first,
@@ -35,7 +35,7 @@ pub struct News {
     pub grows: bool,
 }
 
-/// What the server around the rows does for them.
+/// The server around the rows, as far as they need it.
 pub trait House: Send + Sync {
     /// Puts a letter into a loop's mailbox.
     fn post(&self, loop_id: usize, letter: Letter);
@@ -45,7 +45,7 @@ pub trait House: Send + Sync {
     fn show(&self, sources: &[Arc<Entry>]);
 }
 
-/// What the thread of the sources sees of the server.
+/// The server as the thread of one source sees it.
 pub(super) struct Front {
     pub rows: Weak<Rows>,
     pub place: RowPlace,

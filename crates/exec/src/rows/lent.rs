@@ -1,4 +1,4 @@
-//! What became of rows a client waits for; among that, rows that are lent to it and not kept.
+//! Rows that arrive for a client that waits, and rows that are lent to it and not kept.
 
 use super::entry::{Entry, RowPlace};
 use keyspace::{Payload, Times, View};
@@ -8,7 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use value::Value;
 
-/// What became of rows a client waits for.
+/// The news of rows a client waits for.
 #[derive(Clone, Debug)]
 pub enum Arrival {
     /// They were loaded, as far as this client can be told: it has to look.
@@ -36,7 +36,7 @@ impl Made {
     }
 }
 
-/// A row that is not kept, for those who had asked for it before it was loaded.
+/// A row that is not kept, for clients that had asked for it before it was loaded.
 pub struct Lent {
     pub(super) place: RowPlace,
     pub(super) began: u64,
@@ -61,7 +61,7 @@ impl Lent {
         self.place == place && self.began > at
     }
 
-    /// Puts it where it would be, for as long as the view is held: whoever does that takes it away again. O(row).
+    /// Puts it where it would be, for as long as the view is held. The caller takes it away again. O(row).
     pub(super) fn show(&self, view: &mut View<'_>, entry: &Entry) {
         let key = &*self.key;
         let times =

@@ -1,4 +1,4 @@
-//! What a client's command waits for, or was given, of rows: a part of its session.
+//! The rows a client's command waits for, or was given: a part of its session.
 
 use super::{Entry, Fetch, Loading, Routing};
 use std::sync::Arc;
@@ -14,7 +14,7 @@ pub struct Pending {
     pub loaded_since_ns: Option<u64>,
     /// The command has very many keys, and not all were asked for the source they belong to yet.
     pub(super) routing: Option<Box<Routing>>,
-    /// What the command has found of several keys so far.
+    /// The values the command has found of several keys so far.
     pub(super) fetch: Option<Box<Fetch>>,
     /// The source the keys of the command that runs belong to.
     pub source: Option<Arc<Entry>>,

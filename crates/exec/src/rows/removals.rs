@@ -1,23 +1,25 @@
-//! What waits to be removed of a source, counted and bounded. What removes it is `dropping.rs`.
+//! Items of a source that wait to be removed, counted and bounded. `dropping.rs` removes them.
 //!
-//! - X1: keys of at most [`WAITING_MAX`] bytes wait, per source: a transaction may change more rows than there is memory.
-//! - X2: a removal counts as waiting from before its feed goes on until the item is gone, and so does giving up everything.
+//! - X1: keys of at most [`WAITING_MAX`] bytes wait, per source: a transaction may change more rows than
+//!   there is memory.
+//! - X2: a removal counts as waiting from before its feed goes on until the item is gone, and so does giving
+//!   up everything.
 //! - X3: removals of an earlier epoch than the queue's are made needless by a flush that comes after them.
 
 use source::Id;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Bytes of keys that wait to be removed. Of usual keys these are 150,000: what a loop removes in some tenths of a second, longer
-/// than which nothing should be old.
+/// Bytes of keys that wait to be removed: 150,000 usual keys. A loop removes them in some tenths of a second,
+/// and no item should be old for longer.
 pub(super) const WAITING_MAX: u64 = 8 << 20;
-/// What a key takes beside its text.
+/// Bytes a key takes beside its text.
 const EACH: u64 = 32;
 
 pub(super) fn bytes_of(key: &Id) -> u64 {
     key.len() as u64 + EACH
 }
 
-/// What waits of a source.
+/// The removals of a source that wait.
 #[derive(Default)]
 pub struct Removals {
     keys: AtomicU64,
@@ -36,7 +38,8 @@ impl Removals {
         (load(&self.keys) + load(&self.flushes), load(&self.bytes))
     }
 
-    /// Puts keys in; None if there is no room (X1), else the epoch they are of and their bytes. One thread at a time has room for sure.
+    /// Puts keys in; None if there is no room (X1), else the epoch they are of and their bytes. One thread at
+    /// a time has room for sure.
     pub(super) fn put(&self, keys: &[Id]) -> Option<(u64, u64)> {
         let bytes = keys.iter().map(bytes_of).sum();
         if self.bytes.load(Ordering::SeqCst) + bytes > WAITING_MAX {
@@ -58,8 +61,8 @@ impl Removals {
         self.claim()
     }
 
-    /// What waits is left out from now on. That comes before a letter is relied on, so that its flush comes after what is left out
-    /// (X3).
+    /// Leaves out the removals that wait. That comes before a letter is relied on, so that its flush comes
+    /// after what is left out (X3).
     pub(super) fn announce(&self) {
         self.flushes.fetch_add(1, Ordering::SeqCst);
         // Only now, so that what leaves the queue for it is counted with it (X2).
@@ -73,7 +76,7 @@ impl Removals {
         first
     }
 
-    /// A letter is begun: who gives up from now on sends another.
+    /// A letter is begun: giving up from now on sends another.
     pub(super) fn begin_flush(&self) {
         self.sent.store(false, Ordering::SeqCst);
     }

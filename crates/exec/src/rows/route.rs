@@ -22,14 +22,16 @@ pub enum Plan {
     Own,
     /// All its keys belong to this source.
     In(Arc<Entry>),
-    /// MGET or the like of several keys, some of them of sources. With the first of those if not all belong to one source.
+    /// MGET or the like of several keys, some of them of sources. With the first of a source if not all
+    /// belong to one.
     Fetch(Option<(Arc<Entry>, usize)>),
     Refused(Error),
     /// Not all its keys have been looked at: it is to be run again in the next turn.
     Later,
 }
 
-/// Chooses the plan of a command whose keys are in `db`. Cost: O(keys · sources), of at most [`SLICE`] words at a time.
+/// Chooses the plan of a command whose keys are in `db`. Cost: O(keys · sources), of at most [`SLICE`] words
+/// at a time.
 pub fn plan(rows: &Rows, pending: &mut Pending, db: usize, command: &Command, args: Args<'_>) -> Plan {
     if command.is(facts::SWAPS)
         && let Some(error) = swap_refusal(rows, args)
@@ -89,7 +91,7 @@ impl Routing {
     }
 }
 
-/// What a command names.
+/// The keys a command names.
 #[derive(Default)]
 struct Named {
     /// Keys that are of no source.
@@ -158,7 +160,8 @@ fn database(keyspace: &Keyspace, word: &[u8]) -> Option<usize> {
     command::keys::database(keyspace.databases(), word).ok()
 }
 
-/// Whether databases may be exchanged: keys of another one could be those of rows, and would be found by KEYS and not by GET.
+/// Whether databases may be exchanged: keys of another one could be those of rows, and would be found by KEYS
+/// and not by GET.
 fn swap_refusal(rows: &Rows, args: Args<'_>) -> Option<Error> {
     let is_zero = |at| database(&rows.keyspace, args.at(at)) == Some(0);
     (rows.any() && is_zero(1) != is_zero(2))
@@ -177,7 +180,7 @@ pub fn came_since(rows: &Rows, command: &Command, args: Args<'_>) -> Error {
     format!("SOURCEBUSY source '{name}': key '{key}' was none of its rows when the command was queued").into()
 }
 
-/// Why a command may not be run on a source's key.
+/// The reason why a command may not be run on a source's key.
 fn refusal(entry: &Entry, command: &Command, args: Args<'_>, key: &[u8]) -> Option<Error> {
     if command.name.starts_with("sort") && facts::has_unknown_keys(command, args) {
         return Some(not_together(entry, key));
@@ -201,7 +204,8 @@ pub(super) fn not_together(entry: &Entry, key: &[u8]) -> Error {
     .into()
 }
 
-/// The database the keys of a command within a transaction or a script are in. Those of several places were refused.
+/// The database the keys of a command within a transaction or a script are in. Keys of several places were
+/// refused.
 #[inline]
 pub fn db_for(rows: &Rows, command: &Command, args: Args<'_>, db: usize) -> usize {
     if db != 0 || !rows.any() {
@@ -210,7 +214,8 @@ pub fn db_for(rows: &Rows, command: &Command, args: Args<'_>, db: usize) -> usiz
     db_of_source(rows, command, args)
 }
 
-/// The source the keys of a command within a script or a transaction over an overlay belong to. Errors: it may not be run there.
+/// The source the keys of a command within a script or a transaction over an overlay belong to. Errors: it
+/// may not be run there.
 #[inline]
 pub fn of_call(
     rows: &Rows,
@@ -266,7 +271,7 @@ fn db_of_source(rows: &Rows, command: &Command, args: Args<'_>) -> usize {
     db
 }
 
-/// Why a command with keys of sources cannot be queued by MULTI, if so.
+/// The reason why a command with keys of sources cannot be queued by MULTI, if there is one.
 pub fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
     match plan {
         Plan::Own | Plan::In(_) | Plan::Later => None,
@@ -275,8 +280,8 @@ pub fn unfit_for_queue(plan: &Plan, args: Args<'_>) -> Option<Error> {
     }
 }
 
-/// Sees to it that the rows a transaction or script names are there before it runs: if not, its client is held. None: it may
-/// run. Rows of sources it names that it may not write are no business of this.
+/// Sees to it that the rows a transaction or script names are there before it runs: if not, its client is
+/// held. None: it may run. Rows that it may not write are not looked at here.
 pub fn preload<'a>(
     rows: &Rows,
     asker: Asker,
@@ -292,8 +297,8 @@ pub fn preload<'a>(
     wait::load_all(&rows.keyspace, asker, pending, &wanted)
 }
 
-/// Asks for the rows of a command of database 0 that will be run after one that waits, so that they come along. Cost: as looking at
-/// its keys.
+/// Asks for the rows of a command of database 0 that will be run after one that waits, so that they come
+/// along. Cost: as looking at its keys.
 pub fn ask_ahead(rows: &Rows, now_ms: u64, command: &Command, args: Args<'_>) {
     if command.is_write() || args.len() > AHEAD {
         return;

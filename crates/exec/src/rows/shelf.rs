@@ -1,9 +1,10 @@
 //! Where a source's rows are kept, and the ids without one: what is done to both under the lock of a key.
 //!
-//! - B1: of a key there is a row, or the knowledge that there is none, or nothing: whoever brings one takes the other away.
-//! - B2: that holds for what is lent, too, though loops' clocks differ: what is past its time for the loop that lends may not be for
-//!   the next one, which would answer something older than what was lent.
-//! - B3: a row is kept only as the marks admit it, looked at under the lock; what changed is marked before it is removed (Z2).
+//! - B1: a key has a row, or the knowledge that there is none, or nothing. Bringing one takes the other away.
+//! - B2: that holds for what is lent, too. Loops' clocks differ: an item may be past its time for the loop
+//!   that lends and not for the next one, which would answer something older than what was lent.
+//! - B3: a row is kept only as the marks admit it, looked at under the lock; what changed is marked before it
+//!   is removed (Z2).
 
 use keyspace::{Payload, Times, View};
 use source::Marks;
@@ -15,14 +16,15 @@ pub(super) struct Shelf {
     pub absent: usize,
 }
 
-/// What a load found: the row, or until when it is known that there is none.
+/// The find of a load: the row, or until when it is known that there is none.
 pub(super) enum Found<'a> {
     Row(Payload<'a>, Times),
     Nothing { until_ms: u64 },
 }
 
 impl Shelf {
-    /// Keeps what a load that began then found, if nothing newer is known. The view, which holds the key's shard, is left in the rows.
+    /// Keeps what a load that began then found, if nothing newer is known. The view, which holds the key's
+    /// shard, is left in the rows.
     pub(super) fn install(
         self,
         view: &mut View<'_>,
@@ -54,8 +56,8 @@ impl Shelf {
         view.select(self.rows);
     }
 
-    /// Puts what is lent where it would be, for as long as the view is held: whoever does that takes it away again
-    /// ([`Shelf::take_back`]). What was there is older.
+    /// Puts what is lent where it would be, for as long as the view is held. The caller takes it away again
+    /// ([`Shelf::take_back`]). The item that was there is older.
     pub(super) fn show(self, view: &mut View<'_>, key: &[u8], row: Option<(Payload<'_>, Times)>) {
         self.clear(view, key);
         if let Some((row, times)) = row {

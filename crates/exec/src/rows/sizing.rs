@@ -1,16 +1,18 @@
-//! How large a source's cache should be: how many ids are asked for in a day, and what half and twice the size would hit.
+//! How large a source's cache should be: how many ids are asked for in a day, and what half and twice the
+//! size would hit.
 //!
 //! ```text
 //! access ─► hash ─┬─► registers of today                  distinct ids (HyperLogLog)
 //!                 └─► below a threshold? ─► ring ─► three small LRU caches of the sampled ids    hit ratios at ½, 1 and 2
 //! ```
 //!
-//! - A sample of ids stands for all: a cache of C items sees of one id in k what a cache of C / k items sees of all of them. The
-//!   estimate for another size is the hit ratio measured, plus the difference the small caches show: they are plain LRU, the real
-//!   one is a little better at every size.
+//! - A sample of ids stands for all: a cache of C items sees of one id in k what a cache of C / k items sees
+//!   of all of them. The estimate for another size is the hit ratio measured, plus the difference the small
+//!   caches show: they are plain LRU, the real one is a little better at every size.
 //! - Nothing waits: an access that finds the sample's lock taken is not counted.
 //!
-//! Cost: a hash and at most one store an access, 0.2 µs for each that is sampled; 8 KB of registers, some 200 KB of samples.
+//! Cost: a hash and at most one store an access, 0.2 µs for each that is sampled; 8 KB of registers, some 200
+//! KB of samples.
 
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
@@ -78,7 +80,7 @@ struct Sample {
 /// See the module.
 pub struct Sizing {
     today: Registers,
-    /// What yesterday came to.
+    /// Distinct ids of yesterday.
     yesterday: AtomicU64,
     /// Days since 1970.
     day: AtomicU64,
@@ -147,8 +149,8 @@ impl Sizing {
         }
     }
 
-    /// Says how many items the cache holds, and whether it is full: while it is not, a larger one would hit the same. Called now
-    /// and then.
+    /// Says how many items the cache holds, and whether it is full: while it is not, a larger one would hit
+    /// the same. Called now and then.
     pub fn note_items(&self, items: u64, full: bool) {
         let before = self.items.load(Relaxed);
         if !full {
@@ -157,7 +159,7 @@ impl Sizing {
         if before.abs_diff(items) * 8 > before || self.below.load(Relaxed) == 0 {
             *self.sample.lock() = Sample::default();
             self.items.store(items, Relaxed);
-            // Of more items than are sampled just the part that leaves so many.
+            // If there are more items than are sampled, the part that leaves so many.
             let below = match items > SAMPLED as u64 {
                 true => u64::MAX / items * SAMPLED as u64,
                 false => u64::MAX,
@@ -171,7 +173,8 @@ impl Sizing {
         (distinct(&self.today), self.yesterday.load(Relaxed))
     }
 
-    /// How much half the size would lose of the hit ratio, and twice the size gain; None while that is not known.
+    /// How much half the size would lose of the hit ratio, and twice the size gain; None while that is not
+    /// known.
     pub fn difference(&self) -> Option<(f64, f64)> {
         let sample = self.sample.lock();
         let settled = sample.accesses >= 4 * sample.caches[2].used.len() as u64 && sample.accesses >= 1000;

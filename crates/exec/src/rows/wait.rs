@@ -25,7 +25,7 @@ const SLACK_MS: u64 = 1000;
 
 const GONE: &str = "SOURCEDOWN the source was removed";
 
-/// Why a command cannot run now.
+/// The reason why a command cannot run now.
 pub enum Stop {
     /// It waits for rows, until then at most (milliseconds since 1970), and is run again.
     Held(u64),
@@ -88,7 +88,7 @@ fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
 }
 
-/// What is known of a row.
+/// The knowledge of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Known {
     Item,
@@ -105,7 +105,8 @@ impl Known {
     }
 }
 
-/// What keys a command names were found to be when it came: who waited for a row does not hit it afterwards.
+/// The keys a command names, as they were when it came: a client that waited for a row does not hit it
+/// afterwards.
 #[derive(Default)]
 pub(super) struct Tally {
     hits: u64,
@@ -114,7 +115,7 @@ pub(super) struct Tally {
 }
 
 impl Tally {
-    /// A key was asked for. What cannot be an id is known to have no row.
+    /// A key was asked for. A text that cannot be an id is known to have no row.
     #[inline]
     pub(super) fn add(&mut self, entry: &Entry, key: &[u8], known: Known, now_ms: u64) {
         match known {
@@ -161,7 +162,7 @@ pub(super) fn count_stale(entry: &Entry, items: u64) {
     entry.seen.stale.fetch_add(items, Ordering::Relaxed);
 }
 
-/// What a view that holds the key's shard knows. The view is in the source's database, and stays there.
+/// The knowledge in a view that holds the key's shard. The view is in the source's database, and stays there.
 #[inline]
 pub(super) fn known(entry: &Entry, view: &mut View<'_>, key: &[u8]) -> Known {
     let age = view.expire_ms(key).map(|expire| entry.age(key, expire, view.now_ms()));
@@ -189,8 +190,8 @@ fn reads_through(entry: &Entry, command: &Command) -> bool {
     !command.is_write() || command.is(facts::READS_VALUE) || changes
 }
 
-/// Whether the rows are there that a command within a transaction reads: a command before it may have given one up, and it cannot be
-/// loaded now. Error: one of them is not. O(keys).
+/// Whether the rows are there that a command within a transaction reads: a command before it may have given
+/// one up, and it cannot be loaded now. Error: one of them is not. O(keys).
 #[cold]
 pub fn look_within(
     entry: &Entry,
@@ -221,8 +222,8 @@ pub fn removed_before(entry: &Entry, key: &[u8]) -> Error {
     format!("SOURCEBUSY source '{name}': row '{key}' was removed before it was read").into()
 }
 
-/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run; else how its client
-/// goes on, or the error it gets.
+/// Looks whether the rows a command names are there, in a view that holds their shards. None: it may run;
+/// else how its client goes on, or the error it gets.
 #[inline]
 pub fn look(
     asker: Asker,
@@ -244,7 +245,7 @@ pub fn look(
         if first {
             tally.add(entry, args.at(i), known, view.now_ms());
         }
-        // Those for which there is no room are looked at when the others are there.
+        // Keys for which there is no room are looked at when the others are there.
         if known.is_missing() && n < missing.len() {
             missing[n] = i;
             n += 1;
@@ -262,8 +263,8 @@ pub fn look(
     miss(asker, pending, entry, view, missing)
 }
 
-/// A row that was loaded for this client and is not kept is shown to its command; who runs that gives it back
-/// ([`Pending::lent`]). True if there is one.
+/// A row that was loaded for this client and is not kept is shown to its command. The caller takes it away
+/// when that ran ([`Pending::lent`]). True if there is one.
 #[cold]
 fn borrow(
     pending: &mut Pending,
@@ -455,12 +456,12 @@ pub struct TransactionRows<'a> {
     wanted: Vec<(Arc<Entry>, &'a [u8])>,
     /// It writes none of them: what is lent is not kept, so neither would be what it made of it.
     reads: bool,
-    /// Those that were loaded for it and are not kept.
+    /// Rows that were loaded for it and are not kept.
     lent: Vec<(Arc<Entry>, Arc<Lent>)>,
 }
 
 impl<'a> TransactionRows<'a> {
-    /// Those that the commands name. O(keys · sources), without a lock.
+    /// The rows that the commands name. O(keys · sources), without a lock.
     #[cold]
     pub fn of(rows: &Rows, calls: impl Iterator<Item = (&'static Command, Args<'a>)>) -> TransactionRows<'a> {
         let mut named = TransactionRows { reads: true, ..TransactionRows::default() };
@@ -475,8 +476,9 @@ impl<'a> TransactionRows<'a> {
         named
     }
 
-    /// Looks whether they are there, in a view that holds their shards, and asks for those that are not. None: they are, or were lent;
-    /// else how the client goes on, or the error it gets. O(keys · log rows lent).
+    /// Looks whether they are there, in a view that holds their shards, and asks for those that are not.
+    /// None: they are, or were lent; else how the client goes on, or the error it gets. O(keys · log rows
+    /// lent).
     pub fn look(&mut self, asker: Asker, pending: &mut Pending, view: &mut View<'_>) -> Option<Stop> {
         if self.wanted.is_empty() {
             return None;
@@ -515,7 +517,7 @@ impl<'a> TransactionRows<'a> {
     }
 }
 
-/// Asks for a row nobody waits for yet, if it is not there.
+/// Asks for a row no client waits for yet, if it is not there.
 pub(super) fn ask(keyspace: &Keyspace, now_ms: u64, entry: &Entry, key: &[u8]) {
     let mut view = View::locked_one(keyspace, key, entry.db, now_ms);
     let known = known(entry, &mut view, key);
@@ -526,8 +528,8 @@ pub(super) fn ask(keyspace: &Keyspace, now_ms: u64, entry: &Entry, key: &[u8]) {
     }
 }
 
-/// What a client's write to a source's key leaves, in the view it was made in: nothing, or what it wrote, for as long as an item
-/// lives at most. GETEX writes nothing but when that is.
+/// Leaves of a client's write to a source's key nothing, or what it wrote, for as long as an item lives at
+/// most. The view is the one it was made in. GETEX writes nothing but that time.
 #[cold]
 pub fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: Args<'_>) {
     let gone = entry.source.is_removed();
@@ -549,7 +551,8 @@ pub fn after_write(entry: &Entry, view: &mut View<'_>, command: &Command, args: 
     });
 }
 
-/// An item may end sooner than it would; and where clients may change items, as late as one that is loaded now.
+/// An item may end sooner than it would; and where clients may change items, as late as one that is loaded
+/// now.
 fn after_getex(entry: &Entry, view: &mut View<'_>, key: &[u8], args: Args<'_>) {
     let (now_ms, grace_ms) = (view.now_ms(), view.grace_ms());
     let Some(asked) = command::getex_asks(args, now_ms) else { return };
@@ -565,7 +568,7 @@ fn after_getex(entry: &Entry, view: &mut View<'_>, key: &[u8], args: Args<'_>) {
         view.set_expire(key, Some(at));
     }
     if at > kept {
-        // From its expiry follows when it was loaded, which whoever is told when it was changed relies on.
+        // When it was loaded follows from its expiry, and what is told of its changes relies on that.
         view.forget_changed(key);
     }
 }
@@ -580,8 +583,8 @@ fn sets_expiry(command: &Command, args: Args<'_>) -> bool {
     }
 }
 
-/// What a client wrote lives no longer than an item. `asked`: it said how long, and did not think of the time an item is kept beyond
-/// that.
+/// Bounds the life of what a client wrote by that of an item. `asked`: it said how long, without the time an
+/// item is kept beyond that.
 fn bound_expiry(entry: &Entry, view: &mut View<'_>, key: &[u8], asked: bool) {
     let Some(expire) = view.expire_ms(key) else { return };
     let latest = entry.expire_ms(key, view.now_ms());

@@ -1,12 +1,13 @@
 //! WATCH of rows: EXEC is refused if the row was told to have changed since, or is seen to be another one.
 //!
-//! - H1: a change counts from its telling to the removal of its item: whoever watches between the two may still have read the older
-//!   row ([`source::Marks::was_touched`]).
-//! - H2: what is cached at EXEC is compared with what was cached at WATCH: a row can be loaded before its change is told. An item that
-//!   was evicted, or had come to its time, says nothing.
+//! - H1: a change counts from its telling to the removal of its item: a client that watches between the two
+//!   may still have read the older row ([`source::Marks::was_touched`]).
+//! - H2: what is cached at EXEC is compared with what was cached at WATCH: a row can be loaded before its
+//!   change is told. An item that was evicted, or had come to its time, says nothing.
 //! - H3: two ids may share a slot of the marks: then EXEC is refused without need, never the reverse.
 //!
-//! Cost: O(1) memory for a row, however large it is; a short lock at WATCH and at EXEC, and a look at [`COMPARED`] bytes.
+//! Cost: O(1) memory for a row, however large it is; a short lock at WATCH and at EXEC, and a look at
+//! [`COMPARED`] bytes.
 
 use super::wait::{Known, known};
 use super::{Entry, Rows};
@@ -34,7 +35,7 @@ struct WatchedRow {
     seen: Cached,
 }
 
-/// What is cached of a row.
+/// The cached state of a row.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Cached {
     Nothing,
@@ -84,7 +85,8 @@ impl Watched {
         self.0.is_empty()
     }
 
-    /// Begins to watch a key if it is a row's; false if it is none. Error: there are too many. Cost: a short lock.
+    /// Begins to watch a key if it is a row's; false if it is none. Error: there are too many. Cost: a short
+    /// lock.
     #[cold]
     pub fn begin(&mut self, rows: &Rows, now_ms: u64, key: &[u8]) -> Result<bool, Error> {
         let Some(entry) = rows.of(key) else { return Ok(false) };

@@ -1,11 +1,11 @@
 //! Replies of several values: short ones at once, long ones as the socket drains.
 
-use command::{Held, Stream};
+use crate::{Held, Stream};
 use resp::Reply;
 
 /// The long value that is being written, if one is.
 #[derive(Default)]
-pub(crate) struct Open(Option<Box<dyn Stream>>);
+pub struct Open(Option<Box<dyn Stream>>);
 
 impl Open {
     /// Writes values as long as there is room; false when there are no more. `next` writes one and gives what is left of it if it
