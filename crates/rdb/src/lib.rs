@@ -33,19 +33,19 @@ mod payload;
 mod string;
 mod translate;
 mod types;
+mod write;
 
-pub use build::{
-    Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, begin_string, put_number, string_payload,
-};
-pub use compressed::{CompressedString, is_compressed};
+pub use build::{Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, string_payload};
+pub use compressed::{CompressedPieces, CompressedString, gains_from, is_compressed};
 pub use crc64::crc64;
 pub use decode::{Failure, Sink, Unsupported, decode, estimate};
 pub use item::Item;
-pub use module::module_body;
+pub use module::{begin_module, end_module, module_body};
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
 pub use translate::translate;
 pub use types::kind_of;
+pub use write::{Form, Writer};
 
 /// Version of the format that brought scores as doubles (Redis 4.0): all types of value but hashes whose fields expire.
 pub const VERSION_VALUES: u16 = 8;

@@ -15,8 +15,8 @@
 //!
 //! Cost: O(containers and what is in them); said through `charge` for each container.
 
-use super::Charge;
-use crate::Error;
+use super::{Charge, Failure};
+use std::marker::PhantomData;
 use value::Ints;
 
 const COOKIE: u32 = 12_346;
@@ -40,8 +40,6 @@ pub(super) const WIDE: &[u8; 9] = b"roaring64";
 /// The module's version of both.
 pub(super) const VERSION: u16 = 1;
 
-const TOO_LONG: Error = Error::new("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-
 /// Steps it takes to write a bitmap, about. O(1).
 pub(super) fn write_cost(bits: &Ints) -> usize {
     let full = usize::try_from((bits.len() >> 16).min(FULL_MAX)).unwrap_or(usize::MAX);
@@ -51,9 +49,9 @@ pub(super) fn write_cost(bits: &Ints) -> usize {
 /// The bytes of a bitmap.
 ///
 /// Errors: those of `charge`; too long, if very many 64-bit numbers are set.
-pub(super) fn encode(bits: &Ints, wide: bool, charge: &mut Charge<'_>) -> Result<Vec<u8>, Error> {
+pub(super) fn encode<E>(bits: &Ints, wide: bool, charge: &mut Charge<'_, E>) -> Result<Vec<u8>, Failure<E>> {
     if bits.len() >> 16 > FULL_MAX && bits.statistics().full_elements >> 16 > FULL_MAX {
-        return Err(TOO_LONG);
+        return Err(Failure::TooLong);
     }
     let mut out = Vec::new();
     if !wide {
@@ -143,7 +141,7 @@ fn put_runs(out: &mut Vec<u8>, runs: &[(u16, u16)]) {
 }
 
 /// Writes the 2^32 numbers from `base` on.
-fn put_portable(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'_>) -> Result<(), Error> {
+fn put_portable<E>(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'_, E>) -> Result<(), E> {
     let last = base | u64::from(u32::MAX);
     let mut containers: Vec<(u16, Container)> = Vec::new();
     let mut next = bits.next(base);
@@ -193,44 +191,48 @@ fn put_portable(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'
 }
 
 /// Why nothing came of the bytes.
-pub(super) enum Refused {
+pub(super) enum Refused<E> {
     Malformed,
-    Stopped(Error),
+    Stopped(E),
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
+impl<E> From<E> for Refused<E> {
+    fn from(error: E) -> Refused<E> {
         Refused::Stopped(error)
     }
 }
 
 /// Bytes that are read from the front.
-struct Bytes<'a>(&'a [u8]);
+struct Bytes<'a, E>(&'a [u8], PhantomData<E>);
 
-impl<'a> Bytes<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Refused> {
+impl<'a, E> Bytes<'a, E> {
+    fn new(bytes: &'a [u8]) -> Bytes<'a, E> {
+        Bytes(bytes, PhantomData)
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Refused<E>> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(Refused::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refused<E>> {
         self.take(N)?.try_into().map_err(|_| Refused::Malformed)
     }
 
-    fn u8(&mut self) -> Result<u8, Refused> {
+    fn u8(&mut self) -> Result<u8, Refused<E>> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u16(&mut self) -> Result<u16, Refused> {
+    fn u16(&mut self) -> Result<u16, Refused<E>> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Refused> {
+    fn u32(&mut self) -> Result<u32, Refused<E>> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Refused> {
+    fn u64(&mut self) -> Result<u64, Refused<E>> {
         self.array().map(u64::from_le_bytes)
     }
 }
@@ -238,8 +240,8 @@ impl<'a> Bytes<'a> {
 /// The bitmap of some bytes. Cost: O(bytes), and of runs no more.
 ///
 /// Errors: they are malformed; those of `charge`.
-pub(super) fn decode(bytes: &[u8], wide: bool, charge: &mut Charge<'_>) -> Result<Ints, Refused> {
-    let (mut bytes, mut bits) = (Bytes(bytes), Ints::new());
+pub(super) fn decode<E>(bytes: &[u8], wide: bool, charge: &mut Charge<'_, E>) -> Result<Ints, Refused<E>> {
+    let (mut bytes, mut bits) = (Bytes::new(bytes), Ints::new());
     if wide {
         let mut before = None;
         for _ in 0..bytes.u64()? {
@@ -264,19 +266,19 @@ pub(super) fn decode(bytes: &[u8], wide: bool, charge: &mut Charge<'_>) -> Resul
     if bytes.0.is_empty() { Ok(bits) } else { Err(Refused::Malformed) }
 }
 
-fn ascends<T: PartialOrd + Copy>(before: &mut Option<T>, next: T) -> Result<(), Refused> {
+fn ascends<T: PartialOrd + Copy, E>(before: &mut Option<T>, next: T) -> Result<(), Refused<E>> {
     match before.replace(next) {
         Some(before) if before >= next => Err(Refused::Malformed),
         _ => Ok(()),
     }
 }
 
-fn read_portable(
-    bytes: &mut Bytes<'_>,
+fn read_portable<E>(
+    bytes: &mut Bytes<'_, E>,
     base: u64,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     let cookie = bytes.u32()?;
     let (count, flags) = match cookie & 0xffff {
         COOKIE_RUNS => {
@@ -291,7 +293,7 @@ fn read_portable(
     }
     // A container is charged for when it is read; here there may be none.
     charge(BUCKET_STEPS)?;
-    let mut headers = Bytes(bytes.take(count * 4)?);
+    let mut headers = Bytes::new(bytes.take(count * 4)?);
     if flags.is_empty() || count >= OFFSETS_FROM {
         bytes.take(count * 4)?;
     }
@@ -309,13 +311,13 @@ fn read_portable(
     Ok(())
 }
 
-fn read_runs(
-    bytes: &mut Bytes<'_>,
+fn read_runs<E>(
+    bytes: &mut Bytes<'_, E>,
     chunk: u64,
     len: usize,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     let count = bytes.u16()?;
     charge(8 + usize::from(count) * 8)?;
     let (mut end, mut found) = (0, 0);
@@ -331,15 +333,15 @@ fn read_runs(
     if found == len { Ok(()) } else { Err(Refused::Malformed) }
 }
 
-fn read_list(
-    bytes: &mut Bytes<'_>,
+fn read_list<E>(
+    bytes: &mut Bytes<'_, E>,
     chunk: u64,
     len: usize,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     charge(8 + len)?;
-    let mut lows = Bytes(bytes.take(len * 2)?);
+    let mut lows = Bytes::new(bytes.take(len * 2)?);
     let mut before = None;
     for _ in 0..len {
         let low = lows.u16()?;
@@ -349,15 +351,15 @@ fn read_list(
     Ok(())
 }
 
-fn read_bits(
-    bytes: &mut Bytes<'_>,
+fn read_bits<E>(
+    bytes: &mut Bytes<'_, E>,
     chunk: u64,
     len: usize,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     charge(8 + len)?;
-    let (mut words, mut found) = (Bytes(bytes.take(WORDS * 8)?), 0);
+    let (mut words, mut found) = (Bytes::new(bytes.take(WORDS * 8)?), 0);
     for i in 0..WORDS as u64 {
         let mut word = words.u64()?;
         found += word.count_ones() as usize;
@@ -374,7 +376,11 @@ mod tests {
     use super::*;
     use roaring::{RoaringBitmap, RoaringTreemap};
 
-    fn go(_: usize) -> Result<(), Error> {
+    /// Why it was stopped.
+    #[derive(Debug, PartialEq)]
+    struct Stopped;
+
+    fn go(_: usize) -> Result<(), Stopped> {
         Ok(())
     }
 
@@ -433,7 +439,7 @@ mod tests {
             theirs.serialize_into(&mut back).expect("memory");
             assert!(decoded(&back, true) == Some(bits.clone()) && decoded(&bytes, true) == Some(bits));
         }
-        assert_eq!(encode(&Ints::all(), true, &mut go), Err(TOO_LONG));
+        assert_eq!(encode(&Ints::all(), true, &mut go), Err(Failure::TooLong));
     }
 
     #[test]
@@ -466,9 +472,9 @@ mod tests {
     fn long_runs_may_be_stopped() {
         for bits in &samples()[2..] {
             let bytes = encoded(bits, true);
-            let stop = &mut |_| Err(Error::Cancelled);
-            assert_eq!(encode(bits, true, stop), Err(Error::Cancelled));
-            assert!(matches!(decode(&bytes, true, stop), Err(Refused::Stopped(Error::Cancelled))));
+            let stop = &mut |_| Err(Stopped);
+            assert_eq!(encode(bits, true, stop), Err(Failure::Stopped(Stopped)));
+            assert!(matches!(decode(&bytes, true, stop), Err(Refused::Stopped(Stopped))));
         }
     }
 
@@ -481,7 +487,7 @@ mod tests {
             [upper, COOKIE, 0].iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         });
         let (mut charged, mut most) = (0, 0);
-        let bits = decode(&bytes, true, &mut |steps| {
+        let bits = decode::<Stopped>(&bytes, true, &mut |steps| {
             (charged, most) = (charged + steps, most.max(steps));
             Ok(())
         });
@@ -489,9 +495,9 @@ mod tests {
         assert!(charged >= BUCKETS as usize && most < 100, "{charged} {most}");
         let mut left = 100usize;
         let stopped = decode(&bytes, true, &mut |steps| {
-            left = left.checked_sub(steps).ok_or(Error::Budget)?;
+            left = left.checked_sub(steps).ok_or(Stopped)?;
             Ok(())
         });
-        assert!(matches!(stopped, Err(Refused::Stopped(Error::Budget))));
+        assert!(matches!(stopped, Err(Refused::Stopped(Stopped))));
     }
 }
