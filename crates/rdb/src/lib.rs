@@ -11,6 +11,8 @@
 //!                     └─► translate ─► the same for Redis, or for Valkey
 //! ```
 //!
+//! Whole files are read and written in [`file`], also without I/O.
+//!
 //! The footer is little-endian, lengths are big-endian, integers that stand for strings are little-endian.
 //!
 //! - D1: nothing here panics or takes memory for a length that was merely announced: every length is checked against the
@@ -25,6 +27,7 @@ mod build;
 mod compressed;
 mod crc64;
 mod decode;
+pub mod file;
 mod item;
 mod lzf;
 mod module;
