@@ -21,7 +21,7 @@ mod save;
 pub use describe::{Database, Description, Large, Sum, Tally, describe};
 pub use load::{
     Damaged, Install, IntoKeyspace, Loaded, NotTaken, Options, Progress, Report, Skipped, Unknown, load,
-    load_file,
+    load_file, set_aside,
 };
 pub use save::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers};
 

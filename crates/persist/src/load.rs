@@ -12,9 +12,11 @@
 //!
 //! Cost: O(bytes), decoding spread over the workers.
 
+mod aside;
 mod install;
 mod worker;
 
+pub use aside::set_aside;
 pub use install::{Install, IntoKeyspace, Loaded, NotTaken};
 
 use crate::PIECE;

@@ -1,7 +1,7 @@
 //! Saves on disks that fail: the file before stays as it was, nothing is left over, and the error names the step.
 
 use persist::disk::{Disk, Faults, Faulty, RealDisk};
-use persist::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers};
+use persist::{Kept, SaveError, SaveFile, Saved, Step, remove_leftovers, set_aside};
 use rdb::file::Format;
 use rustix::io::Errno;
 use std::path::Path;
@@ -158,4 +158,22 @@ fn temporary_files_of_processes_that_are_gone_are_removed() {
     let mut left: Vec<_> = names.iter().filter(|(_, stays)| *stays).map(|(name, _)| name.clone()).collect();
     left.sort();
     assert_eq!(files(dir.path()), left);
+}
+
+#[test]
+fn the_rest_of_a_damaged_file_is_set_aside() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("dump.rdb");
+    let bytes: Vec<u8> = (0..700_000_u32).map(|i| (i.wrapping_mul(i) >> 7) as u8).collect();
+    std::fs::write(&path, &bytes).expect("room");
+    let disk = Faulty::new(Faults { short: Some(99_999), interrupts: true, ..Faults::default() });
+    for (n, from) in [(1, 0), (2, 300_001), (3, 700_000)] {
+        let copy = set_aside(&disk, &path, from as u64).expect("room");
+        assert_eq!(copy, dir.path().join(format!("damaged-{n}")));
+        assert!(std::fs::read(copy).expect("the copy") == bytes[from..]);
+    }
+    disk.set(Faults { writes: Some((1_500_000, Errno::NOSPC)), ..Faults::default() });
+    set_aside(&disk, &path, 0).expect_err("the disk is full");
+    assert_eq!(files(dir.path()), ["damaged-1", "damaged-2", "damaged-3", "dump.rdb"]);
+    assert!(std::fs::read(&path).expect("it is there") == bytes);
 }
