@@ -106,7 +106,7 @@ pub struct Description {
 ///
 /// Errors: it is no file of a known version.
 pub fn describe(reader: impl Read, now_ms: u64) -> Result<Description, Damage<io::Error>> {
-    let mut file = FileReader::new(Summed::new(From(reader)), false)?;
+    let mut file = FileReader::new(Summed::new(Bytes(reader)), false)?;
     let mut about = Describing::new(file.format(), now_ms);
     let damage = loop {
         match file.next_part() {
@@ -131,9 +131,10 @@ pub fn describe(reader: impl Read, now_ms: u64) -> Result<Description, Damage<io
     Ok(found)
 }
 
-struct From<R>(R);
+/// The bytes of a reader.
+struct Bytes<R>(R);
 
-impl<R: Read> Input for From<R> {
+impl<R: Read> Input for Bytes<R> {
     type Error = io::Error;
 
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
