@@ -1,4 +1,4 @@
-//! Builds payloads for RESTORE: for applications and loaders, and for DUMP.
+//! Payloads for RESTORE, built from the outside: for applications and loaders, and for DUMP.
 //!
 //! ```
 //! let mut list = rdb::ListPayload::new();
@@ -10,14 +10,13 @@
 //! let payload = set.finish().expect("not empty");
 //! ```
 //!
-//! The encodings are the plain ones, with compressed elements on request. Redis from 4.0 on and Valkey read
-//! them, and make of them what the commands would have made. Fields that expire need Redis 7.4 or Valkey 9,
-//! which write them differently ([`Dialect`]).
+//! The encodings are the plain ones, with elements compressed if that is asked for: every Redis from 4.0 on and every Valkey
+//! reads them, and makes of them what it would have made of the commands. Only fields that expire need Redis 7.4, or
+//! Valkey 9, which write them differently ([`Dialect`]).
 //!
-//! - B1: the caller must not put a member twice into a set, sorted set or hash: servers refuse such a
-//!   payload.
+//! - B1: what is in a payload is the caller's affair: servers refuse a set, sorted set or hash with a member twice.
 //!
-//! Cost: O(bytes). A caller that knows the number of elements saves moving them once (`with_len`).
+//! Cost: O(bytes); whoever knows how many elements will come saves moving them once (`with_len`).
 
 #[cfg(doc)]
 use crate::is_compressed;
@@ -28,7 +27,7 @@ use crate::{
     Item, Reader, VERSION_FIELD_EXPIRY, VERSION_VALKEY_9, VERSION_VALUES, put_int, put_len, seal, types,
 };
 
-/// The form in which fields that expire are written.
+/// How fields that expire are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Dialect {
     /// For Redis from 7.4 on, and Evenkeel.
@@ -39,30 +38,38 @@ pub enum Dialect {
 }
 
 impl Dialect {
-    fn version(self) -> u16 {
+    pub(crate) fn version(self) -> u16 {
         match self {
             Dialect::Redis => VERSION_FIELD_EXPIRY,
             Dialect::Valkey => VERSION_VALKEY_9,
         }
     }
 
-    /// Begins a hash of `len` fields. The first of those that expire does so at `soonest_ms`.
-    fn begin(self, len: usize, soonest_ms: u64) -> Counted {
+    /// The type of a hash with fields that expire.
+    pub(crate) fn hash_type(self) -> u8 {
         match self {
-            Dialect::Redis => Counted::new(types::HASH_METADATA, &soonest_ms.to_le_bytes(), len),
-            Dialect::Valkey => Counted::new(types::VALKEY_HASH_2, &[], len),
+            Dialect::Redis => types::HASH_METADATA,
+            Dialect::Valkey => types::VALKEY_HASH_2,
         }
     }
 
-    /// Writes the part before a field with this expiry.
-    fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
+    /// The beginning of a hash of so many fields of which the first expires at `soonest_ms`.
+    fn begin(self, len: usize, soonest_ms: u64) -> Counted {
+        match self {
+            Dialect::Redis => Counted::new(self.hash_type(), &soonest_ms.to_le_bytes(), len),
+            Dialect::Valkey => Counted::new(self.hash_type(), &[], len),
+        }
+    }
+
+    /// What stands before a field that expires then, if it does.
+    pub(crate) fn put_before(self, out: &mut Vec<u8>, time: Option<u64>, soonest_ms: u64) {
         if self == Dialect::Redis {
             put_len(out, time.map_or(0, |time| time.saturating_sub(soonest_ms).saturating_add(1)));
         }
     }
 
-    /// Writes the part behind a field's value.
-    fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
+    /// What stands behind its value.
+    pub(crate) fn put_behind(self, out: &mut Vec<u8>, time: Option<u64>) {
         if self == Dialect::Valkey {
             out.extend_from_slice(&time.map_or(-1, |time| time as i64).to_le_bytes());
         }
@@ -78,19 +85,7 @@ pub fn string_payload(text: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Writes the body of a string that is a number.
-pub fn put_number(out: &mut Vec<u8>, number: i64) {
-    out.push(types::STRING);
-    put_int(out, number);
-}
-
-/// Begins the body of a string. The caller appends its `len` bytes in pieces.
-pub fn begin_string(out: &mut Vec<u8>, len: usize) {
-    out.push(types::STRING);
-    put_len(out, len as u64);
-}
-
-/// A type, the number of elements, and the elements.
+/// A type, a number of elements and the elements.
 struct Counted {
     out: Vec<u8>,
     announced: u64,
@@ -98,7 +93,7 @@ struct Counted {
     /// Where the number ends.
     elements_at: usize,
     number_at: usize,
-    /// Set if elements are compressed when that makes them shorter.
+    /// If elements are compressed that get shorter by it.
     shortener: Option<Box<Shortener>>,
 }
 
@@ -112,7 +107,7 @@ impl Counted {
         Counted { out, announced: announced as u64, count: 0, elements_at, number_at, shortener: None }
     }
 
-    /// Everything except the footer. `None` without elements.
+    /// Everything but the footer; None without elements.
     fn into_body(mut self) -> Option<Vec<u8>> {
         if self.count != self.announced {
             let mut number = Vec::new();
@@ -150,12 +145,12 @@ macro_rules! payload {
                 $name::with_len(0)
             }
 
-            /// A payload for `len` elements. If another number comes, they are moved once at the end.
+            /// For so many elements. If other than announced come, they are moved once at the end.
             pub fn with_len(len: usize) -> $name {
                 $name { counted: Counted::new($kind, &[], len) }
             }
 
-            /// Number of elements so far.
+            /// Elements so far.
             pub fn len(&self) -> usize {
                 self.counted.count as usize
             }
@@ -164,27 +159,27 @@ macro_rules! payload {
                 self.len() == 0
             }
 
-            /// About how many bytes it has so far.
+            /// Bytes so far, about.
             pub fn size_bytes(&self) -> usize {
                 self.counted.out.len()
             }
 
-            /// Reserves memory for `bytes` more bytes.
+            /// Takes memory for so many bytes.
             pub fn reserve(&mut self, bytes: usize) {
                 self.counted.out.reserve(bytes);
             }
 
-            /// From now on, elements are compressed if that makes them shorter ([`is_compressed`]).
+            /// From now on elements are compressed that get shorter by it ([`is_compressed`]).
             pub fn compress(&mut self) {
                 self.counted.shortener = Some(Box::default());
             }
 
-            /// The payload. `None` without elements: there are no empty collections.
+            /// The payload; None without elements, because there are no empty collections.
             pub fn finish(self) -> Option<Vec<u8>> {
                 sealed(self.into_body(), VERSION_VALUES)
             }
 
-            /// The payload without its footer, for [`crate::seal_in_pieces`] with [`VERSION_VALUES`].
+            /// All but the footer, for [`crate::seal_in_pieces`] with [`VERSION_VALUES`].
             pub fn into_body(self) -> Option<Vec<u8>> {
                 self.counted.into_body()
             }
@@ -234,7 +229,7 @@ pub struct SetPayload {
 payload!(SetPayload, types::SET, "a set");
 
 impl SetPayload {
-    /// Adds a member, which must be new (B1).
+    /// Adds a member, which must not be there yet (B1).
     pub fn insert(&mut self, member: &[u8]) -> &mut SetPayload {
         self.insert_item(Item::Bytes(member))
     }
@@ -262,8 +257,7 @@ pub struct ZSetPayload {
 payload!(ZSetPayload, types::ZSET_2, "a sorted set");
 
 impl ZSetPayload {
-    /// Adds a member, which must be new (B1). The order does not matter. False, and nothing added, if the
-    /// score is NaN.
+    /// Adds a member, which must not be there yet (B1), in any order. False, and not added, if the score is NaN.
     pub fn insert(&mut self, member: &[u8], score: f64) -> bool {
         if score.is_nan() {
             return false;
@@ -276,7 +270,7 @@ impl ZSetPayload {
 }
 
 impl<T: AsRef<[u8]>> Extend<(T, f64)> for ZSetPayload {
-    /// Adds members, except those with a score of NaN.
+    /// Leaves out members whose score is NaN.
     fn extend<I: IntoIterator<Item = (T, f64)>>(&mut self, members: I) {
         for (member, score) in members {
             self.insert(member.as_ref(), score);
@@ -287,31 +281,31 @@ impl<T: AsRef<[u8]>> Extend<(T, f64)> for ZSetPayload {
 /// The payload of a hash. See the module.
 pub struct HashPayload {
     counted: Counted,
-    /// Set if fields are written at once in their dialect, with the soonest expiry.
+    /// If fields that expire are written at once: how, and when the first of them does.
     at_once: Option<(Dialect, u64)>,
-    /// Otherwise: which fields expire, counted from the first, and when.
+    /// Else which fields expire, counted from the first, and when.
     times: Vec<(u64, u64)>,
 }
 
 impl HashPayload {
-    /// The payload of a hash without fields.
+    /// The payload of a hash without fields so far.
     pub fn new() -> HashPayload {
         HashPayload::with_len(0)
     }
 
-    /// A payload for `len` fields. If another number comes, they are moved once at the end.
+    /// For so many fields. If other than announced come, they are moved once at the end.
     pub fn with_len(len: usize) -> HashPayload {
         HashPayload { counted: Counted::new(types::HASH, &[], len), at_once: None, times: Vec::new() }
     }
 
-    /// A payload for `len` fields, written at once in this dialect. The first of those that expire does so at
-    /// `soonest_ms`. `finish` then writes nothing anew, and ignores its own dialect.
+    /// For so many fields of which the first expires at `soonest_ms`, written in this dialect at once: `finish` needs not go
+    /// through them again, and gives the same whatever it is told.
     pub fn expiring(dialect: Dialect, len: usize, soonest_ms: u64) -> HashPayload {
         let counted = dialect.begin(len, soonest_ms);
         HashPayload { counted, at_once: Some((dialect, soonest_ms)), times: Vec::new() }
     }
 
-    /// Number of fields so far.
+    /// Fields so far.
     pub fn len(&self) -> usize {
         self.counted.count as usize
     }
@@ -320,27 +314,27 @@ impl HashPayload {
         self.len() == 0
     }
 
-    /// About how many bytes it has so far.
+    /// Bytes so far, about.
     pub fn size_bytes(&self) -> usize {
         self.counted.out.len()
     }
 
-    /// Reserves memory for `bytes` more bytes.
+    /// Takes memory for so many bytes.
     pub fn reserve(&mut self, bytes: usize) {
         self.counted.out.reserve(bytes);
     }
 
-    /// From now on, fields and values are compressed if that makes them shorter ([`is_compressed`]).
+    /// From now on fields and values are compressed that get shorter by it ([`is_compressed`]).
     pub fn compress(&mut self) {
         self.counted.shortener = Some(Box::default());
     }
 
-    /// Adds a field, which must be new (B1).
+    /// Adds a field, which must not be there yet (B1).
     pub fn insert(&mut self, field: &[u8], value: &[u8]) -> &mut HashPayload {
         self.put(field, value, None)
     }
 
-    /// Adds a field that expires at a time in milliseconds since 1970. It must be new (B1).
+    /// Adds a field that expires, at a time in milliseconds since 1970.
     pub fn insert_expiring(&mut self, field: &[u8], value: &[u8], expire_ms: u64) -> &mut HashPayload {
         self.put(field, value, Some(expire_ms))
     }
@@ -360,13 +354,13 @@ impl HashPayload {
         self
     }
 
-    /// The payload. `None` without fields: there are no empty hashes.
+    /// The payload; None without fields, because there are no empty hashes.
     pub fn finish(self, dialect: Dialect) -> Option<Vec<u8>> {
         let (body, version) = self.into_body(dialect)?;
         sealed(Some(body), version)
     }
 
-    /// The payload without its footer, and the version for [`crate::seal_in_pieces`].
+    /// All but the footer, and the version for [`crate::seal_in_pieces`].
     pub fn into_body(self, dialect: Dialect) -> Option<(Vec<u8>, u16)> {
         let times = self.times;
         let (count, elements_at) = (self.counted.count, self.counted.elements_at);
@@ -393,7 +387,7 @@ impl<F: AsRef<[u8]>, V: AsRef<[u8]>> Extend<(F, V)> for HashPayload {
     }
 }
 
-/// Fields and values in a row, and the expiries of some.
+/// Fields and values one after the other, and the times of some.
 struct Timed<'a> {
     fields: Reader<'a>,
     count: u64,
@@ -408,7 +402,7 @@ impl Timed<'_> {
         for i in 0..self.count {
             let time = times.next_if(|(at, _)| *at == i).map(|(_, time)| time);
             let before = self.fields.rest();
-            // This builder wrote them, so they are valid.
+            // They were written by us a moment ago.
             let len = match (self.fields.skip_string(), self.fields.skip_string()) {
                 (Ok(_), Ok(_)) => before.len() - self.fields.rest().len(),
                 _ => 0,

@@ -12,6 +12,8 @@
 //!                     └─► translate ─► the same for Redis, or for Valkey
 //! ```
 //!
+//! Whole files are read and written in [`file`], also without I/O.
+//!
 //! The footer is little-endian, lengths are big-endian, integers that stand for strings are little-endian.
 //!
 //! - D1: nothing here panics, or takes memory for a length that is merely announced. Every length is checked
@@ -27,6 +29,7 @@ mod build;
 mod compressed;
 mod crc64;
 mod decode;
+pub mod file;
 mod item;
 mod lzf;
 mod module;
@@ -35,19 +38,19 @@ mod payload;
 mod string;
 mod translate;
 mod types;
+mod write;
 
-pub use build::{
-    Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, begin_string, put_number, string_payload,
-};
-pub use compressed::{CompressedString, is_compressed};
+pub use build::{Dialect, HashPayload, ListPayload, SetPayload, ZSetPayload, string_payload};
+pub use compressed::{CompressedPieces, CompressedString, gains_from, is_compressed};
 pub use crc64::crc64;
 pub use decode::{Failure, Sink, Unsupported, decode, estimate};
 pub use item::Item;
-pub use module::module_body;
+pub use module::{begin_module, end_module, module_body};
 pub use payload::{open, open_in_pieces, seal, seal_in_pieces};
 pub use string::{Reader, put_int, put_len, put_string, put_text};
 pub use translate::translate;
 pub use types::kind_of;
+pub use write::{Form, Writer};
 
 /// Format version with scores as doubles (Redis 4.0): all types of values except hashes with fields that
 /// expire.

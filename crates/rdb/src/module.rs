@@ -16,16 +16,26 @@ pub(crate) const PIECES_END: u64 = 0;
 
 /// The body of a module's value that is one string, stored unchanged. O(bytes).
 pub fn module_body(name: &[u8; 9], version: u16, data: &[u8]) -> Vec<u8> {
-    let number = |byte: &u8| CHARACTERS.iter().position(|of| of == byte).unwrap_or_default() as u64;
-    let id = name.iter().fold(0, |id, byte| id << 6 | number(byte));
     let mut out = Vec::with_capacity(data.len() + 24);
     out.push(types::MODULE_2);
-    put_len(&mut out, id << VERSION_BITS | u64::from(version) & ((1 << VERSION_BITS) - 1));
-    put_len(&mut out, PIECE_STRING);
-    put_len(&mut out, data.len() as u64);
+    begin_module(&mut out, name, version, data.len());
     out.extend_from_slice(data);
-    put_len(&mut out, PIECES_END);
+    end_module(&mut out);
     out
+}
+
+/// Appends what stands between the type and the bytes of such a value.
+pub fn begin_module(out: &mut Vec<u8>, name: &[u8; 9], version: u16, len: usize) {
+    let number = |byte: &u8| CHARACTERS.iter().position(|of| of == byte).unwrap_or_default() as u64;
+    let id = name.iter().fold(0, |id, byte| id << 6 | number(byte));
+    put_len(out, id << VERSION_BITS | u64::from(version) & ((1 << VERSION_BITS) - 1));
+    put_len(out, PIECE_STRING);
+    put_len(out, len as u64);
+}
+
+/// Appends what follows the bytes.
+pub fn end_module(out: &mut Vec<u8>) {
+    put_len(out, PIECES_END);
 }
 
 /// The name and version in an id.

@@ -34,6 +34,14 @@ pub(crate) const VALKEY_HASH_2: u8 = 22;
 pub fn kind_of(payload: &[u8]) -> &'static str {
     let [kind, .., low, high, _, _, _, _, _, _, _, _] = payload else { return "values of no known type" };
     match *kind {
+        kind @ 0..=HASH_LISTPACK_EX => name(kind),
+        kind => unread(kind, u16::from_le_bytes([*low, *high])).unwrap_or(name(kind)),
+    }
+}
+
+/// The kind of the objects of a type, in the plural.
+pub(crate) fn name(kind: u8) -> &'static str {
+    match kind {
         STRING => "strings",
         LIST | LIST_ZIPLIST | LIST_QUICKLIST | LIST_QUICKLIST_2 => "lists",
         SET | SET_INTSET | SET_LISTPACK => "sets",
@@ -41,7 +49,8 @@ pub fn kind_of(payload: &[u8]) -> &'static str {
         HASH | HASH_ZIPMAP | HASH_ZIPLIST | HASH_LISTPACK => "hashes",
         HASH_METADATA_CANDIDATE..=HASH_LISTPACK_EX => "hashes",
         MODULE | MODULE_2 => "values of modules",
-        kind => unread(kind, u16::from_le_bytes([*low, *high])).unwrap_or("values of no known type"),
+        15 | 19 | 21 => "streams",
+        _ => "values of no known type",
     }
 }
 

@@ -122,6 +122,34 @@ fn damaged_bodies_are_decoded_or_refused() {
 }
 
 #[test]
+fn damaged_files_are_read_or_refused() {
+    let mut file = Vec::new();
+    rdb::file::put_aux(&mut file, b"name", b"value");
+    rdb::file::put_select(&mut file, 1);
+    for (i, body) in sound().iter().enumerate() {
+        if i % 3 == 0 {
+            rdb::file::put_expiry(&mut file, 1_800_000_000_000);
+        }
+        file.push(body[0]);
+        put_string(&mut file, format!("key{i}").as_bytes());
+        file.extend_from_slice(&body[1..]);
+    }
+    rdb::file::put_end(&mut file);
+    file.extend_from_slice(&[0; 8]);
+    checks::file(&file);
+    let mut random = Random(0x2545_f491_4f6c_dd1d);
+    let runs = if cfg!(miri) { 20 } else { 5_000 };
+    for run in 0..runs {
+        let mut changed = file.clone();
+        for _ in 0..1 + random.below(3) {
+            damage(&mut changed, &mut random);
+        }
+        let caught = std::panic::catch_unwind(|| checks::file(&changed));
+        assert!(caught.is_ok(), "run {run}: {changed:?}");
+    }
+}
+
+#[test]
 fn they_were_sound_before() {
     for body in sound() {
         let mut sink = checks::Collect::default();

@@ -186,3 +186,30 @@ pub fn payload(data: &[u8]) {
         body(&[&[u8::from(version >= 80)], opened].concat());
     }
 }
+
+/// Any bytes behind a header, as a file: its parts are read or refused, in memory for what is there, and objects decode or not.
+pub fn file(data: &[u8]) {
+    use rdb::file::{FileReader, Part, Summed};
+    for header in [&b"REDIS0012"[..], b"VALKEY080", b"REDIS0003"] {
+        let file = [header, data].concat();
+        let mut reader = FileReader::new(Summed::new(&file[..]), true).expect("a header");
+        let mut from = header.len() as u64;
+        loop {
+            let version = reader.format().version;
+            match reader.next_part() {
+                Ok(Part::End { .. }) => break,
+                Ok(Part::Entry(head)) => {
+                    assert!(head.from == from && head.object.len() < file.len());
+                    let _ = rdb::decode(head.object, version, &mut Collect::default());
+                }
+                Ok(_) => {}
+                Err(damage) => {
+                    assert!(damage.from == from && damage.from <= damage.offset);
+                    assert!(damage.offset <= file.len() as u64);
+                    break;
+                }
+            }
+            from = reader.offset();
+        }
+    }
+}

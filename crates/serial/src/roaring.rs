@@ -7,43 +7,40 @@
 //! portable  cookie ─► which are runs, a bit each ─► (key, length - 1), 2 + 2 bytes each ─► offsets, 4 bytes each ─► containers
 //! ```
 //!
-//! The portable form follows the public specification of Roaring bitmaps; all numbers are little-endian. A
-//! container has the numbers that share all but their lower 16 bits. It is a list (up to 4,096 numbers), 8 KB
-//! of bits, or runs if those are shorter.
+//! The portable form is that of the public specification of Roaring bitmaps; all numbers are little-endian. A container has
+//! the numbers with the same upper bits but 16: up to 4,096 of them as a list, more as 8 KB of bits, or runs if that is
+//! shorter.
 //!
-//! - P1: all input is checked: order, counts, ends. Memory is taken for the bytes present, not for the length
-//!   announced.
+//! - P1: what is read is checked: order, counts, ends. Memory is taken for what is there, not for what is announced.
 //!
-//! Cost: O(containers and their contents), charged for each container.
+//! Cost: O(containers and what is in them); said through `charge` for each container.
 
-use super::Charge;
-use crate::Error;
+use super::{Charge, Failure};
+use std::marker::PhantomData;
 use value::Ints;
 
 const COOKIE: u32 = 12_346;
-/// The cookie with runs. The upper half is the number of containers less one.
+/// With runs; the upper half is the number of containers less one.
 const COOKIE_RUNS: u32 = 12_347;
-/// Containers from which on a form with runs has offsets too.
+/// Containers from which on there are offsets although there are runs.
 const OFFSETS_FROM: usize = 4;
 /// Longest list of a container.
 const LIST_MAX: usize = 4096;
 const WORDS: usize = 1024;
 const CHUNK: u64 = 1 << 16;
-/// Steps for the part before the containers.
+/// Steps for what stands before the containers.
 const BUCKET_STEPS: usize = 2;
 
-/// Fully set containers above which a bitmap is not written: 16 times those of all 32-bit numbers.
+/// Wholly set containers, above which a bitmap is not written: 16 times those of all 32-bit numbers.
 const FULL_MAX: u128 = 1 << 20;
 
-/// The module's names of the two widths.
+/// The form of one width.
 pub(super) const NARROW: &[u8; 9] = b"reroaring";
 pub(super) const WIDE: &[u8; 9] = b"roaring64";
 /// The module's version of both.
 pub(super) const VERSION: u16 = 1;
 
-const TOO_LONG: Error = Error::new("ERR string exceeds maximum allowed size (proto-max-bulk-len)");
-
-/// Steps to write a bitmap, about. O(1).
+/// Steps it takes to write a bitmap, about. O(1).
 pub(super) fn write_cost(bits: &Ints) -> usize {
     let full = usize::try_from((bits.len() >> 16).min(FULL_MAX)).unwrap_or(usize::MAX);
     bits.mem_bytes() / 8 + full * 8
@@ -52,9 +49,9 @@ pub(super) fn write_cost(bits: &Ints) -> usize {
 /// The bytes of a bitmap.
 ///
 /// Errors: those of `charge`; too long, if very many 64-bit numbers are set.
-pub(super) fn encode(bits: &Ints, wide: bool, charge: &mut Charge<'_>) -> Result<Vec<u8>, Error> {
+pub(super) fn encode<E>(bits: &Ints, wide: bool, charge: &mut Charge<'_, E>) -> Result<Vec<u8>, Failure<E>> {
     if bits.len() >> 16 > FULL_MAX && bits.statistics().full_elements >> 16 > FULL_MAX {
-        return Err(TOO_LONG);
+        return Err(Failure::TooLong);
     }
     let mut out = Vec::new();
     if !wide {
@@ -75,10 +72,10 @@ pub(super) fn encode(bits: &Ints, wide: bool, charge: &mut Charge<'_>) -> Result
     Ok(out)
 }
 
-/// The content of a container.
+/// What is in a container.
 enum Container {
     Full,
-    /// First and last of each run.
+    /// First and last.
     Runs(Vec<(u16, u16)>),
     List(Vec<u16>),
     Bits(Vec<u16>),
@@ -144,7 +141,7 @@ fn put_runs(out: &mut Vec<u8>, runs: &[(u16, u16)]) {
 }
 
 /// Writes the 2^32 numbers from `base` on.
-fn put_portable(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'_>) -> Result<(), Error> {
+fn put_portable<E>(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'_, E>) -> Result<(), E> {
     let last = base | u64::from(u32::MAX);
     let mut containers: Vec<(u16, Container)> = Vec::new();
     let mut next = bits.next(base);
@@ -193,54 +190,58 @@ fn put_portable(out: &mut Vec<u8>, bits: &Ints, base: u64, charge: &mut Charge<'
     Ok(())
 }
 
-/// The reason why bytes gave no bitmap.
-pub(super) enum Refused {
+/// Why nothing came of the bytes.
+pub(super) enum Refused<E> {
     Malformed,
-    Stopped(Error),
+    Stopped(E),
 }
 
-impl From<Error> for Refused {
-    fn from(error: Error) -> Refused {
+impl<E> From<E> for Refused<E> {
+    fn from(error: E) -> Refused<E> {
         Refused::Stopped(error)
     }
 }
 
-/// Bytes read from the front.
-struct Bytes<'a>(&'a [u8]);
+/// Bytes that are read from the front.
+struct Bytes<'a, E>(&'a [u8], PhantomData<E>);
 
-impl<'a> Bytes<'a> {
-    fn take(&mut self, len: usize) -> Result<&'a [u8], Refused> {
+impl<'a, E> Bytes<'a, E> {
+    fn new(bytes: &'a [u8]) -> Bytes<'a, E> {
+        Bytes(bytes, PhantomData)
+    }
+
+    fn take(&mut self, len: usize) -> Result<&'a [u8], Refused<E>> {
         let (taken, rest) = self.0.split_at_checked(len).ok_or(Refused::Malformed)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refused> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], Refused<E>> {
         self.take(N)?.try_into().map_err(|_| Refused::Malformed)
     }
 
-    fn u8(&mut self) -> Result<u8, Refused> {
+    fn u8(&mut self) -> Result<u8, Refused<E>> {
         Ok(self.array::<1>()?[0])
     }
 
-    fn u16(&mut self) -> Result<u16, Refused> {
+    fn u16(&mut self) -> Result<u16, Refused<E>> {
         self.array().map(u16::from_le_bytes)
     }
 
-    fn u32(&mut self) -> Result<u32, Refused> {
+    fn u32(&mut self) -> Result<u32, Refused<E>> {
         self.array().map(u32::from_le_bytes)
     }
 
-    fn u64(&mut self) -> Result<u64, Refused> {
+    fn u64(&mut self) -> Result<u64, Refused<E>> {
         self.array().map(u64::from_le_bytes)
     }
 }
 
-/// The bitmap of some bytes. Cost: O(bytes); a run costs no more than its bytes.
+/// The bitmap of some bytes. Cost: O(bytes), and of runs no more.
 ///
-/// Errors: malformed bytes; those of `charge`.
-pub(super) fn decode(bytes: &[u8], wide: bool, charge: &mut Charge<'_>) -> Result<Ints, Refused> {
-    let (mut bytes, mut bits) = (Bytes(bytes), Ints::new());
+/// Errors: they are malformed; those of `charge`.
+pub(super) fn decode<E>(bytes: &[u8], wide: bool, charge: &mut Charge<'_, E>) -> Result<Ints, Refused<E>> {
+    let (mut bytes, mut bits) = (Bytes::new(bytes), Ints::new());
     if wide {
         let mut before = None;
         for _ in 0..bytes.u64()? {
@@ -265,19 +266,19 @@ pub(super) fn decode(bytes: &[u8], wide: bool, charge: &mut Charge<'_>) -> Resul
     if bytes.0.is_empty() { Ok(bits) } else { Err(Refused::Malformed) }
 }
 
-fn ascends<T: PartialOrd + Copy>(before: &mut Option<T>, next: T) -> Result<(), Refused> {
+fn ascends<T: PartialOrd + Copy, E>(before: &mut Option<T>, next: T) -> Result<(), Refused<E>> {
     match before.replace(next) {
         Some(before) if before >= next => Err(Refused::Malformed),
         _ => Ok(()),
     }
 }
 
-fn read_portable(
-    bytes: &mut Bytes<'_>,
+fn read_portable<E>(
+    bytes: &mut Bytes<'_, E>,
     base: u64,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     let cookie = bytes.u32()?;
     let (count, flags) = match cookie & 0xffff {
         COOKIE_RUNS => {
@@ -290,9 +291,9 @@ fn read_portable(
     if count > CHUNK as usize {
         return Err(Refused::Malformed);
     }
-    // A container is charged for when it is read. A bucket may have none.
+    // A container is charged for when it is read; here there may be none.
     charge(BUCKET_STEPS)?;
-    let mut headers = Bytes(bytes.take(count * 4)?);
+    let mut headers = Bytes::new(bytes.take(count * 4)?);
     if flags.is_empty() || count >= OFFSETS_FROM {
         bytes.take(count * 4)?;
     }
@@ -310,13 +311,13 @@ fn read_portable(
     Ok(())
 }
 
-fn read_runs(
-    bytes: &mut Bytes<'_>,
+fn read_runs<E>(
+    bytes: &mut Bytes<'_, E>,
     chunk: u64,
     len: usize,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     let count = bytes.u16()?;
     charge(8 + usize::from(count) * 8)?;
     let (mut end, mut found) = (0, 0);
@@ -332,15 +333,15 @@ fn read_runs(
     if found == len { Ok(()) } else { Err(Refused::Malformed) }
 }
 
-fn read_list(
-    bytes: &mut Bytes<'_>,
+fn read_list<E>(
+    bytes: &mut Bytes<'_, E>,
     chunk: u64,
     len: usize,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     charge(8 + len)?;
-    let mut lows = Bytes(bytes.take(len * 2)?);
+    let mut lows = Bytes::new(bytes.take(len * 2)?);
     let mut before = None;
     for _ in 0..len {
         let low = lows.u16()?;
@@ -350,15 +351,15 @@ fn read_list(
     Ok(())
 }
 
-fn read_bits(
-    bytes: &mut Bytes<'_>,
+fn read_bits<E>(
+    bytes: &mut Bytes<'_, E>,
     chunk: u64,
     len: usize,
     bits: &mut Ints,
-    charge: &mut Charge<'_>,
-) -> Result<(), Refused> {
+    charge: &mut Charge<'_, E>,
+) -> Result<(), Refused<E>> {
     charge(8 + len)?;
-    let (mut words, mut found) = (Bytes(bytes.take(WORDS * 8)?), 0);
+    let (mut words, mut found) = (Bytes::new(bytes.take(WORDS * 8)?), 0);
     for i in 0..WORDS as u64 {
         let mut word = words.u64()?;
         found += word.count_ones() as usize;
@@ -375,7 +376,11 @@ mod tests {
     use super::*;
     use roaring::{RoaringBitmap, RoaringTreemap};
 
-    fn go(_: usize) -> Result<(), Error> {
+    /// Why it was stopped.
+    #[derive(Debug, PartialEq)]
+    struct Stopped;
+
+    fn go(_: usize) -> Result<(), Stopped> {
         Ok(())
     }
 
@@ -434,7 +439,7 @@ mod tests {
             theirs.serialize_into(&mut back).expect("memory");
             assert!(decoded(&back, true) == Some(bits.clone()) && decoded(&bytes, true) == Some(bits));
         }
-        assert_eq!(encode(&Ints::all(), true, &mut go), Err(TOO_LONG));
+        assert_eq!(encode(&Ints::all(), true, &mut go), Err(Failure::TooLong));
     }
 
     #[test]
@@ -452,7 +457,7 @@ mod tests {
             let step = (bytes.len() / 200).max(1);
             for at in (0..bytes.len()).step_by(step) {
                 assert_eq!(decoded(&bytes[..at], wide), None, "cut at {at}");
-                // A flipped byte may give another bitmap, but a sound one.
+                // What is turned round may be another bitmap, but a sound one.
                 for turn in [1, 0x80, 0xff] {
                     let mut broken = bytes.clone();
                     broken[at] ^= turn;
@@ -467,13 +472,13 @@ mod tests {
     fn long_runs_may_be_stopped() {
         for bits in &samples()[2..] {
             let bytes = encoded(bits, true);
-            let stop = &mut |_| Err(Error::Cancelled);
-            assert_eq!(encode(bits, true, stop), Err(Error::Cancelled));
-            assert!(matches!(decode(&bytes, true, stop), Err(Refused::Stopped(Error::Cancelled))));
+            let stop = &mut |_| Err(Stopped);
+            assert_eq!(encode(bits, true, stop), Err(Failure::Stopped(Stopped)));
+            assert!(matches!(decode(&bytes, true, stop), Err(Refused::Stopped(Stopped))));
         }
     }
 
-    /// Wide-form buckets without containers: each is small, and there may be very many.
+    /// Buckets of the wide form without containers: each is little, and there may be very many.
     #[test]
     fn what_is_empty_is_charged_for_too() {
         const BUCKETS: u32 = 20_000;
@@ -482,7 +487,7 @@ mod tests {
             [upper, COOKIE, 0].iter().for_each(|word| bytes.extend_from_slice(&word.to_le_bytes()));
         });
         let (mut charged, mut most) = (0, 0);
-        let bits = decode(&bytes, true, &mut |steps| {
+        let bits = decode::<Stopped>(&bytes, true, &mut |steps| {
             (charged, most) = (charged + steps, most.max(steps));
             Ok(())
         });
@@ -490,9 +495,9 @@ mod tests {
         assert!(charged >= BUCKETS as usize && most < 100, "{charged} {most}");
         let mut left = 100usize;
         let stopped = decode(&bytes, true, &mut |steps| {
-            left = left.checked_sub(steps).ok_or(Error::Budget)?;
+            left = left.checked_sub(steps).ok_or(Stopped)?;
             Ok(())
         });
-        assert!(matches!(stopped, Err(Refused::Stopped(Error::Budget))));
+        assert!(matches!(stopped, Err(Refused::Stopped(Stopped))));
     }
 }
