@@ -202,7 +202,7 @@ pub struct Command {
     pub arity: i32,
     pub run: Run,
     pub flags: u32,
-    /// What only a server asks: bits of [`crate::facts`].
+    /// Bits of [`crate::facts`], which only a server asks for.
     pub facts: u32,
     /// ACL categories besides those that follow from the flags (read, write, fast/slow, admin, dangerous, blocking …).
     pub acl: u32,

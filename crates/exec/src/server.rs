@@ -1,4 +1,4 @@
-//! What all loops share: the keyspace, and the state of everything around it.
+//! The state all loops share: the keyspace, and everything around it.
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
@@ -9,10 +9,10 @@ use crate::{
 };
 use config::Config;
 use keyspace::Keyspace;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What all loops share.
+/// The state all loops share.
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
@@ -24,7 +24,7 @@ pub struct Server {
     pub turns: Arc<stdx::turns::Turns>,
     /// Which rank their threads take.
     pub(crate) crowd: Arc<crowd::Crowd>,
-    /// Who reads at which moment, and who waits for a place.
+    /// Snapshots that are read at, and the queue for a place among them.
     pub snapshots: snapshots::Snapshots,
     /// Long writes that lost to each other.
     pub lines: lines::Lines,
@@ -34,7 +34,7 @@ pub struct Server {
     pub memory_bytes: u64,
     pub pause: Pause,
     pub scripts: scripts::Scripts,
-    /// What is performed for commands that are no functions of the keyspace.
+    /// Functions for the commands that are none of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.
     pub sources: sources::Sources,
@@ -42,20 +42,22 @@ pub struct Server {
     pub run_id: String,
     pub(crate) loops: Arc<[Mailbox]>,
     pub(crate) shutdown: AtomicBool,
+    /// Effects up to this LSN survive; `Lsn::MAX`: whatever is visible does.
+    pub(crate) durable: AtomicU64,
     pub stats: calls::Calls,
     pub(crate) measured: measured::Measured,
     pub(crate) clerk: clerk::Clerk,
-    /// Who made whom wait.
+    /// Clients that waited, and the culprits.
     pub waits: Arc<waits::Waits>,
-    /// What is shown over HTTP.
+    /// Patterns of what is shown over HTTP.
     pub http: http::Http,
-    /// What only the program around the server can do; set once, before anybody is served.
+    /// The program around the server, for what only that can do; set once, before anybody is served.
     pub(crate) program: OnceLock<Box<dyn Program>>,
-    /// What the loops wait with, for INFO; set once by whoever starts them.
+    /// The transport of the loops, for INFO; set once by the code that starts them.
     pub multiplexing: OnceLock<&'static str>,
 }
 
-/// What commands need of the program the server runs in.
+/// Services that commands need of the program the server runs in.
 pub trait Program: Send + Sync {
     /// The allocator's figures now. Costs microseconds.
     fn allocator(&self) -> info::Allocator;
@@ -66,7 +68,8 @@ pub trait Program: Send + Sync {
 }
 
 impl Server {
-    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its first command on.
+    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its
+    /// first command on.
     pub fn run_in(&self, program: Box<dyn Program>) {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
@@ -79,7 +82,8 @@ impl Server {
         self.loops.len()
     }
 
-    /// How many of the cores this process may use were busy in the last second, in thousandths of a core; None: not known.
+    /// How many of the cores this process may use were busy in the last second, in thousandths of a core;
+    /// None: not known.
     pub fn busy_milli(&self) -> Option<u64> {
         self.crowd.busy_milli(stdx::clock::mono_ns())
     }

@@ -9,8 +9,8 @@ use crate::{
 };
 use command::registry::{self, Names};
 use config::Config;
-use keyspace::Keyspace;
-use std::sync::atomic::AtomicBool;
+use keyspace::{Keyspace, Lsn};
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 /// Applies `rename-command`.
@@ -81,6 +81,7 @@ impl Server {
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
+            durable: AtomicU64::new(Lsn::MAX),
             stats: calls::Calls::default(),
             measured: measured::Measured::default(),
             clerk: clerk::Clerk::default(),

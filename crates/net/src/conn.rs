@@ -18,6 +18,7 @@ mod http;
 
 pub(crate) use http::refusal;
 
+use crate::gates::Gates;
 use crate::input::Input;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
@@ -29,6 +30,7 @@ use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
+use keyspace::Lsn;
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -90,6 +92,8 @@ pub(crate) enum Flushed {
     Part,
     /// There is more to send when the socket has room.
     Blocked,
+    /// There is more to send when more effects are durable.
+    Gated,
 }
 
 /// How bytes become commands, and replies bytes.
@@ -137,6 +141,10 @@ pub(crate) struct Conn {
     input: Input,
     start: usize,
     out: Reply,
+    /// Where bytes of `out` wait for what they tell of.
+    gates: Gates,
+    /// In the loop's list of connections that have such bytes.
+    pub(crate) gated: bool,
     /// What did not fit into the socket, and from where on it is to be sent.
     unsent: Option<(Vec<u8>, usize)>,
     /// The socket is full: the transport tells when it is not.
@@ -227,6 +235,8 @@ impl Conn {
             input: Input::default(),
             start: 0,
             out: Reply::new(false),
+            gates: Gates::default(),
+            gated: false,
             unsent: None,
             blocked: false,
             blocked_ns: None,
@@ -422,6 +432,7 @@ impl Conn {
             self.stream = None;
         }
         exec::job::discard((self.out.take(), self.unsent.take(), std::mem::take(&mut self.behind)));
+        self.gates.forget();
         (self.behind_bytes, self.behind_from, self.blocked) = (0, 0, false);
         true
     }
@@ -482,7 +493,7 @@ impl Conn {
         if self.out.capacity() == 0 {
             self.out.swap(&mut pool.get());
         }
-        let started = local.clock_ns;
+        let (started, mark) = (local.clock_ns, self.out.len());
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, tools, fresh);
@@ -510,8 +521,12 @@ impl Conn {
         if self.hauls() {
             self.haul(server, local);
         }
+        if self.session.gate > server.durable() {
+            self.gates.close(mark, self.session.gate);
+        }
         if self.orphaned {
             self.out.clear();
+            self.gates.forget();
         }
         if self.out.is_empty() {
             pool.put(self.out.take());
@@ -912,8 +927,12 @@ impl Conn {
         info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
     }
 
-    /// Ends the wait with a reply that came by mail.
-    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>) {
+    /// Ends the wait with a reply that came by mail, and leaves when effects up to `gate` are durable.
+    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>, gate: Lsn) {
+        if gate > 0 {
+            self.session.gate = self.session.gate.max(gate);
+            self.gates.close(self.out.len(), gate);
+        }
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
         self.session.hushed = false;
@@ -1054,12 +1073,27 @@ impl Conn {
         self.blocked_ns.take()
     }
 
-    /// Sends what waits.
+    /// Takes those of the bytes to be sent that may leave; None: none may.
+    #[cold]
+    fn take_free(&mut self, durable: Lsn) -> Option<Vec<u8>> {
+        let free = self.gates.free(self.out.len(), durable);
+        if free == 0 {
+            return None;
+        }
+        self.gates.left(free);
+        let mut bytes = self.out.take();
+        if free < bytes.len() {
+            self.out.encoded(&bytes.split_off(free));
+        }
+        Some(bytes)
+    }
+
+    /// Sends what waits, as far as it tells of nothing behind `durable`.
     pub(crate) fn flush<T: Transport>(
         &mut self,
         io: &mut T,
         slot: usize,
-        local: &Local,
+        (local, durable): (&Local, Lsn),
         pool: &mut Pool,
     ) -> std::io::Result<Flushed> {
         self.told = 0;
@@ -1070,6 +1104,10 @@ impl Conn {
         let (bytes, from) = match self.unsent.take() {
             Some(unsent) => unsent,
             None if self.out.is_empty() => return Ok(Flushed::All),
+            None if !self.gates.are_open() => match self.take_free(durable) {
+                Some(bytes) => (bytes, 0),
+                None => return Ok(Flushed::Gated),
+            },
             None => (self.out.take(), 0),
         };
         if let Some(http) = self.as_http() {

@@ -106,6 +106,8 @@ pub(crate) struct EventLoop {
     chore: usize,
     continued: VecDeque<usize>,
     dirty: Vec<usize>,
+    /// Connections whose replies wait for what they tell of to be durable.
+    gated: Vec<usize>,
     /// Calls to the transport so far; something was handed to it that goes out with the next one.
     submissions: u64,
     unsubmitted: bool,
@@ -198,6 +200,7 @@ impl EventLoop {
             chore: 0,
             continued: VecDeque::new(),
             dirty: Vec::new(),
+            gated: Vec::new(),
             submissions: 1,
             unsubmitted: false,
             publishing: Queue::default(),
@@ -669,7 +672,8 @@ impl EventLoop {
             return true;
         }
         self.told -= conn.told;
-        let flushed = match conn.flush(io, slot, &self.local, &mut self.pool) {
+        let durable = self.server.durable();
+        let flushed = match conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
             Ok(flushed) => flushed,
             Err(_) => {
                 self.lose(slot);
@@ -699,6 +703,12 @@ impl EventLoop {
             }
             Flushed::Queued => conn.written() > 0,
             Flushed::Part => true,
+            Flushed::Gated => {
+                if !std::mem::replace(&mut conn.gated, true) {
+                    self.gated.push(slot);
+                }
+                false
+            }
             _ => false,
         };
         let work = conn.has_work();
@@ -876,7 +886,19 @@ impl EventLoop {
                     self.adopt(io, *conn);
                 }
             }
+            Mail::Durable => self.open_gates(),
             Mail::Shutdown => self.stopping = true,
+        }
+    }
+
+    /// More effects are durable: connections whose replies waited for that are looked at again. O(connections
+    /// that wait)
+    fn open_gates(&mut self) {
+        for slot in std::mem::take(&mut self.gated) {
+            if let Some(conn) = self.conns[slot].as_mut() {
+                conn.gated = false;
+            }
+            self.mark_dirty(slot);
         }
     }
 
@@ -932,7 +954,7 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let failed = bytes.strip_prefix(b"-");
         exec::waits::request::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
-        conn.resume(bytes, stream);
+        conn.resume(bytes, stream, self.server.gate_of_mail());
         self.mark_dirty(slot);
         self.queue(slot);
     }
@@ -941,7 +963,8 @@ impl EventLoop {
     fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
         for slot in 0..self.conns.len() {
             if let Some(conn) = self.conns[slot].as_mut() {
-                let _ = conn.flush(io, slot, &self.local, &mut self.pool);
+                let durable = self.server.durable();
+                let _ = conn.flush(io, slot, (&self.local, durable), &mut self.pool);
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);

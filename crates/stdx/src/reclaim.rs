@@ -75,7 +75,7 @@ pub fn defer(bytes: usize, f: impl FnOnce() + Send + 'static) {
     defer_version(bytes, bytes, f);
 }
 
-/// What is dropped without a count of its bytes is taken to be of so many.
+/// A thing that is dropped without a count of its bytes is taken to have so many.
 const LARGE: usize = 128 * 1024;
 
 /// Drops something that may be large on the reclaimer thread.
