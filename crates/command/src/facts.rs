@@ -1,7 +1,7 @@
-//! What a server has to know of a command before it runs it: flags of its row that COMMAND INFO does not show.
+//! Facts a server needs of a command before it runs it: flags of its row that COMMAND INFO does not show.
 //!
-//! A row sets them with [`Command::facts`]; a server asks [`Command::is`]. So a new command brings its facts along, and no
-//! list of names stands anywhere else.
+//! A row sets them with [`Command::facts`]; a server asks [`Command::is`]. So a new command brings its facts
+//! along, and no list of names stands anywhere else.
 
 use crate::table::{Begin, Command};
 use resp::Args;
@@ -28,11 +28,11 @@ facts! {
     REPLICATES = 4;
     /// An action that may take longer than a loop has.
     SLOW_ACTION = 5;
-    /// An action that takes effect at its place in a transaction over an overlay, and may be repeated. All others wait for
-    /// the commit.
+    /// An action that takes effect at its place in a transaction over an overlay, and may be repeated. All
+    /// others wait for the commit.
     AT_PLACE = 6;
-    /// An action that changes what others see, or who is told what: a panic in it ends the process (`stdx::panics` X3). What
-    /// only a view changes says so itself.
+    /// An action that changes what others see, or who is told what: a panic in it ends the process
+    /// (`stdx::panics` X3). What only a view changes says so itself.
     CHANGES = 7;
     /// Changes which scripts and functions there are.
     CHANGES_CODE = 8;

@@ -9,11 +9,13 @@ pub const INLINE_STEPS: usize = 2_000;
 pub enum Flow {
     /// The reply is written.
     Done,
-    /// What is written is the reply's beginning.
+    /// The reply's beginning is written; the stream writes the rest.
     Stream(Box<dyn Stream>),
-    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at most.
+    /// The reply comes by mail; until then the client runs no further command (X2). With the time to wait at
+    /// most.
     Parked(Option<u64>),
-    /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause ends.
+    /// CLIENT PAUSE holds the command: run it again at that time (milliseconds since 1970) or when the pause
+    /// ends.
     Held(u64),
     /// Close when everything written is sent.
     Close,

@@ -1,4 +1,4 @@
-//! What a command's words say of keys and databases before it runs.
+//! Keys and databases that a command's words name, known before it runs.
 
 use crate::{Command, Error};
 use keyspace::{Keyspace, View};
@@ -15,7 +15,8 @@ pub fn shards_of(command: &Command, args: Args<'_>) -> Bits {
     shards
 }
 
-/// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under way).
+/// Makes the tables true for the keys of some commands, whose shards the view holds (a long commit is under
+/// way).
 #[cold]
 pub fn settle<'a>(view: &mut View<'_>, calls: impl Iterator<Item = (&'static Command, Args<'a>)>, db: usize) {
     let (mut keys, mut writes) = (Vec::new(), false);

@@ -1,6 +1,8 @@
-//! What a command is performed with, and the table of what is no function of the keyspace.
+//! The parts a command is performed with, and the table of actions: of all that is no function of the
+//! keyspace.
 //!
-//! The table is handed to the server when it starts, so that whoever runs commands needs to know none of the actions.
+//! The table is handed to the server when it starts, so that whoever runs commands needs to know none of the
+//! actions.
 
 use crate::{Flow, Local, Server, Session};
 use command::{Command, Error, facts, places};
@@ -8,7 +10,7 @@ use keyspace::View;
 use resp::{Args, Reply};
 use std::sync::Arc;
 
-/// What an action works with.
+/// The parts a command is performed with.
 pub struct Act<'a, 'k> {
     pub server: &'a Arc<Server>,
     pub local: &'a mut Local,
@@ -49,7 +51,8 @@ pub(crate) struct Row(pub &'static str, pub Action, pub bool);
 pub(crate) const PLAIN: bool = false;
 pub(crate) const KEYSPACE: bool = true;
 
-/// Begins a function of the keyspace for a client of its own, which gets the reply in slices. None: it runs as it stands.
+/// Begins a function of the keyspace for a client of its own, which gets the reply in slices. None: it runs
+/// as it stands.
 pub type Begin = fn(&mut Act<'_, '_>, Args<'_>) -> Option<Flow>;
 
 /// All actions, by their commands' numbers.

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 
 type Collect = Box<dyn FnOnce(&mut Reply) + Send>;
 
-/// What becomes of an answer that is collected elsewhere.
+/// The way an answer takes that is collected elsewhere.
 #[derive(Default)]
 pub(crate) enum Collected {
     /// It goes to the client by mail.
@@ -29,7 +29,8 @@ impl Collected {
     }
 }
 
-/// Performs an action for a script that waits on its thread: `deliver` gets the answer, at once or from the clerk.
+/// Performs an action for a script that waits on its thread: `deliver` gets the answer, at once or from the
+/// clerk.
 pub(crate) fn perform_for_script(
     act: &mut Act<'_, '_>,
     command: &'static Command,
@@ -68,8 +69,8 @@ pub(crate) fn perform_for_script(
     }
 }
 
-/// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait ([`Act::is_pressed`]) gets it at
-/// once.
+/// Has the clerk collect an answer; the client is parked until it comes. Who cannot wait
+/// ([`Act::is_pressed`]) gets it at once.
 pub(crate) fn elsewhere(
     act: &mut Act<'_, '_>,
     collect: impl FnOnce(&mut Reply) + Send + 'static,
@@ -109,8 +110,8 @@ const ASIDES_MAX: usize = 64;
 /// A client that waits for one asks again each millisecond; one that has not asked for so long has gone.
 const ASKS_MS: u64 = 1000;
 
-/// The threads that collect answers, and who waits for one: first come, first served, so that many who ask again and again
-/// keep nobody out. Those who wait are kept by ticket: client, and when it asked last.
+/// The threads that collect answers, and who waits for one: first come, first served, so that many who ask
+/// again and again keep nobody out. Those who wait are kept by ticket: client, and when it asked last.
 #[derive(Default)]
 struct Asides {
     running: usize,
@@ -158,8 +159,9 @@ impl Drop for One {
     }
 }
 
-/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who cannot wait
-/// ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard locks.
+/// Collects an answer that may take long on a thread of its own; the client is parked until it comes. Who
+/// cannot wait ([`Act::is_pressed`]) gets it at once. The thread is not demoted: `collect` may take shard
+/// locks.
 pub(crate) fn aside(
     act: &mut Act<'_, '_>,
     thread: &str,

@@ -188,12 +188,16 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     act.session.info.runs(number);
     let before = act.local.clock_ns;
     act.local.begin_command(act.session.id, number);
+    let newest = act.local.newest;
     let mark = act.out.len();
     let flow = match plan {
         Plan::In(entry) => run_in(act, entry, command, args),
         Plan::Fetch(_) => fetching::fetch(act.server, act.local, act.session, command, args, act.out),
         _ => run(act, command, args),
     };
+    if act.local.newest != newest {
+        act.session.gate = act.session.gate.max(act.local.newest);
+    }
     if is_full && stdx::reclaim::deferred() - littered >= LITTER {
         act.session.littered = stdx::reclaim::fullness();
     }
@@ -217,7 +221,7 @@ fn serve(act: &mut Act<'_, '_>, command: &'static Command, args: Args<'_>) -> Fl
     flow
 }
 
-/// What a command waited for, if it was held or took long; its client remembers it.
+/// Tells where a command's time went, if it was held or took long; its client remembers that.
 #[inline]
 fn account(
     act: &mut Act<'_, '_>,

@@ -1,6 +1,7 @@
-//! What may speak against running a command now: one function for each reason, in the one order that [`admit`] writes down.
+//! Reasons against running a command now: one function for each, in the one order that [`admit`] writes down.
 //!
-//! A gate answers and runs nothing; `call` does what it says. Cost: some loads and comparisons, unless something is wrong.
+//! A gate answers and runs nothing; `call` does what it says. Cost: some loads and comparisons, unless
+//! something is wrong.
 
 use crate::act::Act;
 use crate::fetching;
@@ -14,7 +15,7 @@ use command::{Command, Error, facts};
 use resp::Args;
 use std::sync::atomic::Ordering;
 
-/// What is known of a command that may run.
+/// A command may run, and this is known of it.
 pub(crate) struct Admitted {
     pub plan: Plan,
     /// More waits to be freed than may.
@@ -158,7 +159,8 @@ fn pause(act: &mut Act<'_, '_>, command: &Command) -> Result<(), Stop> {
     Ok(())
 }
 
-/// More waits to be freed than may, its client has added to that, and now wants to write again. Gives whether more waits than may.
+/// More waits to be freed than may, its client has added to that, and now wants to write again. Gives whether
+/// more waits than may.
 #[inline]
 fn litter(act: &mut Act<'_, '_>, command: &Command) -> Result<bool, Stop> {
     let is_full = stdx::reclaim::is_full();
@@ -176,7 +178,8 @@ fn wait_for_reclaim(act: &Act<'_, '_>) -> Stop {
     held(act, act.local.now_ms + 2)
 }
 
-/// Very many messages are under way, many of them the client's own, and it would add to them. Gives since when they are.
+/// Very many messages are under way, many of them the client's own, and it would add to them. Gives since
+/// when they are.
 #[inline]
 fn flood(act: &mut Act<'_, '_>, command: &Command) -> Result<u64, Stop> {
     let flooded = act.server.pubsub.flood.full();

@@ -1,4 +1,4 @@
-//! What every loop does ten times a second.
+//! Each loop's chores, ten times a second.
 
 use crate::stats::Counter;
 use crate::{Local, Server};

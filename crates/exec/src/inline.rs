@@ -1,5 +1,5 @@
-//! Runs a command on its client's loop, by its row: under the locks of its keys, over the keyspace as a whole, or as an action.
-//! What turns out to be long is handed on.
+//! Runs a command on its client's loop, by its row: under the locks of its keys, over the keyspace as a
+//! whole, or as an action. A command that turns out to be long is handed on.
 
 use crate::act::Act;
 use crate::held::{is_guarded, wait_for_guard};
@@ -157,7 +157,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
         return result.unwrap_or_else(|error| fail(act, mark, &error));
     }
     let own_write = source.is_some() && command.is_write();
-    // What a client writes to a row that is cached, or reads of one that is not kept, ends here, and rows are small.
+    // A write to a row that is cached, or a read of one that is not kept, ends here: rows are small.
     let ends_here = own_write || act.session.rows.lent.is_some();
     if !ends_here && is_long(&mut view, command, args) {
         server.after(act.local, view.finish());
@@ -184,9 +184,7 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     } else if view.changes().lsn != 0 && server.keyspace.sink().is_some() {
         server.log_effect(command, args, &effects, &view);
     }
-    let changes = view.finish();
-    server.reply_gate(changes.lsn);
-    server.after(act.local, changes);
+    server.after(act.local, view.finish());
     match outcome {
         Outcome::Done => Flow::Done,
         Outcome::Stream(stream) => Flow::Stream(stream),
@@ -197,7 +195,8 @@ fn keyed(act: &mut Act<'_, '_>, command: &'static Command, handler: Handler, arg
     }
 }
 
-/// Looks whether the rows of a source's keys are there, and tells the source of a write. `Some`: the command does not run now.
+/// Looks whether the rows of a source's keys are there, and tells the source of a write. `Some`: the command
+/// does not run now.
 #[cold]
 fn at_source(
     act: &mut Act<'_, '_>,
@@ -213,7 +212,8 @@ fn at_source(
     result
 }
 
-/// Whether it is estimated to take longer than a loop has. What only reads long values is left with those, and no locks.
+/// Whether it is estimated to take longer than a loop has. What only reads long values is left with those,
+/// and no locks.
 #[inline]
 fn is_long(view: &mut View<'_>, command: &'static Command, args: Args<'_>) -> bool {
     let steps = command.steps(view, args);

@@ -1,7 +1,8 @@
 //! Runs commands: plan, session, transactions, blocking, pub/sub, workers.
 //!
 //! ```text
-//! net ──Args──► call::execute ─┬─ inline: under the locks of the command's shards       call
+//! net ──Args──► call::execute ─┬─ refused, held or queued, for one of some reasons        gates
+//!                              ├─ inline: under the locks of the command's shards       inline
 //!                              ├─ worker: over an overlay at a snapshot                  job, worker, works
 //!                              ├─ queued: MULTI, then all at once at EXEC                transaction
 //!                              ├─ parked: BLPOP and its kin, until a writer serves them  park

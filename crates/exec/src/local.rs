@@ -1,4 +1,4 @@
-//! What one loop has for itself.
+//! The state one loop has for itself.
 
 use crate::aside::Collected;
 use crate::{Server, pubsub, rows, scripts, works};
@@ -6,7 +6,7 @@ use observe::TurnLog;
 use resp::OwnedArgs;
 use std::sync::Arc;
 
-/// What one loop has for itself.
+/// The state one loop has for itself.
 pub struct Local {
     /// Its clocks, its turn, its counters.
     pub log: TurnLog,
@@ -15,8 +15,10 @@ pub struct Local {
     pub(crate) away: bool,
     /// An answer that is collected elsewhere is for a script, which waits for it on its thread.
     pub(crate) collected: Collected,
-    /// Whose commit was found to be protected last.
+    /// The client whose commit was found to be protected last.
     pub(crate) guard: std::cell::Cell<u64>,
+    /// The newest effect that was told here.
+    pub(crate) newest: keyspace::Lsn,
     /// Clients that went while somebody was about to serve them.
     pub(crate) leaving: Vec<u64>,
     /// This loop's Lua; made when the first script comes.
@@ -25,13 +27,14 @@ pub struct Local {
     pub subscribers: pubsub::Subscribers,
     /// Messages nobody waits for, on their way through the patterns, one after the other.
     pub(crate) announced: std::collections::VecDeque<pubsub::Announced>,
-    /// The words of the command that is about to run, if they are many: whoever keeps them takes a share instead of a copy.
+    /// The words of the command that is about to run, if they are many: whoever keeps them takes a share
+    /// instead of a copy.
     pub incoming: Option<Arc<OwnedArgs>>,
     /// The hash of the first argument of the command that is about to run, if that is known.
     pub key_hash: Option<u64>,
     /// Commands that asked for memory.
     pub(crate) asked: u32,
-    /// What this loop does for long work, in slices.
+    /// Long work that this loop does in slices.
     pub works: works::Works,
     /// Clients for whom rows arrived.
     pub arrived: Vec<(u64, rows::Arrival)>,
@@ -46,6 +49,7 @@ impl Local {
             away: false,
             collected: Collected::default(),
             guard: std::cell::Cell::new(0),
+            newest: 0,
             leaving: Vec::new(),
             lua: None,
             subscribers: pubsub::Subscribers::default(),

@@ -144,6 +144,8 @@ impl<T> Answer<T> {
 
 /// A letter to a loop.
 pub enum Mail {
+    /// More effects are durable: replies that waited for that may leave.
+    Durable,
     /// The reply a parked client waits for: encoded bytes, and what streams after them.
     Reply {
         client: u64,

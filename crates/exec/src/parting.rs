@@ -1,14 +1,15 @@
-//! What becomes of a client's affairs with others when it goes.
+//! The end of a client's affairs with others when it goes.
 
 use crate::session::flag;
 use crate::{Local, Server, Session};
 use std::sync::atomic::Ordering;
 
-/// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs elsewhere.
+/// Ends everything a client that goes has with others: what it waits for, watches, listens to and runs
+/// elsewhere.
 pub fn goodbye(server: &Server, local: &mut Local, session: &mut Session) {
     session.cancel.store(true, Ordering::Relaxed);
     if session.info.killed.load(Ordering::Relaxed) {
-        // What it sent last is not wanted either, unless that is decided.
+        // The work it sent last is not wanted either, unless that is decided.
         server.scripts.stop(session.id);
         server.snapshots.stop(session.id);
     }

@@ -22,7 +22,8 @@ impl Hashes {
     }
 }
 
-/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones, and tells their hashes.
+/// Fetches the keys of a batch of commands into the cache, as far as they are simple ones, and tells their
+/// hashes.
 pub fn prefetch(server: &Server, session: &Session, batch: &Batch, input: &[u8]) -> Hashes {
     let (mut known, mut different, mut n) = (Hashes::default(), [0u64; LOOKED_AT], 0);
     let mut last: (&[u8], u64) = (&[], 0);

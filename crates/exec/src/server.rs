@@ -1,4 +1,4 @@
-//! What all loops share: the keyspace, and the state of everything around it.
+//! The state all loops share: the keyspace, and everything around it.
 
 use crate::act::Actions;
 use crate::mail::{Mail, Mailbox};
@@ -7,10 +7,10 @@ use crate::{http, info, lines, memory, park, pubsub, rows, scripts, snapshots, w
 use config::Config;
 use keyspace::Keyspace;
 use observe::Observe;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// What all loops share.
+/// The state all loops share.
 pub struct Server {
     pub keyspace: Arc<Keyspace>,
     pub config: Arc<Config>,
@@ -21,7 +21,7 @@ pub struct Server {
     pub(crate) workers: worker::Workers,
     /// Jobs and scripts take turns.
     pub turns: Arc<stdx::turns::Turns>,
-    /// Who reads at which moment, and who waits for a place.
+    /// Snapshots that are read at, and the queue for a place among them.
     pub snapshots: snapshots::Snapshots,
     /// Long writes that lost to each other.
     pub lines: lines::Lines,
@@ -31,7 +31,7 @@ pub struct Server {
     pub memory_bytes: u64,
     pub pause: Pause,
     pub scripts: scripts::Scripts,
-    /// What is performed for commands that are no functions of the keyspace.
+    /// Functions for the commands that are none of the keyspace.
     pub actions: &'static Actions,
     /// Databases that are read through.
     pub sources: Arc<rows::Rows>,
@@ -39,15 +39,17 @@ pub struct Server {
     pub run_id: String,
     pub(crate) loops: Arc<[Mailbox]>,
     pub(crate) shutdown: AtomicBool,
-    /// What is shown over HTTP.
+    /// Effects up to this LSN survive; `Lsn::MAX`: whatever is visible does.
+    pub(crate) durable: AtomicU64,
+    /// Patterns of what is shown over HTTP.
     pub http: Arc<http::Http>,
-    /// What only the program around the server can do; set once, before anybody is served.
+    /// The program around the server, for what only that can do; set once, before anybody is served.
     pub(crate) program: OnceLock<Box<dyn Program>>,
-    /// What the loops wait with, for INFO; set once by whoever starts them.
+    /// The transport of the loops, for INFO; set once by the code that starts them.
     pub multiplexing: OnceLock<&'static str>,
 }
 
-/// What commands need of the program the server runs in.
+/// Services that commands need of the program the server runs in.
 pub trait Program: Send + Sync {
     /// The allocator's figures now. Costs microseconds.
     fn allocator(&self) -> info::Allocator;
@@ -58,7 +60,8 @@ pub trait Program: Send + Sync {
 }
 
 impl Server {
-    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its first command on.
+    /// Tells it the program it runs in, before the loops start: what memory the program has counts from its
+    /// first command on.
     pub fn run_in(&self, program: Box<dyn Program>) {
         if self.program.set(program).is_ok() {
             let now_ms = stdx::clock::wall_ms();
@@ -71,7 +74,8 @@ impl Server {
         self.loops.len()
     }
 
-    /// How many of the cores this process may use were busy in the last second, in thousandths of a core; None: not known.
+    /// How many of the cores this process may use were busy in the last second, in thousandths of a core;
+    /// None: not known.
     pub fn busy_milli(&self) -> Option<u64> {
         self.crowd.busy_milli(stdx::clock::mono_ns())
     }

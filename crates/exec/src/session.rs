@@ -73,6 +73,9 @@ pub struct Session {
     pub closing: bool,
     /// Cancels what runs for this client on a worker, when it goes.
     pub cancel: Arc<AtomicBool>,
+    /// Its replies leave when effects up to this LSN are durable: the newest of its own, or of those it may
+    /// have been told of.
+    pub gate: keyspace::Lsn,
     /// The request whose reply will come by mail.
     pub away: Option<Box<Away>>,
     /// How many words of the command that is run again and again are done.
@@ -124,6 +127,7 @@ impl Session {
             hushed: false,
             closing: false,
             cancel: Arc::default(),
+            gate: 0,
             away: None,
             done: 0,
             guarded: Cell::new(None),

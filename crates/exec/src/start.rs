@@ -8,9 +8,9 @@ use crate::{
 };
 use command::registry::{self, Names};
 use config::Config;
-use keyspace::Keyspace;
+use keyspace::{Keyspace, Lsn};
 use observe::{ClientInfo, Holders, Observe};
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock, Weak};
 
 /// Applies `rename-command`.
@@ -98,6 +98,7 @@ impl Server {
             run_id: format!("{:016x}{:016x}{:08x}", random(1), random(2), random(3) as u32),
             loops: mailboxes,
             shutdown: AtomicBool::new(false),
+            durable: AtomicU64::new(Lsn::MAX),
             http,
             program: OnceLock::new(),
             multiplexing: OnceLock::new(),

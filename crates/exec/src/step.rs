@@ -20,7 +20,8 @@ pub(crate) fn step(
             // The command before it may have looked without using.
             view.set_quiet(act.session.no_touch && !command.is(facts::TOUCHES));
             let caller = Caller { in_script: act.in_script, client_id: act.session.id, ..Caller::default() };
-            // What is estimated to be long is not run here; where an estimate is wrong this is the bound.
+            // A command that is estimated to be long is not run here; this is the bound where an estimate is
+            // wrong.
             let mut holding = Holding::default();
             let room = Room::new(&act.server.memory.work, &mut holding, 0);
             let budget = Budget::unlimited(None).within(room, mark);

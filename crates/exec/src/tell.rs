@@ -1,15 +1,20 @@
 //! The whole answer to "who hears of a write?"
 //!
 //! ```text
-//! under the locks of the keys   the effect, in the order of the sequence        log_effect, `keyspace::CommitSink`
+//! under the locks of the keys   the effect, in the order of the sequence        log_effect, `CommitSink`
 //! after them (X3)               keyspace events, messages, who waits for keys   after
-//! before the reply leaves       nobody: what is visible is durable              reply_gate
+//! before the reply leaves       its connection waits until that is durable      Session::gate, `net::gates`
 //! ```
+//!
+//! A reply waits for the effects of its own command alone. A log that makes effects visible before they are
+//! durable has to say which keys a read has to wait for.
 
+use crate::mail::Mail;
 use crate::{Local, Server, blocking};
 use command::{Command, Effect};
-use keyspace::{Changes, Ready, View};
+use keyspace::{Changes, Lsn, Ready, View};
 use resp::{Args, OwnedArgs};
+use std::sync::atomic::Ordering;
 
 impl Server {
     /// Hands a write's effect to whoever follows the sequence; the locks are still held.
@@ -47,6 +52,7 @@ impl Server {
     /// `tell`, and serves the waiters.
     #[inline]
     pub fn after(&self, local: &mut Local, changes: Changes) {
+        local.newest = local.newest.max(changes.lsn);
         if !changes.events.is_empty() || !changes.runs.is_empty() || !changes.ready.is_empty() {
             self.tell_and_serve(local, changes);
         }
@@ -60,10 +66,21 @@ impl Server {
         }
     }
 
-    /// The place of the reply gate: a reply that made or observed an effect is held until that LSN is durable. Nothing
-    /// is durable yet, so nothing is held.
+    /// Up to which LSN effects are durable. A reply that tells of a later one waits in its connection.
     #[inline]
-    pub(crate) fn reply_gate(&self, _lsn: keyspace::Lsn) -> bool {
-        true
+    pub fn durable(&self) -> Lsn {
+        self.durable.load(Ordering::Acquire)
+    }
+
+    /// Says up to which LSN effects are durable from now on, and lets go of the replies that waited for that.
+    pub fn set_durable(&self, lsn: Lsn) {
+        self.durable.store(lsn, Ordering::Release);
+        self.loops.iter().for_each(|mailbox| mailbox.send(Mail::Durable));
+    }
+
+    /// The gate of a reply that comes by mail: it may tell of anything that is visible by now.
+    #[inline]
+    pub fn gate_of_mail(&self) -> Lsn {
+        if self.durable() == Lsn::MAX { 0 } else { self.keyspace.last_lsn() }
     }
 }

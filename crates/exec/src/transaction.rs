@@ -313,7 +313,6 @@ fn run_here(act: &mut Act<'_, '_>, multi: Multi, plain: bool) -> Result<Flow, Er
     rows.give_back(&mut view);
     let changes = view.finish();
     leave(act.server, act.local, act.session);
-    act.server.reply_gate(changes.lsn);
     act.server.after(act.local, changes);
     Ok(end)
 }

@@ -19,6 +19,7 @@ mod http;
 
 pub(crate) use http::refusal;
 
+use crate::gates::Gates;
 use crate::input::Input;
 use crate::socket::Socket;
 use crate::transport::{Event, Pool, Received, Sent, Transport};
@@ -30,6 +31,7 @@ use exec::session::{ReplyMode, flag};
 use exec::stats::Counter;
 use exec::{Flow, Local, Server, Session, Stream};
 use http::{Desk, Http};
+use keyspace::Lsn;
 use resp::{Batch, Limits, OwnedArgs, Parser, Reply, Span, Stop};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -94,6 +96,8 @@ pub(crate) enum Flushed {
     Part,
     /// More can be sent when the socket has room.
     Blocked,
+    /// There is more to send when more effects are durable.
+    Gated,
 }
 
 /// How bytes become commands, and replies bytes.
@@ -141,6 +145,10 @@ pub(crate) struct Conn {
     input: Input,
     start: usize,
     out: Reply,
+    /// Marks in `out`: bytes up to one wait until their effects are durable.
+    gates: Gates,
+    /// In the loop's list of connections that have such bytes.
+    pub(crate) gated: bool,
     /// Bytes the socket did not take, and the offset of the first unsent one.
     unsent: Option<(Vec<u8>, usize)>,
     /// The socket is full; the transport reports when it has room.
@@ -236,6 +244,8 @@ impl Conn {
             input: Input::default(),
             start: 0,
             out: Reply::new(false),
+            gates: Gates::default(),
+            gated: false,
             unsent: None,
             blocked: false,
             blocked_ns: None,
@@ -434,6 +444,7 @@ impl Conn {
             self.stream = None;
         }
         exec::job::discard((self.out.take(), self.unsent.take(), std::mem::take(&mut self.behind)));
+        self.gates.forget();
         (self.behind_bytes, self.behind_from, self.blocked) = (0, 0, false);
         true
     }
@@ -494,7 +505,7 @@ impl Conn {
         if self.out.capacity() == 0 {
             self.out.swap(&mut pool.get());
         }
-        let started = local.clock_ns;
+        let (started, mark) = (local.clock_ns, self.out.len());
         let next = if self.unread() == 0 && !fresh.is_empty() {
             self.start = 0;
             let next = self.slice(server, local, tools, fresh);
@@ -522,8 +533,12 @@ impl Conn {
         if self.hauls() {
             self.haul(server, local);
         }
+        if self.session.gate > server.durable() {
+            self.gates.close(mark, self.session.gate);
+        }
         if self.orphaned {
             self.out.clear();
+            self.gates.forget();
         }
         if self.out.is_empty() {
             pool.put(self.out.take());
@@ -925,8 +940,12 @@ impl Conn {
         info.reply_bytes.store(self.pending_out() as u64, Ordering::Relaxed);
     }
 
-    /// Ends the wait with a reply that came by mail.
-    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>) {
+    /// Ends the wait with a reply that came by mail, and leaves when effects up to `gate` are durable.
+    pub(crate) fn resume(&mut self, bytes: Vec<u8>, stream: Option<Box<dyn Stream>>, gate: Lsn) {
+        if gate > 0 {
+            self.session.gate = self.session.gate.max(gate);
+            self.gates.close(self.out.len(), gate);
+        }
         self.session.set_flag(flag::BLOCKED, false);
         self.state = State::Running;
         self.session.hushed = false;
@@ -1069,12 +1088,27 @@ impl Conn {
         self.blocked_ns.take()
     }
 
-    /// Sends what waits for the socket.
+    /// Takes those of the bytes to be sent that may leave; None: none may.
+    #[cold]
+    fn take_free(&mut self, durable: Lsn) -> Option<Vec<u8>> {
+        let free = self.gates.free(self.out.len(), durable);
+        if free == 0 {
+            return None;
+        }
+        self.gates.left(free);
+        let mut bytes = self.out.take();
+        if free < bytes.len() {
+            self.out.encoded(&bytes.split_off(free));
+        }
+        Some(bytes)
+    }
+
+    /// Sends what waits, as far as it tells of nothing behind `durable`.
     pub(crate) fn flush<T: Transport>(
         &mut self,
         io: &mut T,
         slot: usize,
-        local: &Local,
+        (local, durable): (&Local, Lsn),
         pool: &mut Pool,
     ) -> std::io::Result<Flushed> {
         self.told = 0;
@@ -1085,6 +1119,10 @@ impl Conn {
         let (bytes, from) = match self.unsent.take() {
             Some(unsent) => unsent,
             None if self.out.is_empty() => return Ok(Flushed::All),
+            None if !self.gates.are_open() => match self.take_free(durable) {
+                Some(bytes) => (bytes, 0),
+                None => return Ok(Flushed::Gated),
+            },
             None => (self.out.take(), 0),
         };
         if let Some(http) = self.as_http() {

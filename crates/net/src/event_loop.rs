@@ -114,6 +114,8 @@ pub(crate) struct EventLoop {
     chore: usize,
     continued: VecDeque<usize>,
     dirty: Vec<usize>,
+    /// Connections whose replies wait until their effects are durable.
+    gated: Vec<usize>,
     /// Calls to the transport so far. `unsubmitted`: a send was queued that goes out with the next call.
     submissions: u64,
     unsubmitted: bool,
@@ -207,6 +209,7 @@ impl EventLoop {
             chore: 0,
             continued: VecDeque::new(),
             dirty: Vec::new(),
+            gated: Vec::new(),
             submissions: 1,
             unsubmitted: false,
             publishing: Queue::default(),
@@ -680,7 +683,8 @@ impl EventLoop {
             return true;
         }
         self.told -= conn.told;
-        let flushed = match conn.flush(io, slot, &self.local, &mut self.pool) {
+        let durable = self.server.durable();
+        let flushed = match conn.flush(io, slot, (&self.local, durable), &mut self.pool) {
             Ok(flushed) => flushed,
             Err(_) => {
                 self.lose(slot);
@@ -710,6 +714,12 @@ impl EventLoop {
             }
             Flushed::Queued => conn.written() > 0,
             Flushed::Part => true,
+            Flushed::Gated => {
+                if !std::mem::replace(&mut conn.gated, true) {
+                    self.gated.push(slot);
+                }
+                false
+            }
             _ => false,
         };
         let work = conn.has_work();
@@ -889,7 +899,19 @@ impl EventLoop {
                     self.adopt(io, *conn);
                 }
             }
+            Mail::Durable => self.open_gates(),
             Mail::Shutdown => self.stopping = true,
+        }
+    }
+
+    /// More effects are durable: connections whose replies waited for that are looked at again. O(connections
+    /// that wait)
+    fn open_gates(&mut self) {
+        for slot in std::mem::take(&mut self.gated) {
+            if let Some(conn) = self.conns[slot].as_mut() {
+                conn.gated = false;
+            }
+            self.mark_dirty(slot);
         }
     }
 
@@ -945,7 +967,7 @@ impl EventLoop {
         let Some(conn) = self.conns[slot].as_mut() else { return };
         let failed = bytes.strip_prefix(b"-");
         exec::waited::ended(&self.server, &mut self.local, &mut conn.session, spent, failed);
-        conn.resume(bytes, stream);
+        conn.resume(bytes, stream, self.server.gate_of_mail());
         self.mark_dirty(slot);
         self.queue(slot);
     }
@@ -954,7 +976,8 @@ impl EventLoop {
     fn say_goodbye<T: Transport>(&mut self, io: &mut T) {
         for slot in 0..self.conns.len() {
             if let Some(conn) = self.conns[slot].as_mut() {
-                let _ = conn.flush(io, slot, &self.local, &mut self.pool);
+                let durable = self.server.durable();
+                let _ = conn.flush(io, slot, (&self.local, durable), &mut self.pool);
             }
         }
         io.wait(Duration::ZERO, &mut Vec::new(), &mut self.pool);

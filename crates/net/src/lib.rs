@@ -18,6 +18,7 @@
 mod conn;
 mod epoll;
 mod event_loop;
+mod gates;
 mod input;
 mod load;
 mod porch;

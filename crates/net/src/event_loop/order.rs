@@ -137,6 +137,8 @@ mod tests {
         /// The slots that were read from; `answered` are those that were sent to.
         read: Vec<usize>,
         answered: Vec<usize>,
+        /// Bytes that were sent, and to which slot.
+        said: Vec<(usize, Vec<u8>)>,
         scratch: Vec<u8>,
     }
 
@@ -173,8 +175,9 @@ mod tests {
             event.slot().is_some_and(|slot| !self.sent[slot].is_empty()).then_some(event)
         }
 
-        fn send(&mut self, slot: usize, _: &mut Socket, bytes: Vec<u8>, _: usize) -> io::Result<Sent> {
+        fn send(&mut self, slot: usize, _: &mut Socket, bytes: Vec<u8>, from: usize) -> io::Result<Sent> {
             self.answered.push(slot);
+            self.said.push((slot, bytes[from..].to_vec()));
             Ok(Sent::Done(bytes))
         }
 
@@ -251,5 +254,94 @@ mod tests {
             io.answered.clear();
         }
         assert!(asked == 20 && answered == 20 && read > LARGE * 20, "{asked} {answered} {read}");
+    }
+
+    /// Two clients of one loop, and what each was told since it was last asked.
+    struct Pair {
+        event_loop: EventLoop,
+        io: Script,
+    }
+
+    impl Pair {
+        fn new() -> Pair {
+            let server = Server::start(Arc::default(), 1).unwrap();
+            let porch = Porch::new().unwrap();
+            let mut event_loop = EventLoop::new(0, server, Listeners::default(), Load::new(1), porch);
+            let mut io = Script { sent: vec![Vec::new(); 2], ..Script::default() };
+            (0..2).for_each(|_| event_loop.connect(&mut io));
+            Pair { event_loop, io }
+        }
+
+        fn turn(&mut self) {
+            self.event_loop.turn_until_chores(&mut self.io);
+            self.event_loop.do_chores(&mut self.io);
+            self.event_loop.write_all(&mut self.io);
+        }
+
+        fn ask(&mut self, slot: usize, words: &str) {
+            self.io.sent[slot] = format!("{words}\r\n").into_bytes();
+            self.io.news.push(Event::Readable(slot));
+            (0..10).for_each(|_| self.turn());
+        }
+
+        fn last(&self) -> u64 {
+            self.event_loop.server.keyspace.last_lsn()
+        }
+
+        fn set_durable(&mut self, lsn: u64) {
+            self.event_loop.server.set_durable(lsn);
+            (0..10).for_each(|_| self.turn());
+        }
+
+        fn said(&mut self, slot: usize) -> String {
+            let said =
+                self.io.said.extract_if(.., |(to, _)| *to == slot).flat_map(|(_, bytes)| bytes).collect();
+            String::from_utf8(said).unwrap()
+        }
+    }
+
+    #[test]
+    fn replies_wait_in_order_until_what_they_tell_of_is_durable() {
+        let mut pair = Pair::new();
+        pair.set_durable(pair.last());
+        pair.ask(0, "PING\r\nGET k");
+        assert_eq!(pair.said(0), "+PONG\r\n$-1\r\n");
+        pair.ask(0, "SET k 1\r\nPING");
+        let first = pair.last();
+        pair.ask(0, "PING\r\nINCR k");
+        pair.ask(1, "GET k");
+        assert_eq!((&*pair.said(0), &*pair.said(1)), ("", "$1\r\n2\r\n"));
+        pair.set_durable(first);
+        assert_eq!(pair.said(0), "+OK\r\n+PONG\r\n");
+        pair.set_durable(u64::MAX);
+        assert_eq!(pair.said(0), "+PONG\r\n:2\r\n");
+        pair.ask(0, "INCR k");
+        assert_eq!(pair.said(0), ":3\r\n");
+    }
+
+    #[test]
+    fn a_reply_waits_whichever_way_it_takes() {
+        let many = format!("MSET{}", " key value".repeat(500));
+        let scripts = "EVAL \"return redis.call('incr', 'n')\" 0";
+        for words in ["MULTI\r\nSET k 1\r\nEXEC", scripts, &*many, "BLPOP list 0"] {
+            let mut pair = Pair::new();
+            let before = pair.last();
+            pair.set_durable(before);
+            pair.ask(0, words);
+            pair.ask(1, "RPUSH list x");
+            for _ in 0..1000 {
+                pair.turn();
+                if pair.last() > before + 1
+                    && pair.event_loop.conns[0].as_ref().is_some_and(|conn| conn.pending_out() > 0)
+                {
+                    break;
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            (0..10).for_each(|_| pair.turn());
+            assert_eq!((&*pair.said(0), &*pair.said(1)), ("", ""), "{words:.30}");
+            pair.set_durable(pair.last());
+            assert!(!pair.said(0).is_empty() && pair.said(1) == ":1\r\n", "{words:.30}");
+        }
     }
 }
