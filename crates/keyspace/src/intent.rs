@@ -934,9 +934,14 @@ impl View<'_> {
 
     /// Folds up to `keys` of what each committed record has in the shards held; true if nothing is left.
     pub(crate) fn fold_committed(&mut self, keys: usize) -> bool {
+        self.fold_upto(Lsn::MAX, keys)
+    }
+
+    /// The same of records committed up to `s`.
+    pub(crate) fn fold_upto(&mut self, s: Lsn, keys: usize) -> bool {
         self.records_held().iter().all(|record| match record.fate(&self.keyspace().sequence) {
-            Fate::Committed(n) => self.fold_some(record, n, keys),
-            Fate::Open | Fate::Aborted => true,
+            Fate::Committed(n) if n <= s => self.fold_some(record, n, keys),
+            Fate::Committed(_) | Fate::Open | Fate::Aborted => true,
         })
     }
 

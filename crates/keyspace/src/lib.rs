@@ -7,6 +7,7 @@
 //!             who watches or waits for a key             shard.rs
 //!   evict  ── who goes when memory is short             evict/
 //!   View   ── what a command sees: locked shards, or an overlay at a snapshot   view.rs, overlay.rs
+//!   Walk   ── everything as it was at one LSN, for a file or a replica   walk.rs
 //! ```
 //!
 //! - K1: a key's shard, place in the directory and line follow from its hash alone; nothing on the serving path
@@ -35,6 +36,7 @@ mod sweep;
 mod tests;
 mod underway;
 mod view;
+mod walk;
 
 pub use elsewhere::Elsewhere;
 pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
@@ -48,6 +50,7 @@ pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
+pub use walk::{Mark, Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkSink, WalkValue, Walked};
 
 use sequence::Sequence;
 use shard::Shard;
@@ -122,6 +125,7 @@ pub struct Keyspace {
     /// Records that may have intents in shards.
     pub(crate) intents: AtomicUsize,
     pub(crate) underway: underway::Underway,
+    pub(crate) walk: walk::Slot,
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
     pub(crate) evict: evict::Evict,
@@ -167,6 +171,7 @@ impl Keyspace {
             sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
             underway: underway::Underway::default(),
+            walk: walk::Slot::default(),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
             evict: evict::Evict::new(visible, hidden, together),

@@ -33,6 +33,7 @@ use crate::view::{Changes, Class, View};
 pub use near::KeyBatches;
 use near::Near;
 pub(crate) use near::{Names, ReadKeys};
+pub(crate) use slots::{Entry as WideEntry, Wide};
 use slots::{Slot, Slots};
 use std::cell::RefCell;
 use std::collections::BTreeMap;

@@ -4,10 +4,12 @@
 //! - H2: `interest` holds keys that are WATCHed or that clients are blocked on; empty in ordinary life, so
 //!   that a write pays one branch. It is by the database's number: when whole tables are replaced nothing is looked up here.
 //! - H3: `intents` holds the keys of long commits under way (`intent.rs`); empty in ordinary life too.
+//! - H4: `walk` says how far a walk over everything is, if there is one (`walk.rs`).
 
 use crate::intent::Intents;
 use crate::preimages::PreImages;
 use crate::segment::Directory;
+use crate::walk::ShardWalk;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,6 +22,7 @@ pub(crate) struct Shard {
     pub(crate) pre: PreImages,
     pub(crate) interest: Interest,
     pub(crate) intents: Intents,
+    pub(crate) walk: Option<Box<ShardWalk>>,
 }
 
 /// What is set for somebody who watches a key, and how often its database had been exchanged before.

@@ -27,8 +27,9 @@ pub use watched::Watched;
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
 use crate::overlay::Overlay;
 use crate::segment::{Bytes, Put, Spot};
-use crate::sequence::Lsn;
+use crate::sequence::{Keeps, Lsn};
 use crate::shard::Shard;
+use crate::walk::Write;
 use crate::{Keyspace, SHARDS, shard_of};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -145,7 +146,7 @@ pub struct View<'k> {
     store: Store<'k>,
     db: usize,
     now_ms: u64,
-    keep: bool,
+    keep: Keeps,
     /// Reads leave no trace in the access byte.
     quiet: bool,
     /// The one key a view was made for and its hash: its text is hashed once per command.
@@ -236,7 +237,7 @@ impl<'k> View<'k> {
             store,
             db,
             now_ms,
-            keep: false,
+            keep: Keeps::default(),
             quiet: false,
             memo: (0, 0, 0),
             changes: Changes::default(),
@@ -377,7 +378,7 @@ impl<'k> View<'k> {
         stdx::panics::changes();
         let mine = (self.changes.lsn, self.keep, self.db, self.memo);
         self.changes.lsn = n;
-        self.keep = self.keyspace.sequence.any_active();
+        self.keep = self.keyspace.sequence.keeps();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
         write(self, key);
@@ -566,24 +567,29 @@ impl<'k> View<'k> {
 
     // ----- writing ---------------------------------------------------------------------------------------------
 
-    /// W1. Returns whether pre-images must be kept.
+    /// W1. Returns for whom what was there must be kept.
     #[inline]
-    fn begin_write(&mut self) -> bool {
+    fn begin_write(&mut self) -> Keeps {
         if self.changes.lsn == 0 {
             stdx::panics::changes();
             self.changes.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.any_active();
+            self.keep = self.keyspace.sequence.keeps();
         }
         self.keep
     }
 
-    /// Keeps what is there for active snapshots, before it changes (W1).
+    /// Keeps what is there for active snapshots and a walk, before it changes (W1).
     #[inline]
     fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
-        if keep {
+        if keep.walk() {
+            let write = Write { db: self.db, hash, key, lsn: self.changes.lsn, edits: how == Touch::Edit };
+            let Shard { dbs, walk, .. } = shard;
+            walk.iter_mut().for_each(|walk| walk.keep(&self.keyspace.sequence, dbs, &write));
+        }
+        if keep.snapshots() {
             let newest = self.keyspace.sequence.newest();
             let Shard { dbs, pre, .. } = shard;
             if pre.is_due() {

@@ -208,7 +208,7 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         let mine = (self.lsn, self.keep, self.db);
-        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.any_active(), db);
+        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.keeps().snapshots(), db);
         write(self, key);
         (self.lsn, self.keep, self.db) = mine;
     }
@@ -217,7 +217,7 @@ impl<'k> View<'k> {
     pub(crate) fn set(&mut self, key: &[u8], to: Option<Owned>) {
         if self.lsn == 0 {
             self.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.any_active();
+            self.keep = self.keyspace.sequence.keeps().snapshots();
         }
         let (lsn, newest, keep, db) = (self.lsn, self.keyspace.sequence.newest(), self.keep, self.db);
         let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();

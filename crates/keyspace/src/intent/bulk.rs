@@ -57,8 +57,7 @@ impl TakenAway {
     }
 
     /// Has them counted in their table, by who removed them.
-    pub(crate) fn count_in(self, table: Directory) {
-        let table = Arc::new(Mutex::new(table));
+    pub(crate) fn count_in(self, table: &Arc<Mutex<Directory>>) {
         for (bulk, list) in self.0 {
             bulk.gone.lock().push(Gone { list, table: table.clone() });
         }
