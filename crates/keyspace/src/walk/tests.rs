@@ -402,11 +402,13 @@ fn w7_a_large_value_counts_as_what_is_copied_of_it() {
 
 #[test]
 fn w7_where_much_is_kept_the_walk_goes_first() {
-    let keyspace = filled(1, 5000);
+    let keyspace = filled(1, 1000);
+    let hot = (0..).map(|i| format!("hot{i}"));
+    let hot = hot.filter(|key| crate::shard_of(hash_bytes(key.as_bytes())) == 77).take(24);
+    let hot: Vec<String> = hot.collect();
+    hot.iter().for_each(|key| put(&keyspace, 0, key, "old", None));
     let mut walk = Walk::begin(&keyspace, WalkLimits { bytes: 4000 }).unwrap();
-    let hot: Vec<String> = (0..5000).map(|i| format!("k{i}")).collect();
-    let hot = hot.iter().filter(|key| crate::shard_of(hash_bytes(key.as_bytes())) == 77);
-    hot.for_each(|key| put(&keyspace, 0, key, "new", None));
+    hot.iter().for_each(|key| put(&keyspace, 0, key, "new", None));
     let bytes = walk.figures().bytes;
     assert!(bytes > 2000, "{bytes}");
     assert_eq!(walk.choose(), Some(77));
@@ -721,6 +723,10 @@ impl World {
             self.advance_commit();
         }
         self.snapshots.clear();
+        // What the sweep has found due and not removed yet is missing in G4.
+        for _ in 0..2 {
+            while self.sweep.step(&self.keyspace, self.now_ms, |_| {}) == Swept::More {}
+        }
         self.keyspace.check_invariants();
         assert_eq!(shards_walked(&self.keyspace), 0);
         assert!(!self.keyspace.is_flushing());
@@ -878,4 +884,28 @@ fn every_walk_finds_the_sum_while_threads_carry_money_between_databases() {
         over.store(true, Ordering::Relaxed);
     });
     keyspace.check_invariants();
+}
+
+/// A shard whose tables divide and merge while it is walked.
+#[test]
+fn a_walk_shows_a_table_that_grows_and_shrinks_as_it_was() {
+    let names = (0..).map(|n: u64| format!("g{n}"));
+    let names = names.filter(|name| crate::shard_of(hash_bytes(name.as_bytes())) == 9);
+    let names: Vec<String> = names.take(if cfg!(miri) { 30 } else { 4000 }).collect();
+    let keyspace = Keyspace::new(1);
+    for (first, grows) in [(names.len() / 8, true), (names.len(), false)] {
+        names[..first].iter().for_each(|name| put(&keyspace, 0, name, "old", None));
+        let (then, mut walk, mut heard) = (copy(&keyspace), begin(&keyspace), Heard::default());
+        let mut others = names.iter().rev();
+        while walk.advance(1, 3, &mut heard).unwrap() == Walked::More {
+            for name in others.by_ref().take(20) {
+                match grows {
+                    true => put(&keyspace, 0, name, "new", None),
+                    false => assert!(remove(&keyspace, 0, name)),
+                }
+            }
+        }
+        assert!(heard.copied == then);
+        keyspace.check_invariants();
+    }
 }
