@@ -15,6 +15,7 @@
 //!   written, or before a commit at once ([`Overlay::adopt_read`]). A commit in pieces checks it where it stands.
 //! - O8: it counts the bytes it takes ([`Overlay::bytes`]): whoever runs something over it looks there after each command, and drops
 //!   the whole when that is more than it may have. Values it shares with the keyspace count with what was written of them.
+//! - O9: a key that was there and had expired is absent; the sink is told that it is gone before it is told what the overlay did.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //!
 //! Keys known: `overlay/slots.rs`. Cost of a commit: O(keys known), under the locks of their shards; for many keys [`Overlay::seal`] makes a commit that
@@ -27,6 +28,7 @@ mod slots;
 use crate::entry::Owned;
 use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
+use crate::record::Announce;
 use crate::sequence::Snapshot;
 use crate::shard_of;
 use crate::view::{Changes, Class, View};
@@ -36,7 +38,7 @@ pub(crate) use near::{Names, ReadKeys};
 pub(crate) use slots::{Entry as WideEntry, Wide};
 use slots::{Slot, Slots};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 use value::{Kind, StrRef, Value, ValueRef};
@@ -83,6 +85,9 @@ pub struct Overlay {
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
     missing: RefCell<KeyBatches>,
+    /// Keys that were found expired, by database (O9), and about the bytes that takes.
+    expired: RefCell<HashMap<usize, HashSet<Box<[u8]>>>>,
+    expired_bytes: std::cell::Cell<usize>,
     /// Whether anything was written.
     written: bool,
     /// When what ran over it first took place; 0 before.
@@ -225,6 +230,8 @@ impl Overlay {
             slots: Slots::default(),
             last: std::cell::Cell::new(0),
             missing: RefCell::default(),
+            expired: RefCell::default(),
+            expired_bytes: std::cell::Cell::new(0),
             written: false,
             ran_ms: 0,
             used_ms,
@@ -242,7 +249,7 @@ impl Overlay {
     /// About the memory it takes beside the keyspace (O8). O(1).
     pub fn bytes(&mut self) -> usize {
         self.end_edit();
-        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes
+        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes + self.expired_bytes.get()
     }
 
     /// Counts what the last change made of its value.
@@ -482,6 +489,8 @@ impl Overlay {
             cell.idle_s = None;
         }
         self.written = false;
+        self.expired.get_mut().clear();
+        self.expired_bytes.set(0);
         self.flushed.clear();
         self.places.clear();
     }
@@ -507,7 +516,42 @@ impl Overlay {
                 None
             }),
         };
-        seen.filter(|seen| seen.expire_ms().is_none_or(|at| at > now_ms))
+        if seen.is_some_and(|seen| seen.expire_ms().is_some_and(|at| at <= now_ms)) {
+            if !cell.is_some_and(|cell| cell.dirty) {
+                self.note_expired(db, key);
+            }
+            return None;
+        }
+        seen
+    }
+
+    /// A key that was there has expired (O9).
+    #[cold]
+    fn note_expired(&self, db: usize, key: &[u8]) {
+        let mut expired = self.expired.borrow_mut();
+        let names = expired.entry(db).or_default();
+        if !names.contains(key) {
+            names.insert(key.into());
+            self.expired_bytes.set(self.expired_bytes.get() + key.len() + 32);
+        }
+    }
+
+    /// Has the sink told first of keys that were found expired (O9). They are removed when they are swept.
+    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
+        let (expired, keyspace) = (self.take_expired(), self.snapshot.keyspace().clone());
+        if expired.is_empty() || keyspace.sink().is_none() {
+            return announce;
+        }
+        Some(Box::new(move |n| {
+            expired.iter().for_each(|(db, key)| keyspace.tell_sink(n, *db, &[b"DEL", key]));
+            announce.into_iter().for_each(|announce| announce(n));
+        }))
+    }
+
+    /// The keys that were found expired, with their databases.
+    fn take_expired(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        let expired = std::mem::take(self.expired.get_mut()).into_iter();
+        expired.flat_map(|(db, names)| names.into_iter().map(move |name| (db, name))).collect()
     }
 
     // ----- the whole (O5) ------------------------------------------------------------------------------------------
@@ -652,6 +696,11 @@ impl Overlay {
         if self.editing.is_some_and(|(edited, _)| edited != place) {
             self.end_edit();
         }
+        let found = &self.slots[place];
+        if !found.cell.dirty && found.cell.current().is_some_and(|owned| !is_live(owned, now_ms)) {
+            self.note_expired(found.db, key);
+            return Ok(None);
+        }
         let cell = &mut self.slots[place].cell;
         let Some(owned) = cell.current().filter(|owned| is_live(owned, now_ms)) else { return Ok(None) };
         fits(owned)?;
@@ -755,6 +804,10 @@ impl Overlay {
         }
         if !self.snapshot.is_current() {
             return Err(Lost { told: view.finish(), by: 0 });
+        }
+        for (db, key) in self.take_expired() {
+            view.select(db);
+            view.expire_if_due(&key);
         }
         for db in &self.flushed {
             view.flush(Some(*db));

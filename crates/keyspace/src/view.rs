@@ -9,6 +9,8 @@
 //! - W4: a value that was handed out to be changed is weighed again before anything else is changed, or at the end.
 //! - W3: how many keys came or went is counted once, at the end, with the locks held: DBSIZE sees a command of many keys
 //!   whole or not at all (a long commit it may see in part).
+//! - W6: expired keys that reads came across are told to the sink before the next change, for what a command does may follow from
+//!   their absence. They are removed at the end. A fold tells nothing: its commit told what it does.
 //! - W5: a handler looks at nothing but the keys that its row declares, and which are locked for it: another is a mistake and panics.
 //!   An estimate of what a command will cost only guesses, and is made where everybody waits: to it another key is absent.
 
@@ -158,6 +160,10 @@ pub struct View<'k> {
     editing: Option<(usize, usize, Raw, usize)>,
     /// Expired keys that reads came across; removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
+    /// So many of them the sink was told of already (W6).
+    stale_told: usize,
+    /// The sink is told nothing of what expires: it knows.
+    hush: bool,
     /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
     estimating: Cell<bool>,
     strays: Cell<u32>,
@@ -244,6 +250,8 @@ impl<'k> View<'k> {
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
+            stale_told: 0,
+            hush: false,
             estimating: Cell::new(false),
             strays: Cell::new(0),
         }
@@ -283,11 +291,13 @@ impl<'k> View<'k> {
         if self.keyspace.keeps_expired(self.now_ms) {
             return self.stale.get_mut().clear();
         }
-        for (db, key) in std::mem::take(self.stale.get_mut()) {
+        let told = std::mem::take(&mut self.stale_told);
+        for (i, (db, key)) in std::mem::take(self.stale.get_mut()).into_iter().enumerate() {
             self.db = db;
+            self.hush = i < told;
             self.expire_if_due(&key);
         }
-        self.db = db;
+        (self.db, self.hush) = (db, false);
     }
 
     /// What changed so far, the locks still held.
@@ -376,13 +386,13 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         stdx::panics::changes();
-        let mine = (self.changes.lsn, self.keep, self.db, self.memo);
-        self.changes.lsn = n;
+        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.hush);
+        (self.changes.lsn, self.hush) = (n, true);
         self.keep = self.keyspace.sequence.keeps();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
         write(self, key);
-        (self.changes.lsn, self.keep, self.db, self.memo) = mine;
+        (self.changes.lsn, self.keep, self.db, self.memo, self.hush) = mine;
     }
 
     /// Has something done as of another time.
@@ -582,6 +592,9 @@ impl<'k> View<'k> {
     #[inline]
     fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
+        if self.stale.get_mut().len() > self.stale_told {
+            self.tell_stale();
+        }
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
         if keep.walk() {
@@ -623,11 +636,42 @@ impl<'k> View<'k> {
         self.keyspace.stats.expired_keys.fetch_add(1, Ordering::Relaxed);
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // Whoever follows the sequence has other clocks: it is told, and before what a command then does to the key.
-        self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        if !self.hush && !self.was_told(key) {
+            self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        }
         self.tell_expired(hash, key, expired_ms);
         self.changes.dirty += 1;
         self.push_event(self.db, key, Class::Expired, "expired");
         true
+    }
+
+    /// Tells the sink of expired keys that reads came across since it was told last (W6).
+    #[cold]
+    fn tell_stale(&mut self) {
+        if self.hush || self.keyspace.sink().is_none() || self.keyspace.keeps_expired(self.now_ms) {
+            return;
+        }
+        let (lsn, now_ms) = (self.changes.lsn, self.now_ms);
+        let Store::Locked(guard) = &self.store else { return };
+        let stale = self.stale.get_mut();
+        for i in self.stale_told..stale.len() {
+            let ((db, key), before) = (&stale[i], &stale[..i]);
+            let hash = hash_bytes(key);
+            let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
+            let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= now_ms);
+            if due && !before.contains(&stale[i]) {
+                self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
+            }
+        }
+        self.stale_told = stale.len();
+    }
+
+    /// Whether the sink was told that the key is gone, before it is.
+    fn was_told(&self, key: &[u8]) -> bool {
+        self.stale_told > 0
+            && self.stale.borrow()[..self.stale_told]
+                .iter()
+                .any(|(db, told)| *db == self.db && **told == *key)
     }
 
     /// Removes the key if it has expired by now, telling whoever listens.

@@ -2,7 +2,7 @@
 // overlay that is a list of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
 use super::intent::{Intent, Intents, TakenAway};
-use super::record::Record;
+use super::record::{Announce, Record};
 use super::preimages::PreImages;
 use super::sequence::{Lsn, Sequence, Snapshot};
 use super::underway::Underway;
@@ -359,6 +359,11 @@ impl Names {
 }
 
 impl Overlay {
+    /// Nothing expires here.
+    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
+        announce
+    }
+
     pub(crate) fn into_parts(self) -> Parts {
         let flushed = if self.flushes { vec![0] } else { Vec::new() };
         Parts {
