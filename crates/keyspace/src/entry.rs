@@ -562,7 +562,13 @@ impl<'a> EntryRef<'a> {
         self.0.value()
     }
 
-    /// When the first field expires, for a hash with such fields.
+    /// A short string that stands in the entry.
+    #[inline]
+    pub(crate) fn text(&self) -> Option<&'a [u8]> {
+        (self.0.form() & FORM == TEXT).then(|| self.0.text())
+    }
+
+    /// When the first field expires, if this is a hash with fields that do.
     #[inline]
     pub fn field_expiry(&self) -> Option<u64> {
         match self.0.form() & FORM {

@@ -692,9 +692,10 @@ pub(crate) fn expiry_relied_on(cell: &Cell, ran_ms: u64) -> Option<u64> {
 }
 
 impl Overlay {
-    /// Makes a commit that is done in pieces, for overlays of many keys. Takes no lock. O(keys · log keys).
-    /// `age`: against other long commits the smaller one wins.
-    pub fn seal(self, age: u64, announce: Option<Announce>) -> Commit {
+    /// Makes a commit of it that can be done in pieces; for overlays of many keys. `age`: the smaller wins against other
+    /// long commits. Cost: O(keys · log keys), no lock taken.
+    pub fn seal(mut self, age: u64, announce: Option<Announce>) -> Commit {
+        let announce = self.announce_expired(announce);
         Commit::new(self.into_parts(), age, announce)
     }
 }
@@ -936,9 +937,14 @@ impl View<'_> {
 
     /// Folds up to `keys` intents of each committed record in the locked shards. True if nothing is left.
     pub(crate) fn fold_committed(&mut self, keys: usize) -> bool {
+        self.fold_upto(Lsn::MAX, keys)
+    }
+
+    /// The same of records committed up to `s`.
+    pub(crate) fn fold_upto(&mut self, s: Lsn, keys: usize) -> bool {
         self.records_held().iter().all(|record| match record.fate(&self.keyspace().sequence) {
-            Fate::Committed(n) => self.fold_some(record, n, keys),
-            Fate::Open | Fate::Aborted => true,
+            Fate::Committed(n) if n <= s => self.fold_some(record, n, keys),
+            Fate::Committed(_) | Fate::Open | Fate::Aborted => true,
         })
     }
 

@@ -7,6 +7,7 @@
 //!             watchers and blocked clients of a key      shard.rs
 //!   evict  ── which keys go when memory is short        evict/
 //!   View   ── what a command sees: locked shards, or an overlay at a snapshot   view.rs, overlay.rs
+//!   Walk   ── everything as it was at one LSN, for a file or a replica   walk.rs
 //! ```
 //!
 //! - K1: the hash of a key alone decides its shard, its place in the directory and its line. The serving path
@@ -37,6 +38,7 @@ mod sweep;
 mod tests;
 mod underway;
 mod view;
+mod walk;
 
 pub use elsewhere::Elsewhere;
 pub use entry::{EntryRef, Owned, Payload, StrMut, Times};
@@ -50,6 +52,7 @@ pub use retained::{Limits, Revoked};
 pub use sequence::{Ended, Lsn, Snapshot};
 pub use sweep::{Sweep, Swept};
 pub use view::{Changes, Class, Event, Item, KeySet, Keys, Ready, View, Watched, WrongType};
+pub use walk::{Mark, Walk, WalkEntry, WalkError, WalkFigures, WalkLimits, WalkSink, WalkValue, Walked};
 
 use sequence::Sequence;
 use shard::Shard;
@@ -127,6 +130,7 @@ pub struct Keyspace {
     /// Records that may have intents in shards (`intent.rs` I5).
     pub(crate) intents: AtomicUsize,
     pub(crate) underway: underway::Underway,
+    pub(crate) walk: walk::Slot,
     pub(crate) guards: guard::Guards,
     pub cursors: cursors::Cursors,
     pub(crate) evict: evict::Evict,
@@ -172,6 +176,7 @@ impl Keyspace {
             sink: OnceLock::new(),
             intents: AtomicUsize::new(0),
             underway: underway::Underway::default(),
+            walk: walk::Slot::default(),
             guards: guard::Guards::default(),
             cursors: cursors::Cursors::default(),
             evict: evict::Evict::new(visible, hidden, together),

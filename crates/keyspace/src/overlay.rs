@@ -8,6 +8,8 @@
 //!   LSN.
 //! - O3: a key that a handler asks for and the overlay does not know is absent, and noted in `missing`. The
 //!   caller loads those keys and runs the handler again.
+//! - O9: a key that was there and has expired is absent. The sink is told that it is gone before it is told
+//!   what the overlay did.
 //! - O4: a key that was only overwritten, never read, needs no base and is not checked.
 //! - O5: the whole keyspace is shown as of the snapshot, with the overlay's own changes. It comes in chunks
 //!   of the hash order, which the caller fetches when handlers ask. The commit does not check which keys
@@ -30,15 +32,17 @@ mod slots;
 use crate::entry::Owned;
 use crate::happened::{Happened, Happening};
 use crate::intent::Intent;
+use crate::record::Announce;
 use crate::sequence::Snapshot;
 use crate::shard_of;
 use crate::view::{Changes, Class, View};
 pub use near::KeyBatches;
 use near::Near;
 pub(crate) use near::{Names, ReadKeys};
+pub(crate) use slots::{Entry as WideEntry, Wide};
 use slots::{Slot, Slots};
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap, HashSet};
 use stdx::hash::hash_bytes;
 use stdx::locks::Bits;
 use value::{Kind, StrRef, Value, ValueRef};
@@ -85,6 +89,9 @@ pub struct Overlay {
     /// The place of the key that was looked at last: a handler names a key several times.
     last: std::cell::Cell<u32>,
     missing: RefCell<KeyBatches>,
+    /// Keys that were found expired, by database (O9), and about the bytes that takes.
+    expired: RefCell<HashMap<usize, HashSet<Box<[u8]>>>>,
+    expired_bytes: std::cell::Cell<usize>,
     /// Whether anything was written.
     written: bool,
     /// The time of the first run over it; 0 before that.
@@ -228,6 +235,8 @@ impl Overlay {
             slots: Slots::default(),
             last: std::cell::Cell::new(0),
             missing: RefCell::default(),
+            expired: RefCell::default(),
+            expired_bytes: std::cell::Cell::new(0),
             written: false,
             ran_ms: 0,
             used_ms,
@@ -245,7 +254,7 @@ impl Overlay {
     /// The memory it takes beside the keyspace, estimated (O8). O(1).
     pub fn bytes(&mut self) -> usize {
         self.end_edit();
-        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes
+        self.known_bytes + self.slots.len() * SLOT_BYTES + self.written_bytes + self.expired_bytes.get()
     }
 
     /// Counts the bytes that the last change added to its value.
@@ -485,6 +494,8 @@ impl Overlay {
             cell.idle_s = None;
         }
         self.written = false;
+        self.expired.get_mut().clear();
+        self.expired_bytes.set(0);
         self.flushed.clear();
         self.places.clear();
     }
@@ -510,7 +521,42 @@ impl Overlay {
                 None
             }),
         };
-        seen.filter(|seen| seen.expire_ms().is_none_or(|at| at > now_ms))
+        if seen.is_some_and(|seen| seen.expire_ms().is_some_and(|at| at <= now_ms)) {
+            if !cell.is_some_and(|cell| cell.dirty) {
+                self.note_expired(db, key);
+            }
+            return None;
+        }
+        seen
+    }
+
+    /// A key that was there has expired (O9).
+    #[cold]
+    fn note_expired(&self, db: usize, key: &[u8]) {
+        let mut expired = self.expired.borrow_mut();
+        let names = expired.entry(db).or_default();
+        if !names.contains(key) {
+            names.insert(key.into());
+            self.expired_bytes.set(self.expired_bytes.get() + key.len() + 32);
+        }
+    }
+
+    /// Has the sink told first of keys that were found expired (O9). They are removed when they are swept.
+    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
+        let (expired, keyspace) = (self.take_expired(), self.snapshot.keyspace().clone());
+        if expired.is_empty() || keyspace.sink().is_none() {
+            return announce;
+        }
+        Some(Box::new(move |n| {
+            expired.iter().for_each(|(db, key)| keyspace.tell_sink(n, *db, &[b"DEL", key]));
+            announce.into_iter().for_each(|announce| announce(n));
+        }))
+    }
+
+    /// The keys that were found expired, with their databases.
+    fn take_expired(&mut self) -> Vec<(usize, Box<[u8]>)> {
+        let expired = std::mem::take(self.expired.get_mut()).into_iter();
+        expired.flat_map(|(db, names)| names.into_iter().map(move |name| (db, name))).collect()
     }
 
     // ----- the whole (O5) ----------------------------------------------------------------------------------
@@ -657,6 +703,11 @@ impl Overlay {
         if self.editing.is_some_and(|(edited, _)| edited != place) {
             self.end_edit();
         }
+        let found = &self.slots[place];
+        if !found.cell.dirty && found.cell.current().is_some_and(|owned| !is_live(owned, now_ms)) {
+            self.note_expired(found.db, key);
+            return Ok(None);
+        }
         let cell = &mut self.slots[place].cell;
         let Some(owned) = cell.current().filter(|owned| is_live(owned, now_ms)) else { return Ok(None) };
         fits(owned)?;
@@ -762,6 +813,10 @@ impl Overlay {
         }
         if !self.snapshot.is_current() {
             return Err(Lost { told: view.finish(), by: 0 });
+        }
+        for (db, key) in self.take_expired() {
+            view.select(db);
+            view.expire_if_due(&key);
         }
         for db in &self.flushed {
             view.flush(Some(*db));

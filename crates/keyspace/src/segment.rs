@@ -120,7 +120,12 @@ impl Directory {
         Some(EntryRef::new(segment.at(place)))
     }
 
-    /// The entry, not bound to a borrow, for a view that chooses between borrows of the shard.
+    /// Whether another key has the same hash, as far as these bits say. O(1)
+    pub(crate) fn has_twin(&self, hash: u64, key: &[u8], mask: u64) -> bool {
+        self.segment(hash).is_some_and(|segment| segment.has_twin(hash, key, mask))
+    }
+
+    /// The entry, not bound to a borrow: for the view, which decides between several borrows of the shard.
     #[inline]
     pub(crate) fn find_raw(&self, hash: u64, key: &[u8]) -> Option<Raw> {
         let (segment, place) = self.locate(hash, key)?;

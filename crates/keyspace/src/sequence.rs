@@ -20,7 +20,9 @@ pub type Lsn = u64;
 const FREE: Lsn = 0;
 /// Published, but without an LSN yet. It counts as newer than everything.
 const OPENING: Lsn = Lsn::MAX;
-/// Revoked (S4) for its age, or for what was kept for it.
+/// In `active`: a walk is under way.
+const WALK: usize = 1 << (usize::BITS - 1);
+/// Revoked (S4): it was too old, or what was kept for it too much.
 const TOO_OLD: Lsn = Lsn::MAX - 1;
 const TOO_LARGE: Lsn = Lsn::MAX - 2;
 
@@ -42,6 +44,24 @@ fn active_lsn(place: Lsn) -> Lsn {
 
 fn is_revoked(place: Lsn) -> bool {
     place == TOO_OLD || place == TOO_LARGE
+}
+
+/// For whom a write keeps what was there.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Keeps(usize);
+
+impl Keeps {
+    /// For active snapshots.
+    #[inline]
+    pub(crate) fn snapshots(self) -> bool {
+        self.0 & !WALK != 0
+    }
+
+    /// For a walk (`walk.rs`).
+    #[inline]
+    pub(crate) fn walk(self) -> bool {
+        self.0 & WALK != 0
+    }
 }
 
 pub(crate) struct Sequence {
@@ -71,14 +91,24 @@ impl Sequence {
         self.last.load(Ordering::SeqCst)
     }
 
-    /// Whether a write that drew its LSN before the call must keep pre-images (S2).
+    /// For whom a write that drew its LSN before asking must keep what was there (S2).
     #[inline]
-    pub(crate) fn any_active(&self) -> bool {
-        self.active.load(Ordering::SeqCst) != 0
+    pub(crate) fn keeps(&self) -> Keeps {
+        Keeps(self.active.load(Ordering::SeqCst))
     }
 
     pub(crate) fn active(&self) -> usize {
-        self.active.load(Ordering::Relaxed)
+        self.active.load(Ordering::Relaxed) & !WALK
+    }
+
+    /// A walk begins; all shards are locked.
+    pub(crate) fn begin_walk(&self) {
+        self.active.fetch_or(WALK, Ordering::SeqCst);
+    }
+
+    /// Nothing is kept for a walk any more; a shard is locked. Said twice it changes nothing.
+    pub(crate) fn end_walk(&self) {
+        self.active.fetch_and(!WALK, Ordering::SeqCst);
     }
 
     /// The newest active snapshot; `OPENING` is the newest of all. 0 if there is none.

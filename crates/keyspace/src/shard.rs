@@ -5,10 +5,12 @@
 //! - H2: `interest` holds keys that are WATCHed or that clients are blocked on. It is usually empty, so a
 //!   write pays one branch. It goes by database number: replacing whole tables looks up nothing here.
 //! - H3: `intents` holds the keys of long commits under way (`intent.rs`). It is usually empty, too.
+//! - H4: `walk` says how far a walk over everything is, if there is one (`walk.rs`).
 
 use crate::intent::Intents;
 use crate::preimages::PreImages;
 use crate::segment::Directory;
+use crate::walk::ShardWalk;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -21,6 +23,7 @@ pub(crate) struct Shard {
     pub(crate) pre: PreImages,
     pub(crate) interest: Interest,
     pub(crate) intents: Intents,
+    pub(crate) walk: Option<Box<ShardWalk>>,
 }
 
 /// A watcher's mark, and how often its database had been exchanged when the WATCH began.

@@ -8,6 +8,7 @@ use stdx::locks::Bits;
 use value::{Set, StrRef, Value};
 
 mod near;
+mod told;
 mod whole;
 
 fn all() -> Bits {

@@ -57,12 +57,12 @@ impl Numbers {
         at(&self.known, now)
     }
 
-    fn empty(&self, db: usize) {
+    pub(crate) fn empty(&self, db: usize) {
         set(&self.now, self.known(db), None);
         set(&self.known, Some(db), None);
     }
 
-    fn swap(&self, a: usize, b: usize) {
+    pub(crate) fn swap(&self, a: usize, b: usize) {
         let (was_a, was_b) = (self.known(a), self.known(b));
         set(&self.known, Some(a), was_b);
         set(&self.known, Some(b), was_a);

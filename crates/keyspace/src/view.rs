@@ -13,6 +13,8 @@
 //! - W4: a value handed out for a change is weighed again before the next change, or at the end.
 //! - W5: a handler looks only at keys that its row declares, which are locked for it. Any other key is a bug
 //!   and panics. A cost estimate may guess: to it a key that is not locked is absent.
+//! - W6: expired keys that reads met are told to the sink before the next change, as a command may rely on
+//!   their absence. They are removed at the end. A fold tells nothing: its commit told what it does.
 
 mod accounts;
 mod changed;
@@ -29,8 +31,9 @@ pub use watched::Watched;
 use crate::entry::{EntryMut, EntryRef, Owned, Payload, Raw, StrMut, Times};
 use crate::overlay::Overlay;
 use crate::segment::{Bytes, Put, Spot};
-use crate::sequence::Lsn;
+use crate::sequence::{Keeps, Lsn};
 use crate::shard::Shard;
+use crate::walk::Write;
 use crate::{Keyspace, SHARDS, shard_of};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
@@ -147,7 +150,7 @@ pub struct View<'k> {
     store: Store<'k>,
     db: usize,
     now_ms: u64,
-    keep: bool,
+    keep: Keeps,
     /// Reads leave no trace in the access byte.
     quiet: bool,
     /// Address, length and hash of the one key the view was made for, so that it is hashed once per command.
@@ -160,7 +163,11 @@ pub struct View<'k> {
     editing: Option<(usize, usize, Raw, usize)>,
     /// Expired keys that reads met. They are removed at the end.
     stale: RefCell<Vec<(usize, Box<[u8]>)>>,
-    /// An estimate is running (W5), and how many keys it asked for that are not locked.
+    /// So many of them the sink was told of already (W6).
+    stale_told: usize,
+    /// The sink is told nothing of what expires: it knows.
+    hush: bool,
+    /// Keys are looked at to estimate a cost (W5), and so many were that are none of the command's.
     estimating: Cell<bool>,
     strays: Cell<u32>,
 }
@@ -239,13 +246,15 @@ impl<'k> View<'k> {
             store,
             db,
             now_ms,
-            keep: false,
+            keep: Keeps::default(),
             quiet: false,
             memo: (0, 0, 0),
             changes: Changes::default(),
             counted: (db, 0, 0, Bytes::default()),
             editing: None,
             stale: RefCell::default(),
+            stale_told: 0,
+            hush: false,
             estimating: Cell::new(false),
             strays: Cell::new(0),
         }
@@ -285,11 +294,13 @@ impl<'k> View<'k> {
         if self.keyspace.keeps_expired(self.now_ms) {
             return self.stale.get_mut().clear();
         }
-        for (db, key) in std::mem::take(self.stale.get_mut()) {
+        let told = std::mem::take(&mut self.stale_told);
+        for (i, (db, key)) in std::mem::take(self.stale.get_mut()).into_iter().enumerate() {
             self.db = db;
+            self.hush = i < told;
             self.expire_if_due(&key);
         }
-        self.db = db;
+        (self.db, self.hush) = (db, false);
     }
 
     /// The changes so far; the locks stay.
@@ -378,13 +389,13 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         stdx::panics::changes();
-        let mine = (self.changes.lsn, self.keep, self.db, self.memo);
-        self.changes.lsn = n;
-        self.keep = self.keyspace.sequence.any_active();
+        let mine = (self.changes.lsn, self.keep, self.db, self.memo, self.hush);
+        (self.changes.lsn, self.hush) = (n, true);
+        self.keep = self.keyspace.sequence.keeps();
         self.db = db;
         self.memo = (key.as_ptr() as usize, key.len(), hash);
         write(self, key);
-        (self.changes.lsn, self.keep, self.db, self.memo) = mine;
+        (self.changes.lsn, self.keep, self.db, self.memo, self.hush) = mine;
     }
 
     /// Runs `f` as of another time.
@@ -570,24 +581,32 @@ impl<'k> View<'k> {
 
     // ----- writing -----------------------------------------------------------------------------------------
 
-    /// Begins the write (W1). Returns whether pre-images must be kept.
+    /// Begins the write (W1). Returns whether pre-images must be kept, and for what.
     #[inline]
-    fn begin_write(&mut self) -> bool {
+    fn begin_write(&mut self) -> Keeps {
         if self.changes.lsn == 0 {
             stdx::panics::changes();
             self.changes.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.any_active();
+            self.keep = self.keyspace.sequence.keeps();
         }
         self.keep
     }
 
-    /// Keeps the old state of a key for active snapshots before it changes (W1).
+    /// Keeps what is there for active snapshots and a walk, before it changes (W1).
     #[inline]
     fn touch(&mut self, hash: u64, key: &[u8], how: Touch) {
         let keep = self.begin_write();
+        if self.stale.get_mut().len() > self.stale_told {
+            self.tell_stale();
+        }
         let Store::Locked(guard) = &mut self.store else { return };
         let shard = guard.get_mut(shard_of(hash));
-        if keep {
+        if keep.walk() {
+            let write = Write { db: self.db, hash, key, lsn: self.changes.lsn, edits: how == Touch::Edit };
+            let Shard { dbs, walk, .. } = shard;
+            walk.iter_mut().for_each(|walk| walk.keep(&self.keyspace.sequence, dbs, &write));
+        }
+        if keep.snapshots() {
             let newest = self.keyspace.sequence.newest();
             let Shard { dbs, pre, .. } = shard;
             if pre.is_due() {
@@ -623,11 +642,42 @@ impl<'k> View<'k> {
         self.keyspace.counts[self.db].expired.fetch_add(1, Ordering::Relaxed);
         // A follower of the sequence has another clock. It must hear of the removal before the command's own
         // effect.
-        self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        if !self.hush && !self.was_told(key) {
+            self.keyspace.tell_sink(self.changes.lsn, self.db, &[b"DEL", key]);
+        }
         self.tell_expired(hash, key, expired_ms);
         self.changes.dirty += 1;
         self.push_event(self.db, key, Class::Expired, "expired");
         true
+    }
+
+    /// Tells the sink of expired keys that reads came across since it was told last (W6).
+    #[cold]
+    fn tell_stale(&mut self) {
+        if self.hush || self.keyspace.sink().is_none() || self.keyspace.keeps_expired(self.now_ms) {
+            return;
+        }
+        let (lsn, now_ms) = (self.changes.lsn, self.now_ms);
+        let Store::Locked(guard) = &self.store else { return };
+        let stale = self.stale.get_mut();
+        for i in self.stale_told..stale.len() {
+            let ((db, key), before) = (&stale[i], &stale[..i]);
+            let hash = hash_bytes(key);
+            let entry = guard.get(shard_of(hash)).dbs[*db].find(hash, key);
+            let due = entry.and_then(|entry| entry.expire_ms()).is_some_and(|at| at <= now_ms);
+            if due && !before.contains(&stale[i]) {
+                self.keyspace.tell_sink(lsn, *db, &[b"DEL", key]);
+            }
+        }
+        self.stale_told = stale.len();
+    }
+
+    /// Whether the sink was told that the key is gone, before it is.
+    fn was_told(&self, key: &[u8]) -> bool {
+        self.stale_told > 0
+            && self.stale.borrow()[..self.stale_told]
+                .iter()
+                .any(|(db, told)| *db == self.db && **told == *key)
     }
 
     /// Removes the key if it has expired, and tells watchers and listeners.

@@ -33,7 +33,7 @@ impl World {
         let mut guards = [self.shards[0].lock(), self.shards[1].lock()];
         let sequence = &self.keyspace.sequence;
         let lsn = sequence.draw();
-        let keep = sequence.any_active();
+        let keep = sequence.keeps().snapshots();
         for shard in &mut guards {
             let Shard { pre, value: now } = &mut **shard;
             if keep {

@@ -2,7 +2,7 @@
 // holds some, and an overlay of cells. `sequence.rs`, `preimages.rs` and `record.rs` are as they are.
 
 use super::intent::{Intent, Intents, TakenAway};
-use super::record::Record;
+use super::record::{Announce, Record};
 use super::preimages::PreImages;
 use super::sequence::{Lsn, Sequence, Snapshot};
 use super::underway::Underway;
@@ -208,7 +208,7 @@ impl<'k> View<'k> {
         write: impl FnOnce(&mut Self, &[u8]),
     ) {
         let mine = (self.lsn, self.keep, self.db);
-        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.any_active(), db);
+        (self.lsn, self.keep, self.db) = (n, self.keyspace.sequence.keeps().snapshots(), db);
         write(self, key);
         (self.lsn, self.keep, self.db) = mine;
     }
@@ -217,7 +217,7 @@ impl<'k> View<'k> {
     pub(crate) fn set(&mut self, key: &[u8], to: Option<Owned>) {
         if self.lsn == 0 {
             self.lsn = self.keyspace.sequence.draw();
-            self.keep = self.keyspace.sequence.any_active();
+            self.keep = self.keyspace.sequence.keeps().snapshots();
         }
         let (lsn, newest, keep, db) = (self.lsn, self.keyspace.sequence.newest(), self.keep, self.db);
         let Shard { dbs, pre, .. } = self.shard_mut(shard_of(hash_bytes(key))).unwrap();
@@ -275,7 +275,7 @@ impl<'k> View<'k> {
             for db in dbs {
                 let table = std::mem::take(&mut guard.dbs[*db]);
                 if let Some(at) = removed.iter().position(|(s, d, _)| (s, d) == (shard, db)) {
-                    removed.swap_remove(at).2.count_in(table);
+                    removed.swap_remove(at).2.count_in(&std::sync::Arc::new(stdx::sync::Mutex::new(table)));
                 }
             }
         }
@@ -359,6 +359,11 @@ impl Names {
 }
 
 impl Overlay {
+    /// Nothing expires here.
+    pub(crate) fn announce_expired(&mut self, announce: Option<Announce>) -> Option<Announce> {
+        announce
+    }
+
     pub(crate) fn into_parts(self) -> Parts {
         let flushed = if self.flushes { vec![0] } else { Vec::new() };
         Parts {

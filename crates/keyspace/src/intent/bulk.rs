@@ -57,9 +57,8 @@ impl TakenAway {
         self.0.extend(other.0);
     }
 
-    /// Leaves it to each bulk to count its keys in their table.
-    pub(crate) fn count_in(self, table: Directory) {
-        let table = Arc::new(Mutex::new(table));
+    /// Has them counted in their table, by who removed them.
+    pub(crate) fn count_in(self, table: &Arc<Mutex<Directory>>) {
         for (bulk, list) in self.0 {
             bulk.gone.lock().push(Gone { list, table: table.clone() });
         }

@@ -16,14 +16,14 @@ use super::Cell;
 use crate::intent::Intent;
 use smallvec::SmallVec;
 
-/// A hash table in parts (L1).
-pub(super) struct Wide<T> {
+/// A hash table of many parts (L1).
+pub(crate) struct Wide<T> {
     parts: SmallVec<[Table<T>; 1]>,
     len: usize,
 }
 
 /// An entry of a table.
-pub(super) trait Entry: Copy {
+pub(crate) trait Entry: Copy {
     /// Marks a free place.
     const NONE: Self;
 
@@ -123,14 +123,14 @@ impl<T: Entry> Wide<T> {
 
     /// An entry of this hash for which `same` is true.
     #[inline]
-    pub(super) fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
+    pub(crate) fn find(&self, hash: u64, same: impl FnMut(&T) -> bool) -> Option<&T> {
         let half = hash as u32;
         self.parts[self.part(half)].find(half, same)
     }
 
     /// Adds an entry that is not in the table.
     #[inline]
-    pub(super) fn insert(&mut self, entry: T) {
+    pub(crate) fn insert(&mut self, entry: T) {
         if self.len == TOGETHER && self.parts.len() == 1 {
             self.divide(0);
         }

@@ -247,6 +247,23 @@ impl Segment {
         }
     }
 
+    /// Whether another key has the same hash, as far as the bits of `mask` say: those of the tag and all that choose a line.
+    pub(super) fn has_twin(self, hash: u64, key: &[u8], mask: u64) -> bool {
+        let (tag, first) = (tag(hash), self.home(hash));
+        let mut line = first;
+        loop {
+            let l = self.line(line);
+            let mut same = (0..SLOTS).filter(|slot| l.tags[*slot] == tag).map(|slot| l.entry(slot).key());
+            if same.any(|other| other != key && (hash_bytes(other) ^ hash) & mask == 0) {
+                return true;
+            }
+            line = self.next_line(line);
+            if l.over == 0 || line == first {
+                return false;
+            }
+        }
+    }
+
     #[inline]
     pub(super) fn at(self, place: Place) -> Raw {
         self.line(place.line).entry(place.slot)

@@ -4,8 +4,10 @@ use super::*;
 use crate::intent::TakenAway;
 use crate::record::Record;
 use crate::segment::Directory;
+use crate::walk::{Given, Replaced};
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use stdx::sync::Mutex;
 
 /// Keys removed by bulks, by database and shard.
 type Removed = HashMap<(usize, usize), TakenAway>;
@@ -172,7 +174,7 @@ impl View<'_> {
         self.keyspace.underway.end(&self.keyspace.sequence, None);
         self.settle_counts();
         self.begin_write();
-        self.empty(&dbs, None)
+        self.empty(self.changes.lsn, &dbs, None)
     }
 
     /// Commits, empties databases and then exchanges some, in one step (I6). `None`: the record was ended
@@ -184,13 +186,13 @@ impl View<'_> {
         swaps: &[(usize, usize)],
     ) -> Option<Lsn> {
         let n = self.decide_last(record)?;
-        self.empty(dbs, Some(record));
-        swaps.iter().for_each(|(a, b)| self.exchange(*a, *b));
+        self.empty(n, dbs, Some(record));
+        swaps.iter().for_each(|(a, b)| self.exchange(n, *a, *b));
         Some(n)
     }
 
-    /// Empties databases. `but`: a commit that means the databases as they are after this.
-    fn empty(&mut self, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
+    /// `but`: a commit that means what they are from then on.
+    fn empty(&mut self, lsn: Lsn, dbs: &[usize], but: Option<&Arc<Record>>) -> usize {
         self.settle_counts();
         let mut removed = self.removed_in(dbs);
         self.keyspace.underway.empty(&self.keyspace.sequence, dbs, but);
@@ -199,8 +201,10 @@ impl View<'_> {
         let touched = self.keyspace.touched.load(Ordering::Relaxed);
         let Store::Locked(guard) = &mut self.store else { return 0 };
         self.keyspace.generation.fetch_add(1, Ordering::SeqCst);
-        let dbs = dbs.iter().filter(|db| **db < touched);
-        let removed = dbs.map(|db| self.keyspace.flush_db(guard, *db, &mut removed)).sum();
+        let walk = self.keyspace.walk_emptied(lsn);
+        let emptied = dbs.iter().filter(|db| **db < touched);
+        let removed = emptied.map(|db| self.keyspace.flush_db(guard, *db, &mut removed, walk.as_ref())).sum();
+        walk.into_iter().for_each(|walk| walk.empty(self.keyspace, guard, dbs));
         self.changes.dirty += removed as u64;
         removed
     }
@@ -248,12 +252,13 @@ impl View<'_> {
         self.keyspace.underway.end(&self.keyspace.sequence, None);
         self.settle_counts();
         self.begin_write();
-        self.exchange(a, b);
+        self.exchange(self.changes.lsn, a, b);
     }
 
-    fn exchange(&mut self, a: usize, b: usize) {
+    fn exchange(&mut self, lsn: Lsn, a: usize, b: usize) {
         let Store::Locked(guard) = &mut self.store else { return };
         self.keyspace.underway.swap(&self.keyspace.sequence, a, b);
+        self.keyspace.walk_swapped(lsn).into_iter().for_each(|walk| walk.swap(a, b));
         self.keyspace.swap_dbs(guard, a, b, self.now_ms);
         self.changes.ready.extend([a, b].map(Ready::Database));
         self.changes.dirty += 1;
@@ -362,23 +367,38 @@ impl Keyspace {
     }
 
     /// Empties a database and returns how many keys it had. No watcher is told, however many there are: EXEC
-    /// looks itself (`watched.rs`). `removed`: see [`View::removed_in`].
-    fn flush_db(&self, guard: &mut Guard<'_, Shard>, db: usize, removed: &mut Removed) -> usize {
+    /// looks itself (`watched.rs`).
+    /// `removed`: see [`View::removed_in`]. `walk`: whose the tables are next, if it wants them.
+    fn flush_db(
+        &self,
+        guard: &mut Guard<'_, Shard>,
+        db: usize,
+        removed: &mut Removed,
+        walk: Option<&Replaced>,
+    ) -> usize {
         self.note_replaced(db, None);
         let keys = self.len(db);
         if keys == 0 {
             // Its tables are empty (W3) and may stay.
             return 0;
         }
+        let known = walk.and_then(|walk| walk.wants(db));
         let mut emptied = Vec::with_capacity(SHARDS);
-        for shard in 0..SHARDS {
-            stdx::cache::prefetch(&guard.get((shard + AHEAD).min(SHARDS - 1)).dbs[db]);
-            let directory = std::mem::take(&mut guard.get_mut(shard).dbs[db]);
-            match removed.remove(&(db, shard)) {
-                Some(removed) => removed.count_in(directory),
-                None if directory.len() > 0 => emptied.push(directory),
-                None => {}
+        for i in 0..SHARDS {
+            stdx::cache::prefetch(&guard.get((i + AHEAD).min(SHARDS - 1)).dbs[db]);
+            let Shard { dbs, walk, .. } = guard.get_mut(i);
+            let directory = std::mem::take(&mut dbs[db]);
+            let walk = walk.as_mut().filter(|walk| known.is_some_and(|known| walk.wants(known)));
+            let removed = removed.remove(&(db, i));
+            if removed.is_none() && (walk.is_none() || directory.len() == 0) {
+                emptied.extend((directory.len() > 0).then_some(directory));
+                continue;
             }
+            let table = Arc::new(Mutex::new(directory));
+            if let (Some(walk), Some(known)) = (walk, known) {
+                walk.give_table(known, Given::new(&table, &self.flushing));
+            }
+            removed.into_iter().for_each(|removed| removed.count_in(&table));
         }
         self.free_later(emptied);
         self.counts[db].keys.store(0, Ordering::Relaxed);
