@@ -275,7 +275,7 @@ impl<'k> View<'k> {
             for db in dbs {
                 let table = std::mem::take(&mut guard.dbs[*db]);
                 if let Some(at) = removed.iter().position(|(s, d, _)| (s, d) == (shard, db)) {
-                    removed.swap_remove(at).2.count_in(&std::sync::Arc::new(stdx::sync::Mutex::new(table)));
+                    removed.swap_remove(at).2.count_in(&Arc::new(crate::stdx::sync::Mutex::new(table)));
                 }
             }
         }
